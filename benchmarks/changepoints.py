@@ -1,16 +1,16 @@
-"""How often does the detector of `effbench history` alarm falsely, what does it find, and how many sweeps does it need?
+"""How many false alarms does `effbench history` raise, what does it find, and how many sweeps does it need?
 
     python benchmarks/changepoints.py [--series 300] [--sweeps 60] [--otava PYTHON] [--format text|markdown]
 
-Series of logarithms are made with a fixed seed: unchanged ones, some with what only looks like a change, and ones with
-planted steps. `false`: series with a change that is not within one sweep of a planted one. `found`: planted steps with
-a change within one sweep. `off`: mean distance in sweeps of the change that is nearest to a planted step, where one is
-within five. Below the table stands how often the range of sweeps that effbench states holds a planted step. `--otava`:
-an interpreter that has apache-otava; it gets the same series, not as logarithms, and is asked twice: with its own
-defaults, and with p = 1e-5 and a least magnitude of 2 %.
+Series of logarithms are drawn with a fixed seed: unchanged series, series that only seem to change, and series with
+planted steps. `false`: fraction of series with a change that is not within one sweep of a planted step. `found`:
+fraction of planted steps with a change within one sweep. `off`: mean distance in sweeps between a planted step and the
+nearest change, if that is within five sweeps. Lines below the table show how often effbench's range of sweeps contains
+the planted step. `--otava`: an interpreter with apache-otava, which gets the same series (not as logarithms) twice:
+with its defaults, and with p = 1e-5 and a minimum magnitude of 2 %.
 
-A second table shows, by the number of sweeps, the smallest step (of `STEPS`) of which 95 % are found within one sweep,
-in the middle · three sweeps before the end; `none` if none is; and the share of unchanged series with a change.
+A second table shows, by the number of sweeps, the smallest of `STEPS` that is found within one sweep in 95 % of the
+series, in the middle · three sweeps before the end (or `none`), and the number of unchanged series with a change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from effbench.stats.changepoints import PERSISTENCE, find_all
 
 LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
 NOISE = (0.005, 0.01, 0.03)
-#: Steps that are tried (0.05: 5 % slower).
+#: Planted steps (0.05: 5 % slower).
 STEPS = (
     0.021, 0.0225, 0.025, 0.0275, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.17, 0.2,
     0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0,
@@ -49,7 +49,7 @@ json.dump(found, sys.stdout)
 
 @dataclass(frozen=True)
 class Case:
-    """Series (S, N) as logarithms, and where in each a step was planted."""
+    """Series (S, N) as logarithms, and the positions of the planted steps."""
 
     name: str
     values: np.ndarray
@@ -111,28 +111,28 @@ def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], lis
 
 
 def rates(found: list[list[int]], planted: tuple[int, ...]) -> tuple[float, float | None, float | None]:
-    """Share of series with a false change, share of planted steps found, mean distance in sweeps."""
-    false = sum(any(min((abs(at - one) for one in planted), default=99) > 1 for at in places) for places in found)
+    """Return the fraction of series with a false change, the fraction of steps found, and their mean distance."""
+    false = sum(any(min((abs(at - step) for step in planted), default=99) > 1 for at in places) for places in found)
     if not planted:
         return false / len(found), None, None
-    nearest = [min((abs(at - one) for at in places), default=99) for places in found for one in planted]
+    nearest = [min((abs(at - step) for at in places), default=99) for places in found for step in planted]
     near = [distance for distance in nearest if distance <= 5]
     return false / len(found), sum(d <= 1 for d in nearest) / len(nearest), sum(near) / len(near) if near else None
 
 
 def held(values: np.ndarray, planted: int) -> str:
-    """How often the stated range of the one change that is found holds the planted step."""
-    ranges = [one.changes[0] for one in find_all(list(values)) if len(one.changes) == 1]
+    """Return how often the range of a series' only change contains the planted step, as text."""
+    ranges = [judged.changes[0] for judged in find_all(list(values)) if len(judged.changes) == 1]
     if not ranges:
         return "never found"
-    share = np.mean([one.earliest <= planted <= one.latest for one in ranges])
-    width = np.mean([one.latest - one.earliest + 1 for one in ranges])
-    return f"the stated range, {width:.1f} sweeps on average, holds it in {share:.1%} of {len(ranges)} series"
+    fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])
+    width = np.mean([change.latest - change.earliest + 1 for change in ranges])
+    return f"the range, {width:.1f} sweeps on average, contains the step in {fraction:.1%} of {len(ranges)} series"
 
 
 def smallest(noise: np.ndarray, at: int) -> str:
-    """The smallest of STEPS at `at` that is found within one sweep in 95 % of the series; larger ones are taken to be
-    found, too."""
+    """Return the smallest of STEPS at `at` that is found within one sweep in 95 % of the series, assuming that larger
+    steps are found, too."""
 
     def is_found(step: float) -> bool:
         values = noise.copy()
@@ -163,7 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--series", type=int, default=300)
     parser.add_argument("--sweeps", type=int, default=60)
-    parser.add_argument("--otava", metavar="PYTHON", help="an interpreter that has apache-otava")
+    parser.add_argument("--otava", metavar="PYTHON", help="interpreter with apache-otava")
     parser.add_argument("--format", default="text", choices=tables.FORMATS)
     args = parser.parse_args()
     judges: dict[str, Callable[[np.ndarray], list[list[int]]]] = {"effbench": ours}
@@ -177,8 +177,8 @@ def main() -> None:
             start = time.perf_counter()
             found = judge(case.values)
             seconds[name] += time.perf_counter() - start
-            false, share, off = rates(found, case.planted)
-            row += [f"{false:.1%}", "" if share is None else f"{share:.1%}", "" if off is None else f"{off:.2f}"]
+            false, right, off = rates(found, case.planted)
+            row += [f"{false:.1%}", "" if right is None else f"{right:.1%}", "" if off is None else f"{off:.2f}"]
         rows.append(row)
     head = [f"{args.series} series × {args.sweeps} sweeps"]
     for name in judges:

@@ -1,8 +1,8 @@
-"""How long the command line takes to answer, and that it does so without importing torch.
+"""Time the command line, and check that it does not import torch.
 
     python benchmarks/cli_speed.py [--results 1000]
 
-Beside each figure stands the same machine's time for `import torch`, which is what these commands would cost with it.
+The first line is the time of `import torch` on this machine, which the commands would need in addition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from effbench.cli impo
 
 
 def fill(db: str, results: int) -> None:
-    """A database with so many results of one trial each."""
+    """Create a database with this number of results, of one trial each."""
     cells = [
         Cell(
             {"name": f"model{i // 50}", "module": {"_target_": "x.Y"}, "inputs": []},
@@ -58,7 +58,7 @@ def fill(db: str, results: int) -> None:
 
 
 def seconds(code: str, *args: str, repeats: int = 5) -> float:
-    """Median wall time of a fresh interpreter running `code`."""
+    """Return the median wall time of a fresh interpreter that runs `code`."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

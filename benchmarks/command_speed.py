@@ -1,9 +1,9 @@
-"""Seconds and peak memory of commands, each in a fresh process as a user runs it.
+"""Measure the time and peak memory of commands, each in a fresh process.
 
     python benchmarks/command_speed.py [--cells 1000] [--sweeps 200] [--repeat 3] [--only history]
 
-The databases are made up: `--help`, `ls`, `show`, `check` and `history` read one of `synthetic.py` (without raw
-samples), whole sweeps are carried from one whose trials have all timers with samples.
+The databases are synthetic: `ls`, `show`, `check` and `history` read a database of `synthetic.py` without raw samples;
+`export` and `import` copy whole sweeps whose trials have samples of all timers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMERS = ("latency_ms", "period_ms", "warmup_ms")
 CHECKED = Plan(sweeps=32, with_trials=True)
 CARRIED = Plan(cells=50, sweeps=20, trials=5)
 SAMPLES = 100
-#: ru_maxrss would hold the memory of whoever started the process
+#: ru_maxrss would include the memory of the parent process
 MEASURED = """import sys; from effbench import cli; code = cli.run(sys.argv[1:])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
 sys.exit(code)"""
@@ -47,7 +47,7 @@ def run(repeat: int, *args: str, code: int = 0) -> list[str]:
 
 
 def record(path: Path, plan: Plan) -> None:
-    """Fill a database as sweeps do, trial by trial, with samples of every timer."""
+    """Fill a database like a sweep, trial by trial, with samples of every timer."""
     cells, noise = cells_of(plan), np.random.default_rng(0)
     with Store.open(path, mode="write") as store:
         environment = store.add_environment(environments_of(plan)[0], details={})
@@ -69,7 +69,7 @@ def record(path: Path, plan: Plan) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=1000)
-    parser.add_argument("--sweeps", type=int, default=200, help="of the history")
+    parser.add_argument("--sweeps", type=int, default=200, help="number of sweeps in the history")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", choices=["read", "check", "history", "transfer"], action="append")
     args = parser.parse_args()
@@ -85,7 +85,7 @@ def main() -> None:
         if "check" in wanted:
             with Store.open(checked, mode="write") as store:
                 store.set_baseline("main", store.sweeps()[1].id)
-            # made-up noise and a change of torch: sweeps differ, and the check fails
+            # the check fails, because synthetic sweeps differ by noise and a change of torch
             words = ["check", "--baseline", "main", "--db", checked]
             rows += [run(args.repeat, *words, code=1), run(args.repeat, *words, "--format", "json", code=1)]
         if "history" in wanted:
@@ -95,7 +95,7 @@ def main() -> None:
             record(Path(carried), CARRIED)
             out = str(Path(folder) / "sweeps.db")
             rows.append(run(1, "export", "--whole", "--db", carried, "--out", out))
-            rows += [run(1, "import", out, "--db", into) for _ in range(2)]  # the second finds all of it there
+            rows += [run(1, "import", out, "--db", into) for _ in range(2)]  # the second import adds nothing
     print(tables.render(["command", "seconds", "peak MiB"], rows))
 
 

@@ -1,9 +1,9 @@
-"""Where the time of sweeps goes.
+"""Break down the time of trials by phase.
 
     python benchmarks/cost.py DB [--sweep NAME] [--format text|markdown]
 
-Reads the trials of all sweeps of a name (default: of `repeatability.py`) from a database and prints the share of each
-part of a trial, and the overhead: what is not building, preparing, checking, warming up, timing or profiling.
+Reads the trials of all sweeps with a name (default: repeatability) from a database, and prints the fraction of each
+phase of a trial, and of the overhead: wall time outside the listed phases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = ("build", "prepare", "check", "warmup", "timing", "profile")
 
 
 def trials_of(db: str, name: str) -> list[dict]:
-    """The `ok` trials of all sweeps of this name."""
+    """Return the `ok` trials of all sweeps with this name."""
     with Store.open(db) as store:
         named = [sweep.id for sweep in store.sweeps() if sweep.name == name]
         return [trial for sweep in named for trial in store.trials(sweep) if trial["status"] == "ok"]
@@ -42,7 +42,7 @@ def main() -> None:
     trials = trials_of(args.db, args.sweep)
     if not trials:
         raise SystemExit(f"no trials of sweeps named {args.sweep} in {args.db}")
-    print(tables.render(["part", "seconds a trial", "share"], parts(trials), args.format))
+    print(tables.render(["phase", "seconds per trial", "fraction"], parts(trials), args.format))
     overheads = sorted(trial["overhead_s"] for trial in trials)
     most = overheads[math.ceil(0.95 * len(overheads)) - 1]
     print(f"overhead: median {statistics.median(overheads):.2f} s, 95 % of {len(trials)} trials at most {most:.2f} s")

@@ -1,19 +1,17 @@
-"""Which slowdowns do `compare`, `check --confirm` and `history` find, how often do they alarm falsely, and do others'
-rules?
+"""Which slowdowns do `compare`, `check --confirm`, `history` and rules of other projects find, with what false alarms?
 
     python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick] [--format text|markdown]
 
-Nothing is measured: real sweeps of unchanged cells on an H200, recorded with `record_noise.py`, are replayed.
+Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with `record_noise.py`.
 
-1. Every pair of unchanged sweeps as recorded, and cells with a real delay against the same without it.
-2. Two sweeps of 300 unchanged cells drawn from the recording's noise, and in each one more cell that is 1, 2, 3, 5 or
-   10 % slower.
-3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without any.
+1. Every recorded pair of unchanged sweeps, and cells with a real delay compared with the same cells without it.
+2. Two sweeps of 300 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower.
+3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without a step.
 
-effbench's rules are the functions that `effbench compare`, `check` and `history` call. Those of other projects are
-written from their sources and see latencies, as their projects would: TorchBench's 7 % of one median, pyperf's pooled
-t-test, asv's Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's z-score of 5 over its lookback, and Otava's
-change points by an interpreter that has apache-otava (`--otava`). Only slowdowns count.
+effbench's rules are the functions that `effbench compare`, `check` and `history` call. The rules of other projects are
+written after their sources and see only latencies: TorchBench's 7 % of one median, pyperf's pooled t-test, asv's
+Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's z-score of 5 over its lookback, and Otava's change points
+from an interpreter with apache-otava (`--otava`). Only slowdowns count.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, no
 from effbench.store.sides import CellResult
 
 RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
-#: Figures with noise, lower being better; the rest of a trial is the same in every recorded one.
+#: Figures with noise (lower is better), and figures that are constant over the trials of a cell.
 FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "energy_mj")
 CONSTANT = ("peak_allocated_bytes", "kernels")
 TIMES, HOST_TIMES = FIGURES[:3], FIGURES[:2]
@@ -51,12 +49,12 @@ TRIALS = 5
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
 SCREENED, AGAIN, CONFIRMED, WITH_HISTORY = (
-    f"effbench, {how}" for how in ("screened", "run again", "in turns", "in turns, with history")
+    f"effbench, {how}" for how in ("screened", "run again", "alternating", "alternating, with history")
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (SCREENED, AGAIN, CONFIRMED, WITH_HISTORY, *PEERS)
 LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
-#: How a slowed cell is made: of which kind, with which spread of which figures, and what is slowed.
+#: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are slowed.
 SLOWED = {
     "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),
     "GPU-bound, 0.5 % spread": ("GPU-bound", 0.005, TIMES, TIMES),
@@ -64,7 +62,7 @@ SLOWED = {
     "launch-bound, 20 % spread, on the host": ("launch-bound", 0.2, HOST_TIMES, HOST_TIMES),
     "launch-bound, in the kernels": ("launch-bound", None, (), ("gpu_busy_ms",)),
 }
-#: Name -> drift of a whole session besides the recorded shifts, spread of launch-bound cells, whether cells are slowed.
+#: Name -> drift between sessions on top of the recorded shifts, spread of launch-bound cells, whether cells are slowed.
 SCENARIOS = {
     "as recorded": (0.0, None, True),
     "0.5 % drift": (0.005, None, False),
@@ -94,12 +92,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Template:
-    """A recorded cell, from which sweeps are drawn again with the recording's own noise.
+    """A recorded cell, from which new sweeps are drawn with the recorded noise.
 
-    A figure of a trial is its cell's level × the sweep's own shift × the trial's own deviation × what was injected. The
-    shift is that of a recorded sweep, shrunk by what its few trials explain; the deviation is that of a recorded trial
-    from its sweep (all figures of one trial together), widened by what the sweep's mean took away. `shifts` (S, M) and
-    `deviations` (T, M): logarithms; `levels` (M,); `values` (T, V): of a trial's latencies against their median.
+    A figure of a trial is the cell's level × the sweep's shift × the trial's deviation × the injected change. The shift
+    is that of a recorded sweep, shrunk by the noise of its few trials. The deviation is that of a recorded trial from
+    its sweep (all figures of one trial together), widened by what the sweep's mean absorbs. `shifts` (S, M) and
+    `deviations` (T, M): logarithms; `levels` (M,); `values` (T, V): latencies of a trial ÷ their median.
     """
 
     kind: str
@@ -110,19 +108,19 @@ class Template:
     constant: dict[str, float]
 
     def shift(self, rng: np.random.Generator, drift: float = 0.0) -> np.ndarray:
-        """(M,) of one sweep."""
+        """Return the shift (M,) of one sweep."""
         drawn = self.shifts[rng.integers(len(self.shifts))].copy()
         drawn[: len(TIMES)] += rng.normal(0.0, drift) if drift else 0.0
         return drawn
 
     def trials(self, rng: np.random.Generator, shift: np.ndarray, injected: np.ndarray | float = 0.0) -> Drawn:
-        """Five trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure."""
+        """Return five trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure."""
         chosen = rng.choice(len(self.deviations), size=TRIALS, replace=len(self.deviations) < TRIALS)
         figures = np.exp(self.levels + shift + injected + self.deviations[chosen])
         return Drawn(figures, figures[:, :1] * self.values[chosen])
 
     def means(self, rng: np.random.Generator, sweeps: int, drift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Two of (sweeps, M): mean logarithms of five trials in each of so many sweeps, and their standard errors."""
+        """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`, and their standard errors."""
         shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
         drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, TRIALS))]
         measured = np.maximum((~np.isnan(drawn)).sum(axis=1), 1)
@@ -131,32 +129,32 @@ class Template:
         return self.levels + shifts + mean, np.sqrt(squares / np.maximum(measured - 1, 1) / measured)
 
     def with_spread(self, spread: float, figures: Sequence[str]) -> Template:
-        """The same noise, of these figures wider or narrower: with this standard deviation between trials."""
-        own = np.nanstd(self.deviations, axis=0)
-        factors = np.array([spread / own[i] if f in figures else 1.0 for i, f in enumerate(FIGURES)])
+        """Return the same noise, scaled for these figures to this standard deviation between trials."""
+        present = np.nanstd(self.deviations, axis=0)
+        factors = np.array([spread / present[i] if f in figures else 1.0 for i, f in enumerate(FIGURES)])
         return replace(self, shifts=self.shifts * factors, deviations=self.deviations * factors)
 
 
 def load(path: Path = RECORDING) -> list[dict[str, Any]]:
-    """Return the trials of a recording that count: `ok`, with nobody else on the GPU."""
+    """Return the trials of a recording that count: `ok`, without foreign processes on the GPU."""
     with path.open(encoding="utf-8") as file:
         header, *trials = map(json.loads, file)
     if header["format"] != 1:
-        raise ValueError(f"{path}: a recording of format {header['format']}, not 1")
+        raise ValueError(f"{path}: expected a recording of format 1, got {header['format']}")
     return [trial for trial in trials if trial["status"] == "ok" and not trial["foreign"]]
 
 
 def sweeps_of(trials: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[int, list[dict[str, Any]]]]:
-    """(database, cell) -> sweep -> its trials; of cells that were recorded unchanged in several sweeps."""
-    found: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    """Return (database, cell) -> sweep -> its trials, for cells that were recorded unchanged in several sweeps."""
+    cells: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
         if "delay_us" not in trial:
-            found[trial["db"], trial["cell"]][trial["sweep"]].append(trial)
-    return {key: dict(sweeps) for key, sweeps in sorted(found.items()) if len(sweeps) > 1}
+            cells[trial["db"], trial["cell"]][trial["sweep"]].append(trial)
+    return {key: dict(sweeps) for key, sweeps in sorted(cells.items()) if len(sweeps) > 1}
 
 
 def drawn_of(trials: Sequence[dict[str, Any]]) -> Drawn:
-    """Recorded trials as they are."""
+    """Return recorded trials without changes."""
     table = np.array([[trial.get(figure, math.nan) for figure in FIGURES] for trial in trials], float)
     return Drawn(table, np.array([trial["latencies_ms"] for trial in trials], float))
 
@@ -166,18 +164,18 @@ def templates_of(trials: Sequence[dict[str, Any]]) -> list[Template]:
 
 
 def template(sweeps: Sequence[list[dict[str, Any]]]) -> Template:
-    """`sweeps`: trials of one cell, by sweep."""
+    """Return the template of a cell; `sweeps`: its trials, by sweep."""
     first, drawn = sweeps[0][0], [drawn_of(trials) for trials in sweeps]
-    logs = [np.log(one.figures) for one in drawn]
-    means = np.stack([np.nanmean(one, axis=0) for one in logs])
-    counts = np.stack([(~np.isnan(one)).sum(axis=0) for one in logs])
-    apart = [one - mean for one, mean in zip(logs, means, strict=True)]
-    # a sweep's own mean takes 1 ÷ n of the variance out of its deviations
-    widened = np.concatenate([one * np.sqrt(n / (n - 1)) for one, n in zip(apart, counts, strict=True)])
-    within = np.nansum([np.nansum(one**2, axis=0) for one in apart], axis=0) / (counts - 1).sum(axis=0)
+    logs = [np.log(sweep.figures) for sweep in drawn]
+    means = np.stack([np.nanmean(table, axis=0) for table in logs])
+    counts = np.stack([(~np.isnan(table)).sum(axis=0) for table in logs])
+    apart = [table - mean for table, mean in zip(logs, means, strict=True)]
+    # deviations from the sweep's own mean lose 1 ÷ n of their variance
+    widened = np.concatenate([table * np.sqrt(n / (n - 1)) for table, n in zip(apart, counts, strict=True)])
+    within = np.nansum([np.nansum(table**2, axis=0) for table in apart], axis=0) / (counts - 1).sum(axis=0)
     level, observed = means.mean(axis=0), means.var(axis=0, ddof=1)
     between = np.maximum(observed - (within / counts).mean(axis=0), 0.0)
-    values = np.concatenate([one.values_ms / one.figures[:, :1] for one in drawn])
+    values = np.concatenate([sweep.values_ms / sweep.figures[:, :1] for sweep in drawn])
     constant = {key: first[key] for key in CONSTANT}
     return Template(first["kind"], level, (means - level) * np.sqrt(between / observed), widened, values, constant)
 
@@ -201,7 +199,7 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
     pairs = []
     for index, case in enumerate(cases):
         bound = "launch" if case.kind == "launch-bound" else "compute"
-        sides = (CellResult("ok", None, bound, one.by_round(case.constant)) for one in (case.before, case.after))
+        sides = (CellResult("ok", None, bound, side.by_round(case.constant)) for side in (case.before, case.after))
         pairs.append(Pair(str(index), str(index), {}, *sides))
 
     thresholds = {
@@ -214,18 +212,18 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
 
 
 def slower(changes: Sequence[Change]) -> dict[int, list[Change]]:
-    """Index of a case -> its alarms."""
-    found: dict[int, list[Change]] = defaultdict(list)
+    """Return index of a case -> its alarms."""
+    alarms: dict[int, list[Change]] = defaultdict(list)
     for change in changes:
         if change.gates and change.verdict is Verdict.SLOWER:
-            found[int(change.key)].append(change)
-    return found
+            alarms[int(change.key)].append(change)
+    return alarms
 
 
 def is_confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> bool:
-    """Return whether a re-run in turns shows one of the slowdowns."""
+    """Return whether an alternating re-run confirms one of the slowdowns."""
     for change in found:
-        old, new = (one.by_round({}).get(change.metric, {}) for one in (before, after))
+        old, new = (side.by_round({}).get(change.metric, {}) for side in (before, after))
         pairs = len(old.keys() & new.keys())
         if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit).low, pairs, change.limit):
             return True
@@ -233,31 +231,31 @@ def is_confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> bool:
 
 
 def peers(case: Case) -> set[str]:
-    """Return which of the peers' rules call the cell slower."""
+    """Return the rules of other projects that call the cell slower."""
     old, new = case.before, case.after
-    found = set()
-    if new.figures[0, 0] / old.figures[0, 0] - 1 > 0.07:  # one process a side
-        found.add(PEERS[0])
+    rules = set()
+    if new.figures[0, 0] / old.figures[0, 0] - 1 > 0.07:  # one process per side
+        rules.add(PEERS[0])
     first, second = pooled(old, 12), pooled(new, 12)
     if second.mean() > first.mean() and stats.ttest_ind(second, first).pvalue < 0.05:
-        found.add(PEERS[1])
+        rules.add(PEERS[1])
     first, second = pooled(old, 4), pooled(new, 4)
     if np.median(first) < np.median(second) / 1.1 and stats.mannwhitneyu(first, second).pvalue < 0.002:
-        found.add(PEERS[2])
+        rules.add(PEERS[2])
     if case.history is not None and conbench(case.history[:, 0], float(new.figures[:, 0].mean())):
-        found.add(PEERS[3])
-    return found
+        rules.add(PEERS[3])
+    return rules
 
 
 def pooled(drawn: Drawn, each: int) -> np.ndarray:
-    """(n, V) -> (n × `each`,): means of consecutive values, so of a longer inner loop."""
+    """Return (n × `each`,) means of consecutive values (n, V), as from a longer inner loop."""
     values = drawn.values_ms
     return values[:, : values.shape[1] // each * each].reshape(len(values), each, -1).mean(axis=2).ravel()
 
 
 def conbench(history: np.ndarray, after: float) -> bool:
-    """conbench/entities/history.py: mean of the last 100 results, and the standard deviation of each one's distance
-    from the mean of those before it."""
+    """Return whether Conbench alarms (conbench/entities/history.py): mean of the last 100 results, and the standard
+    deviation of each result's distance from the mean of the earlier results."""
     last = history[-100:]
     if len(last) < 2:
         return False
@@ -270,7 +268,7 @@ def conbench(history: np.ndarray, after: float) -> bool:
 
 
 def recorded_rows(trials: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Every ordered pair of unchanged sweeps of a database."""
+    """Compare every ordered pair of unchanged sweeps of a database."""
     cells = sweeps_of(trials)
     alarmed: Counter[str] = Counter()
     false: Counter[str] = Counter()
@@ -282,14 +280,14 @@ def recorded_rows(trials: Sequence[dict[str, Any]]) -> list[list[str]]:
             for sweeps in here:
                 n = min(len(sweeps[old]), len(sweeps[new]))
                 before, after = (drawn_of(sweeps[number][:n]) for number in (old, new))
-                others = [np.nanmean(np.log(drawn_of(own).figures), axis=0) for n, own in sweeps.items() if n != new]
+                others = [np.nanmean(np.log(drawn_of(s).figures), axis=0) for n, s in sweeps.items() if n != new]
                 first = sweeps[old][0]
                 constant = {key: first[key] for key in CONSTANT}
                 cases.append(Case(first["kind"], before, after, constant, np.exp(np.stack(others))))
             called = [peers(case) | ({SCREENED} if index in found else set())
                       for found in [slower(screened(cases))] for index, case in enumerate(cases)]  # fmt: skip
             pairs, compared = pairs + 1, compared + len(cases)
-            false.update(rule for one in called for rule in one)
+            false.update(rule for rules in called for rule in rules)
             alarmed.update(set().union(*called))
     return [
         [rule, f"{1 - alarmed[rule] / pairs:.1%}", f"{false[rule]} of {compared}", f"{false[rule] / compared:.2%}"]
@@ -298,8 +296,8 @@ def recorded_rows(trials: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 
 def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tuple[list[str], list[list[str]]]:
-    """Real delays: five trials of the unchanged cell and five of the delayed one, drawn from a sweep in which all were
-    interleaved; five other rounds are the re-run."""
+    """Compare five trials of a cell with five of the same cell with a real delay, drawn from one interleaved sweep;
+    five other rounds are the re-run."""
     rng = np.random.default_rng(seed)
     rules = (SCREENED, CONFIRMED, *PEERS[:3])
     kinds: dict[str, dict[float, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
@@ -308,7 +306,7 @@ def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tup
             kinds[trial["kind"]][trial["delay_us"]].append(trial)
     headings, columns = ["rule"], []
     for kind, levels in sorted(kinds.items()):
-        base, *others = ({trial["round"]: trial for trial in own} for _, own in sorted(levels.items()))
+        base, *others = ({trial["round"]: trial for trial in delayed} for _, delayed in sorted(levels.items()))
         effects, shares = [], []
         for slowed in others:
             effects.append(mean_latency(slowed) / mean_latency(base) - 1)
@@ -326,7 +324,7 @@ def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tup
                 )
                 counts.update(peers(case))
             shares.append(counts)
-        headings.append(f"{kind}, by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %")
+        headings.append(f"{kind}, slower by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %")
         columns.append([", ".join(f"{100 * counts[rule] / draws:.0f}" for counts in shares) for rule in rules])
     return headings, [[rule, *cells] for rule, *cells in zip(rules, *columns, strict=True)]
 
@@ -339,7 +337,7 @@ def mean_latency(trials: dict[int, dict[str, Any]]) -> float:
 
 
 def case_of(rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float = 0.0) -> Case:
-    """A cell in two sweeps, each with its own shift."""
+    """Return a cell in two sweeps, each with its own shift."""
     before = one.trials(rng, one.shift(rng, drift))
     after = one.trials(rng, one.shift(rng, drift), injected)
     return Case(one.kind, before, after, one.constant, np.exp(one.means(rng, HISTORY, drift)[0]))
@@ -349,10 +347,10 @@ def called_by(
     rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float, case: Case,
     found: Sequence[Change], with_history: Sequence[Change],
 ) -> set[str]:  # fmt: skip
-    """Return which rules call a cell slower that a comparison flagged with `found`."""
+    """Return the rules that call a cell slower; `found`, `with_history`: alarms of the comparison."""
     rules = peers(case)
     if found:
-        shift = one.shift(rng, drift)  # one session: its shift is the same for both
+        shift = one.shift(rng, drift)  # both sides share the shift of one session
         old, new = one.trials(rng, shift), one.trials(rng, shift, injected)
         again = slower(screened([replace(case, after=new)])).get(0, [])
         rules |= {SCREENED} | ({AGAIN} if {c.metric for c in again} & {c.metric for c in found} else set())
@@ -362,8 +360,8 @@ def called_by(
 
 
 def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> tuple[Counter, Counter, Counter]:
-    """One comparison of unchanged cells: rule -> cells called slower, and rule -> 1 if any; and, one at a time, a
-    slowed cell among them: (how, level, rule) -> found."""
+    """Compare two sweeps of unchanged cells: return rule -> cells called slower, and rule -> 1 if any is. Then add
+    slowed cells, one at a time: return (how, level, rule) -> 1 if found."""
     drift, spread, with_slowed = SCENARIOS[scenario]
     rng = np.random.default_rng(seed)
     used = [one.with_spread(spread, HOST_TIMES) if spread and one.kind == "launch-bound" else one for one in recorded]
@@ -380,13 +378,13 @@ def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> t
     hit: Counter[tuple] = Counter()
     plain, thresholds = slower(screened(cases)), slower(screened(cases, with_history=True))
     for index, case in enumerate(cases):
-        own = plain.get(index, []), thresholds.get(index, [])
-        false.update(called_by(rng, chosen[index], drift, 0.0, case, *own))
+        alarms = plain.get(index, []), thresholds.get(index, [])
+        false.update(called_by(rng, chosen[index], drift, 0.0, case, *alarms))
     for how, level, one, injected in slow:
         case = case_of(rng, one, drift, injected)
-        own = [slower(screened([*cases, case])).get(cells, [])]
-        own.append(slower(screened([*cases, case], with_history=True)).get(cells, []) if own[0] else [])
-        hit.update((how, level, rule) for rule in called_by(rng, one, drift, injected, case, *own))
+        alarms = [slower(screened([*cases, case])).get(cells, [])]
+        alarms.append(slower(screened([*cases, case], with_history=True)).get(cells, []) if alarms[0] else [])
+        hit.update((how, level, rule) for rule in called_by(rng, one, drift, injected, case, *alarms))
     return false, Counter(list(false)), hit
 
 
@@ -421,7 +419,7 @@ def otava(logs: Sequence[np.ndarray], python: str, p: float, magnitude: float) -
 
 
 def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, python: str | None) -> list[list[str]]:
-    """A change point within one sweep of a planted one counts as located, one further than five as false."""
+    """Return the rates of located steps (a change point within one sweep), and of false change points."""
     kind, figure, drift = SERIES[what]
     rng, index = np.random.default_rng(seed), FIGURES.index(figure)
     fitting = [one for one in recorded if one.kind == kind]
@@ -458,12 +456,12 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=200, help="of each kind (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=200, help="runs of each kind (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--recording", type=Path, default=RECORDING)
-    parser.add_argument("--otava", metavar="PYTHON", help="an interpreter that has apache-otava")
-    parser.add_argument("--quick", action="store_true", help="a look of seconds: 3 runs of 30 cells")
+    parser.add_argument("--otava", metavar="PYTHON", help="interpreter with apache-otava")
+    parser.add_argument("--quick", action="store_true", help="3 runs of 30 cells, in seconds")
     parser.add_argument("--format", choices=tables.FORMATS, default="text")
     args = parser.parse_args()
     runs, cells = (3, 30) if args.quick else (args.runs, 300)
@@ -473,9 +471,9 @@ def main() -> None:
     def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(f"{title}\n\n{tables.render(headings, rows, args.format)}\n", flush=True)
 
-    show("Recorded pairs of unchanged sweeps", ["rule", "pairs without an alarm", "cells called slower", "share"],
+    show("Recorded pairs of unchanged sweeps", ["rule", "pairs without an alarm", "cells called slower", "fraction"],
          recorded_rows(trials))  # fmt: skip
-    title = f"Cells with a real delay, {10 * runs} draws of five against five trials: called slower, in %"
+    title = f"Cells with a real delay, {10 * runs} draws of five and five trials: called slower, in %"
     show(title, *delayed_rows(trials, 10 * runs, args.seed))
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:
         columns, hits = [], Counter()
@@ -492,7 +490,7 @@ def main() -> None:
             [rule, *(", ".join(f"{100 * hits[how, level, rule] / runs:.0f}" for level in LEVELS) for how in SLOWED)]
             for rule in RULES
         ]
-        title = f"One slowed cell among {cells} unchanged ones, {runs} runs: found, in %, if slower by {levels} %"
+        title = f"One slowed cell among {cells} unchanged cells, {runs} runs: found, in %, if slower by {levels} %"
         show(title, ["rule", *SLOWED], rows)
         rows = pool.map(
             partial(series_rows, recorded=recorded, many=runs, seed=args.seed, python=args.otava), SERIES

@@ -1,11 +1,11 @@
-"""Does the gate let an unchanged sweep pass, and stop one that is slower, fails, or lost its CUDA graph?
+"""Does the gate pass an unchanged sweep, and stop one that is slower, fails, or loses its CUDA graph?
 
     python benchmarks/gate.py [--db FILE] [--format text|markdown] [SETTING ...]
 
-In a git repository made for it, four models of matrix products are swept and named a baseline. Then the same is swept
-again (nothing may alarm), and then a second revision, in which one model does 5 % more products, one raises, and one
-writes to its input, so that Inductor runs it without a CUDA graph. `effbench check --confirm` judges each. Settings are
-given to every sweep (`executor.gpus=[0]`, `device=cpu`); on the CPU no graph can be lost.
+In a temporary git repository, a sweep of four models of matrix products becomes the baseline. The same sweep runs again
+(nothing may alarm). Then it runs on a second revision: one model does 5 % more products, one raises, and one writes to
+its input, so that Inductor runs it without a CUDA graph. `effbench check --confirm` judges both. Settings apply to
+every sweep (`executor.gpus=[0]`, `device=cpu`). On the CPU there is no graph to lose.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MODELS = ("Steady", "Growing", "Failing", "Skipped")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--db", help="keep the database here")
+    parser.add_argument("--db", help="keep the database in this file")
     parser.add_argument("--format", default="text", choices=["text", "markdown"])
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
@@ -89,27 +89,27 @@ def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:
     write(folder, 40, False, False)
     rows = [step(folder, "baseline", sweep, db)]
     run(folder, "baseline", "set", "main", "last", "--db", db)
-    rows.append(step(folder, "the same again", sweep, db, check=True))
+    rows.append(step(folder, "unchanged", sweep, db, check=True))
     write(folder, 42, True, not on_cpu)
-    rows.append(step(folder, "5 % more work, one failing, one without its graph", sweep, db, check=True))
+    rows.append(step(folder, "one with 5 % more work, one failing, one without its graph", sweep, db, check=True))
     return rows
 
 
 def step(folder: Path, title: str, sweep: list[str], db: str, check: bool = False) -> list[str]:
-    """A sweep, and what the gate says of it."""
+    """Run a sweep and the gate; return title, seconds, exit code and alarms."""
     start = time.monotonic()
     run(folder, *sweep)
-    code, said = 0, "–"
+    code, alarmed = 0, "–"
     if check:
         out = folder / ".git" / "check.json"
         words = ["check", "--baseline", "main", "--confirm", "--db", db, "--format", "json", "--out", str(out)]
         code = run(folder, *words, allowed=(0, 1))
-        found = json.loads(out.read_text())
-        alarms = [row for row in found["changes"] if row["gates"]]
-        said = "; ".join(" ".join([row["cell"], row["metric"], row["verdict"], row["reason"] or ""]) for row in alarms)
-        unsure = [row for row in found["changes"] if "not confirmed" in (row["reason"] or "")]
-        said = (said or "none") + (f" ({len(unsure)} not confirmed)" if unsure else "")
-    return [title, f"{time.monotonic() - start:.0f}", str(code), said]
+        changes = json.loads(out.read_text())["changes"]
+        facts = [[row["cell"], row["metric"], row["verdict"], row["reason"] or ""] for row in changes if row["gates"]]
+        unsure = [row for row in changes if "not confirmed" in (row["reason"] or "")]
+        alarmed = "; ".join(map(" ".join, facts)) or "none"
+        alarmed += f" ({len(unsure)} not confirmed)" if unsure else ""
+    return [title, f"{time.monotonic() - start:.0f}", str(code), alarmed]
 
 
 def run(folder: Path, *words: str, allowed: tuple[int, ...] = (0,)) -> int:

@@ -1,9 +1,9 @@
-"""A database of many made-up trials with raw samples, as sweeps on two GPUs would leave it.
+"""Create a database of many synthetic trials with raw samples, like that of sweeps on two GPUs.
 
     from many_trials import Shape, fill
     fill("big.db", Shape(trials=100_000))
 
-Trials, samples and failures are made up; results are derived by the store from the trials, as always.
+Trials, samples and failures are synthetic; the store derives the results from them as usual.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KERNELS = (
     "triton_per_fused__softmax_2",
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
 )
-#: How a cell may end that is not ok, as (status, reason, share of the cells).
+#: Failures of cells: (status, reason, fraction of the cells).
 FAILURES = (
     ("oom", "in prepare: CUDA out of memory. Tried to allocate 12.50 GiB.", 0.01),
     ("error", "in prepare: RuntimeError: CUDA error: operation not permitted when stream is capturing", 0.01),
@@ -55,9 +55,9 @@ _CHUNK = 5000
 
 @dataclass(frozen=True)
 class Shape:
-    """Sweeps of 40 models take turns on the two GPUs. `one_sweep`: all trials in one, of 160 models (as PyTorch's
-    compiler dashboard has), nine batch sizes and ten rounds for 100,000. `latencies` and `periods`: median number of
-    samples of a trial (on an H200 about 1,500 and 200)."""
+    """Size of the database. Sweeps of 40 models alternate between the two GPUs. `one_sweep`: one sweep of all trials,
+    for 100,000 with 160 models (as in PyTorch's compiler dashboard), nine batch sizes and ten rounds. `latencies`,
+    `periods`: median number of samples per trial (about 1,500 and 200 on an H200)."""
 
     trials: int = 100_000
     models: int = 40
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def cells(self) -> int:
-        """Cells of one sweep."""
+        """Number of cells of one sweep."""
         if self.one_sweep:
             return max(1, self.trials // self.rounds)
         return min(self.models * len(self.sizes) * len(MODES), max(1, self.trials // self.rounds))
@@ -87,7 +87,7 @@ class Shape:
 
 
 def cells_of(shape: Shape) -> list[Cell]:
-    """Models × batch sizes × modes."""
+    """Return the cells: models × batch sizes × modes."""
     modes = [dict(OmegaConf.to_container(OmegaConf.load(shipped("conf") / "mode" / f"{name}.yaml"))) for name in MODES]
     for settings in modes:
         del settings["description"]
@@ -117,7 +117,7 @@ def environments_of() -> list[Environment]:
 
 
 def fill(path: str | Path, shape: Shape) -> None:
-    """Make the database at `path`."""
+    """Create the database at `path`."""
     cells = cells_of(shape)
     tables = schema.METADATA.tables
     random = np.random.default_rng(shape.seed)
@@ -165,7 +165,7 @@ def _sweep_row(number: int, shape: Shape) -> dict[str, Any]:
 def _trials(
     cells: list[Cell], shape: Shape, sweep: dict[str, Any], environment_id: str, gpu: int, random: np.random.Generator
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Rows of `trial`, each with its rows of `sample`; rounds one after the other, as they are recorded."""
+    """Yield rows of `trial`, each with its rows of `sample`, round by round as they are recorded."""
     chances = random.random(len(cells))
     for round_ in range(shape.rounds):
         for index, cell in enumerate(cells):
@@ -194,14 +194,14 @@ def _trials(
 def _measured(
     row: dict[str, Any], cell: Cell, level: float, shape: Shape, random: np.random.Generator
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The row with its figures, and the samples that these are of."""
+    """Return the row with its figures, and the samples from which they follow."""
     taken = {"latency_ms": (level, shape.latencies, 0.02), "period_ms": (level * 0.8, shape.periods, 0.003)}
     blobs, values = [], {}
     for timer, (middle, count, noise) in taken.items():
         many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, SAMPLE_LIMIT))
         drawn = (middle * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))).astype("<f4")
         values[timer] = drawn
-        # level 1: other bytes than the store's own, and a fifth of the time
+        # level 1 takes a fifth of the time of the store's level
         blobs.append({"timer": timer, "count": many, "stored": many, "codec": CODEC,
                       "data": zlib.compress(drawn.tobytes(), 1)})  # fmt: skip
     latency, period = values["latency_ms"], values["period_ms"]

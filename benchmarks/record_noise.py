@@ -1,12 +1,12 @@
-"""The noise of real sweeps, small enough to commit: what `detection.py` replays.
+"""Record the noise of real sweeps for `detection.py`, in a file small enough to commit.
 
     python benchmarks/record_noise.py --db FILE [FILE …] --out results/reference/noise-h200.jsonl
 
-Reads sweeps that ran the same cells again and again (`effbench -m … sweep.name=repeatability db=FILE`, many times; or,
-under one of the other NAMES, one sweep of a model with delays `model.module.us` injected) and writes a line a trial:
-which database (`a`, `b`, …; of one version of the code each), sweep and round, the cell, its status, its figures, and
-60 means of equally many consecutive latencies, in the order measured: what a tool that repeats a call for some
-milliseconds a value would have stored. A sweep that two databases hold is written once.
+Reads sweeps that ran the same cells many times (`effbench -m … sweep.name=repeatability db=FILE`; or, under one of the
+other NAMES, one sweep of a model with injected delays `model.module.us`). Writes a line per trial: the database (`a`,
+`b`, …; each of one version of the code), sweep and round, the cell, its status, its figures, and 60 means of equally
+many consecutive latencies, in the order measured, like a tool that repeats a call for some milliseconds per value. A
+sweep that is in two databases is written once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FORMAT = 1
 NAMES = ("repeatability", "injected-gpu", "injected-host", "detection-gpu", "detection-host")
 FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "peak_allocated_bytes", "kernels")
 VALUES = 60
-#: A cell whose GPU idles for more than this share of its period is launch-bound.
+#: A cell is launch-bound if the GPU is idle for more than this fraction of its period.
 IDLE = 0.25
 
 
 def header(databases: list[str]) -> dict[str, Any]:
-    """What the recording is: its form, the machine of each database."""
+    """Return the recording's header: its format, and the machine of each database."""
     environments = {}
     for tag, file in zip(tags(databases), databases, strict=True):
         with Store.open(file) as store:
@@ -46,7 +46,7 @@ def tags(databases: list[str]) -> list[str]:
 
 
 def lines(databases: list[str]) -> Iterator[dict[str, Any]]:
-    """One record a trial, by database, sweep and time."""
+    """Yield one record per trial, ordered by database, sweep and time."""
     seen: set[str] = set()
     for tag, file in zip(tags(databases), databases, strict=True):
         with Store.open(file) as store:
@@ -67,7 +67,7 @@ def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dic
     least = min((value for value in idle.values() if value is not None), default=None)
     for trial in trials:
         key = trial["cell_key"]
-        # the variants of an injected delay are one cell: what they are is told by the undelayed one, which idles least
+        # variants of an injected delay are one cell, whose kind follows from the undelayed variant, which idles least
         share = least if delays else idle[key]
         record = {
             **place,
@@ -87,13 +87,13 @@ def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dic
 
 
 def idle_fraction(trials: list[dict[str, Any]]) -> float | None:
-    """Median share of the period in which no kernel runs."""
+    """Return the median fraction of the period in which no kernel runs."""
     shares = [1 - t["gpu_busy_ms"] / t["period_ms"] for t in trials if t["gpu_busy_ms"] and t["period_ms"]]
     return statistics.median(shares) if shares else None
 
 
 def means(samples: np.ndarray) -> list[float]:
-    """(n,) samples -> at most VALUES means of consecutive ones, as equally many as possible each."""
+    """Return at most VALUES means of consecutive samples (n,), each over nearly the same number."""
     return [float(part.mean()) for part in np.array_split(samples.astype(float), min(VALUES, len(samples)))]
 
 
@@ -103,7 +103,7 @@ def rounded(value: float, digits: int = 6) -> float | int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--db", nargs="+", required=True, help="databases of sweeps, one version of the code each")
+    parser.add_argument("--db", nargs="+", required=True, help="databases of sweeps, each of one version of the code")
     parser.add_argument("--out", required=True, type=Path)
     args = parser.parse_args()
     with args.out.open("w", encoding="utf-8") as file:

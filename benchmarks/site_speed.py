@@ -1,12 +1,12 @@
-"""How long `effbench report` takes over a large database, what it needs, and how soon its pages can be used.
+"""Measure time and memory of `effbench report` for a large database, and the loading time of its pages.
 
     python benchmarks/site_speed.py [--trials 100000] [--one-sweep] [--db FILE] [--out DIR]
 
-The database is made up (benchmarks/many_trials.py): sweeps of 40 models that take turns on two GPUs, or one of 160.
-Printed are seconds and memory of the command, the size of the site, for each kind of page the bytes that a browser
-loads when it is opened and when everything on it has been looked at (without plotly.min.js, which all share; more than
-5 MiB is an error), and the seconds until the overview's first table can be read in Chromium. Then the same command over
-a small sweep.
+The database is synthetic (benchmarks/many_trials.py): sweeps of 40 models that alternate between two GPUs, or one of
+160 models. The output lists the command's time and memory, the size of the site, the bytes that a browser loads for
+each kind of page at first and with everything open (without plotly.min.js, which all pages share; more than 5 MiB is
+an error), and the time until the overview's first table is readable in Chromium. Then the command runs over a small
+sweep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from many_trials import Shape, fill
 from playwright.sync_api import Browser, sync_playwright
 
 SHARED = "plotly.min.js"
-#: What a page may load without the shared script.
+#: Largest size of what a page loads, without the shared script.
 MOST_MIB = 5.0
 SMALL = Shape(trials=525, models=3)
 
@@ -35,8 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=100_000)
     parser.add_argument("--one-sweep", action="store_true", help="all trials in one sweep")
-    parser.add_argument("--db", help="a database of before, or where to keep this one (default: a temporary one)")
-    parser.add_argument("--out", help="where to keep the site (default: a temporary folder)")
+    parser.add_argument("--db", help="an existing database, or the file to create (default: a temporary one)")
+    parser.add_argument("--out", help="folder of the site (default: a temporary folder)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         db = Path(args.db or Path(folder) / "many.db")
@@ -53,13 +53,13 @@ def main() -> None:
                 look(browser, out)
                 browser.close()
         else:
-            print("no Chromium on the PATH: pages were not opened")
+            print("no Chromium on the PATH; pages were not opened")
         fill(Path(folder) / "small.db", SMALL)
         print("small sweep:", written(Path(folder) / "small.db", Path(folder) / "small"))
 
 
 def written(db: Path, out: Path) -> str:
-    """Run the command; its seconds, those of its processors, the peak memory of all its processes, the site's size."""
+    """Run the command; return its wall time, CPU time, peak memory of all its processes, and the site's size."""
     command = [sys.executable, "-m", "effbench", "report", "--db", str(db), "--out", str(out)]
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -76,14 +76,14 @@ def written(db: Path, out: Path) -> str:
     sizes = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
     largest = max((path.stat().st_size, path.name) for path in out.rglob("*.js") if path.parent.name == "data")
     return (
-        f"{seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of processor), peak {usage.ru_maxrss / 2**10:.0f} "
+        f"{seconds:.1f} s ({usage.ru_utime + usage.ru_stime:.1f} s of CPU time), peak {usage.ru_maxrss / 2**10:.0f} "
         f"MiB of one process, {max(shared):.0f} MiB of all, {len(sizes)} files, {sum(sizes) / 2**20:.0f} MiB, largest "
         f"{largest[1]} {largest[0] / 2**20:.2f} MiB"
     )
 
 
 def watch(pid: int, over: threading.Event, shared: list[float]) -> None:
-    """Note now and then the MiB of the process and its children, what they share counted once (Linux)."""
+    """Record every 0.5 s the memory in MiB of the process and its children, with shared memory counted once (Linux)."""
     while not over.wait(0.5):
         shared.append(sum(map(share, [pid, *children(pid)])))
 
@@ -96,7 +96,7 @@ def children(pid: int) -> list[int]:
 
 
 def share(pid: int) -> float:
-    """MiB of a process, of what it shares its part; 0 where it is gone."""
+    """Return the proportional memory of a process in MiB; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -105,7 +105,7 @@ def share(pid: int) -> float:
 
 
 def look(browser: Browser, out: Path) -> None:
-    """Open the overview for its time, then every page of the first subject for its bytes."""
+    """Open the overview to time it, then every page of the first device sweep to measure its size."""
     times = []
     for _ in range(3):
         page = browser.new_page()
@@ -122,7 +122,7 @@ def look(browser: Browser, out: Path) -> None:
     worst = 0.0
     for path, after in [*((path, "") for path in pages), (folder / "cell.html", f"#cell={key}")]:
         first, seconds, whole, parts = opened(browser, path, after)
-        # models shown a page at a time: each page as if it were opened alone
+        # for models on several pages, measure each page as if it were opened alone
         wholes = [whole, *(opened(browser, path, f"#page={part}")[2] for part in range(2, parts + 1))]
         where = f" (largest of {parts} pages of models)" if parts > 1 else ""
         print(
@@ -131,11 +131,11 @@ def look(browser: Browser, out: Path) -> None:
         )
         worst = max(worst, *wholes)
     if worst > MOST_MIB:
-        raise SystemExit(f"a page loads {worst:.2f} MiB, which is more than {MOST_MIB}")
+        raise SystemExit(f"a page loads {worst:.2f} MiB, more than {MOST_MIB} MiB")
 
 
 def opened(browser: Browser, path: Path, after: str) -> tuple[float, float, float, int]:
-    """MiB at first, seconds until they were there, MiB once everything on the page was looked at, pages of models."""
+    """Return the MiB loaded at first, the seconds until then, the MiB with everything open, and the pages of models."""
     asked: list[str] = []
     page = browser.new_page()
     page.on("request", lambda request: asked.append(request.url))
@@ -153,7 +153,7 @@ def opened(browser: Browser, path: Path, after: str) -> tuple[float, float, floa
 
 
 def total(urls: list[str]) -> float:
-    """MiB of these files, each once, without the shared one."""
+    """Return the size of these files in MiB, each counted once, without the shared script."""
     paths = {Path(unquote(urlparse(url).path)) for url in urls if url.startswith("file:")}
     return sum(path.stat().st_size for path in paths if path.name != SHARED) / 2**20
 

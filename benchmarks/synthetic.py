@@ -1,10 +1,10 @@
-"""A database of made-up sweeps with planted changes, filled through the schema's tables: big in seconds.
+"""Create a database of synthetic sweeps with planted changes, by direct inserts: large in seconds.
 
     from synthetic import Plan, fill
     planted = fill("made-up.db", Plan(cells=100, sweeps=60))
 
-Every cell has a level of its own, every sweep moves it by noise that all of its trials share, and every trial by noise
-of its own. Part of the cells take a step from some sweep on; part of these are undone later.
+Every cell has its own level; every sweep adds noise that all its trials share, and every trial adds further noise. Some
+cells have a step from some sweep on; some of these steps are undone later.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _CHUNK = 20_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What to make up.
+    """Settings of the synthetic database.
 
-    `noise` is the standard deviation (as a logarithm) of a sweep about its level, `trial_noise` that of a trial about
-    its sweep; `changed` is the share of cells that take a step of one of `steps` (0.05: 5 % slower), `undone` the share
-    of these that take it back. `missing`: the share of results that are not there. `with_trials`: rows of `trial` too,
-    from which `effbench db check` derives other results than these where a figure is not of a trial.
+    `noise`: standard deviation (of the logarithm) of a sweep around its cell's level; `trial_noise`: of a trial around
+    its sweep. `changed`: fraction of cells with a step of one of `steps` (0.05: 5 % slower); `undone`: fraction of
+    these whose step is undone. `missing`: fraction of missing results. `with_trials`: also create rows of `trial`; for
+    figures that trials lack, `effbench db check` derives other results from them.
     """
 
     cells: int = 100
@@ -64,7 +64,7 @@ class Planted:
 
 
 def cells_of(plan: Plan) -> list[Cell]:
-    """Distinct cells: models × batch sizes × modes."""
+    """Return distinct cells: models × batch sizes × modes."""
     return [
         Cell(
             {"name": f"model{i // 50}", "module": {"_target_": "nets.Net", "width": 512}, "inputs": []},
@@ -79,7 +79,7 @@ def cells_of(plan: Plan) -> list[Cell]:
 
 
 def levels_of(plan: Plan, cells: list[Cell]) -> tuple[np.ndarray, list[Planted]]:
-    """Logarithms of the latencies in ms, noise of the sweeps included, (cells, sweeps); and what was planted."""
+    """Return the logarithms of the latencies in ms (cells, sweeps) with the noise of sweeps, and the planted steps."""
     random = np.random.default_rng(plan.seed)
     levels = random.uniform(math.log(0.05), math.log(20), plan.cells)[:, None] + random.normal(
         0, plan.noise, (plan.cells, plan.sweeps)
@@ -95,7 +95,7 @@ def levels_of(plan: Plan, cells: list[Cell]) -> tuple[np.ndarray, list[Planted]]
 
 
 def environments_of(plan: Plan) -> list[Environment]:
-    """One torch for the first two thirds of the sweeps, the next one after."""
+    """Return two environments: one torch for the first two thirds of the sweeps, the next version afterwards."""
     return [
         Environment(plan.gpu_name, 2**37, "570.86", "12.8", torch, triton, "3.12.4", "Xeon", "Linux-x86_64")
         for torch, triton in (("2.11.0", "3.4.0"), ("2.13.0", "3.6.0"))
@@ -103,7 +103,7 @@ def environments_of(plan: Plan) -> list[Environment]:
 
 
 def fill(path: str | Path, plan: Plan) -> list[Planted]:
-    """Make the database at `path`, with one sweep a day; returns what was planted."""
+    """Create the database at `path`, with one sweep per day; return the planted steps."""
     cells = cells_of(plan)
     levels, planted = levels_of(plan, cells)
     random = np.random.default_rng(plan.seed + 1)
@@ -152,7 +152,7 @@ def _sweep_row(number: int, plan: Plan) -> dict[str, Any]:
 
 
 def _figures(latency_ms: float) -> dict[str, Any]:
-    """What else there is of a trial or a result of this latency."""
+    """Return the other figures of a trial or a result with this latency."""
     return {
         "latency_min_ms": latency_ms * 0.95, "latency_p95_ms": latency_ms * 1.2, "enqueue_ms": latency_ms * 0.6,
         "period_ms": latency_ms * 0.8, "gpu_busy_ms": latency_ms * 0.6, "kernels": 12, "first_call_s": 2.0,

@@ -1,4 +1,4 @@
-"""Tables of texts for the scripts of this folder: aligned for a terminal, or Markdown for the docs."""
+"""Render tables of texts for the scripts of this folder: aligned for a terminal, or as Markdown for the docs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FORMATS = ("text", "markdown")
 
 
 def render(headings: Sequence[str], rows: Sequence[Sequence[str]], how: str = "text") -> str:
-    """`rows` under `headings`; columns of numbers are aligned right."""
+    """Return `rows` under `headings` as text; columns of numbers are right-aligned."""
     if how == "markdown":
         lines = [headings, ["---"] * len(headings), *rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)

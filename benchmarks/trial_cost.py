@@ -1,11 +1,11 @@
-"""What a trial costs beyond its own work, and whether it matters which fork server it comes from.
+"""Measure the overhead of a trial, and whether trials of different fork servers differ.
 
     python benchmarks/trial_cost.py overhead [--rounds 3]
     python benchmarks/trial_cost.py servers [--servers 8] [--rounds 4]
 
-overhead: from a database made for the purpose, the harness overhead of an eager trial (wall time outside building,
-preparing, checking, warming up and timing), the set-up of a compiled trial with a warm compile cache (overhead and
-preparation), and the wall time of a whole command for one eager BERT cell with 1 s of timing.
+overhead: runs sweeps into a temporary database, and prints the harness overhead of an eager trial (wall time outside
+building, preparing, checking, warming up and timing), the set-up of a compiled trial with a cold and a warm compile
+cache (overhead and preparation), and the wall time of a whole command for one eager BERT cell with 1 s of timing.
 
 servers: several fork servers run trials of the same cell (`tiny`, bs 64, eager) in random order within each round, so
 that the machine's drift affects all alike. The output lists the spread of trials of one server, the spread of servers
@@ -58,7 +58,7 @@ def overhead(db: str, rounds: int) -> None:
         some = [trial for trial in trials if trial["compile_cache"] == state]
         whole = spread([trial["overhead_s"] + trial["compile_s"] for trial in some])
         compiling = spread([trial["compile_s"] for trial in some])
-        print(f"set-up, compiled mlp bs 8, {state} cache: {whole}, of which compiling {compiling}")
+        print(f"set-up, compiled mlp bs 8, {state} cache: {whole}, including compiling {compiling}")
     if importlib.util.find_spec("transformers") is None:
         print("one eager BERT cell: transformers is not installed")
         return
@@ -69,7 +69,7 @@ def overhead(db: str, rounds: int) -> None:
 
 
 def request(db: str, more: list[str]) -> dict:
-    """Return the request of a trial as a sweep sends it, from a sweep of one trial."""
+    """Run a sweep of one trial, and return the request of this trial."""
     look = effbench.sweep(["model=tiny", "bs=64", "mode=eager", "protocol.rounds=1", f"db={db}", *more])
     with Store.open(db) as store:
         sweep = store.find_sweep(look.id)
@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["overhead", "servers"])
     parser.add_argument("--servers", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, help="trials of each (default: 3 for overhead, 4 for servers)")
+    parser.add_argument("--rounds", type=int, help="trials per cell (default: 3 for overhead, 4 for servers)")
     args, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         db = str(Path(folder) / "cost.db")

@@ -2,9 +2,10 @@
 
     python benchmarks/truth.py [--seconds 0.5] [--out truth.json] [--format text|markdown]
 
-One process, one run: (1) a kernel that spins for a known number of SM cycles, at a clock that NVML reads meanwhile;
-(2) GPU-bound callables against CUPTI's own timestamps of their kernels; (3) the timers of triton, torch and Inductor
-on the same callables, interleaved with ours. Exits with 1 if (1) or (2) fails. Needs CUDA; about three minutes.
+In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the clock; (2) compare
+the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run the timers of triton, torch and
+Inductor on the same callables, interleaved with effbench's. Exits with 1 if (1) or (2) fails. Needs CUDA and about
+three minutes.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from effbench.worker import ceilings
 
 DEVICE = "cuda"
 NO_INPUTS: list[timing.Inputs] = [((), {})]
-RELATIVE, ABSOLUTE_MS = 0.01, 0.001  # right: within 1 % or 1 µs
+RELATIVE, ABSOLUTE_MS = 0.01, 0.001  # a right time is within 1 % or 1 µs
 CYCLES = (40_000, 200_000, 2_000_000, 20_000_000)  # 0.02, 0.1, 1 and 10 ms at about 2 GHz
-LATENCY_FROM_MS = 0.05  # a latency is the host's as well, and not known to a microsecond
+LATENCY_FROM_MS = 0.05  # latency includes the host, whose time varies by microseconds
 LAUNCHES = 500
 MATRIX = 8192
 COPY_BYTES = 2**30
@@ -51,8 +52,8 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """`capturable`: the same work for a peer that captures a graph itself, since a replay cannot be captured. `truth`:
-    long enough on the GPU to be held against CUPTI."""
+    """A callable to time. `capturable`: the same work for timers that capture a graph, because a replay cannot be
+    captured; `truth`: runs long enough on the GPU for a comparison with CUPTI."""
 
     name: str
     call: Call
@@ -60,11 +61,11 @@ class Workload:
     truth: bool = False
 
 
-# --- our own timers, ms ---
+# --- effbench's timers, ms ---
 
 
 def rules(seconds: float) -> timing.Rules:
-    """Blocks as long as a sweep's, timed for a fixed time: the interval decides nothing here."""
+    """Return rules with the blocks of a sweep and a fixed time, regardless of the interval."""
     return replace(
         ceilings.RULES, budget_s=max(1.0, 2 * seconds), min_time_s=seconds, target_interval=1.0, max_samples=1_000_000
     )
@@ -97,13 +98,13 @@ def clocks_while_spinning(gpu: Gpu) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda._sleep(3 * CYCLES[-1])
     time.sleep(0.005)
-    found = [gpu.read()["sm_clock_mhz"] for _ in range(2)]
+    clocks = [gpu.read()["sm_clock_mhz"] for _ in range(2)]
     torch.cuda.synchronize()
-    return [clock for clock in found if clock]
+    return [clock for clock in clocks if clock]
 
 
 def launch_ms() -> float:
-    """Return what a launch costs the GPU: of spins that end at once, queued behind a long one."""
+    """Return the GPU time of a launch in ms, from spins that end at once, queued behind a long spin."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CYCLES[-1])
     start.record()
@@ -115,8 +116,8 @@ def launch_ms() -> float:
 
 
 def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Known cycles are known time. Return rows for each length, and for the slope between two lengths, in which launch
-    and synchronisation cancel out; nothing if NVML does not report the clock."""
+    """Time spins of known cycles. Return a row for each length, and one for the slope between two lengths, in which
+    launch and synchronisation cancel out; no rows if NVML does not report the clock."""
     clocks: dict[int, list[int]] = {cycles: [] for cycles in CYCLES}
     found: dict[str, dict[int, list[float]]] = {
         timer: {cycles: [] for cycles in CYCLES} for timer in ("period", "latency")
@@ -136,8 +137,8 @@ def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], l
     spins = []
     for cycles in CYCLES:
         measured = median(found["period"][cycles])
-        # a kernel costs its launch as well, which is no error of the timer
-        less = "pass, less a launch" if within(measured - launch, expected[cycles]) else "FAIL"
+        # the period includes the launch of the kernel, which is no error of the timer
+        less = "pass, minus a launch" if within(measured - launch, expected[cycles]) else "FAIL"
         verdict = PASS if within(measured, expected[cycles]) else less
         spins.append({"cycles": cycles, "SM MHz": median(clocks[cycles]), "expected ms": expected[cycles],
                       "period ms": measured, "launch ms": launch, "verdict": verdict})  # fmt: skip
@@ -157,8 +158,8 @@ def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], l
 
 
 def traced(call: Call, seconds: float) -> tuple[float, float | None, float | None]:
-    """Return the period by effbench's timer while CUPTI traced it, and for the same blocks by CUPTI the span from the
-    first start to the last end, and the busy time (None if the trace does not divide into calls)."""
+    """Return the period of effbench's timer while CUPTI traces it, and from CUPTI for the same blocks the span from the
+    first start to the last end and the busy time (None if the trace does not divide into calls), in ms."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as tracer
 
@@ -171,7 +172,7 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
 
     torch.cuda.synchronize()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on cycles, of which this has none
+        warnings.simplefilter("ignore")  # advice on profiler cycles, which are not used here
         with tracer(activities=[ProfilerActivity.CUDA]) as trace:
             timed = period(counted, seconds)
             torch.cuda.synchronize()
@@ -184,33 +185,33 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
     blocks = blocks_of(activities, each, timed.calls_per_block, len(timed.samples_ms))
     if not blocks:
         return median(timed.samples_ms), None, None
-    a_call = timed.calls_per_block * 1e6
-    spans = [(max(one.start + one.duration for one in block) - block[0].start) / a_call for block in blocks]
-    busy = [profile.union_ns(block) / a_call for block in blocks]
+    scale = timed.calls_per_block * 1e6  # ns per block -> ms per call
+    spans = [(max(kernel.start + kernel.duration for kernel in block) - block[0].start) / scale for block in blocks]
+    busy = [profile.union_ns(block) / scale for block in blocks]
     return median(timed.samples_ms[-len(blocks) :]), median(spans), median(busy)
 
 
 def blocks_of(
     activities: Sequence[profile.Activity], each: int, calls_per_block: int, blocks: int
 ) -> list[list[profile.Activity]]:
-    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities of a call. Counted from
-    the end, since the head of a trace may be lost (pytorch issue 192021). Empty if the calls are not alike."""
+    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities per call. Blocks are
+    counted from the end, because the head of a trace may be lost (pytorch issue 192021). Empty if the calls differ."""
     size = each * calls_per_block
     if size == 0:
         return []
-    tail = sorted(activities, key=lambda one: one.start)[-size * min(blocks, len(activities) // size) :]
-    # two kernels of a call may overlap and so change places, but each call has the same ones
-    kinds = [sorted(one.name for one in tail[at : at + each]) for at in range(0, len(tail), each)]
+    tail = sorted(activities, key=lambda activity: activity.start)[-size * min(blocks, len(activities) // size) :]
+    # overlapping kernels of a call may change their order, but all calls have the same kernels
+    kinds = [sorted(activity.name for activity in tail[at : at + each]) for at in range(0, len(tail), each)]
     if len(tail) < size or any(kind != kinds[0] for kind in kinds):
         return []
     return [tail[at : at + size] for at in range(0, len(tail), size)]
 
 
 def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[dict[str, Any]]:
-    """Period, trace, period: the clocks of a GPU at its power limit drift."""
-    # before the other traces: each loses more of its head than the one before
+    """Measure the period before and after each trace, because clocks drift at the power limit."""
+    # before the other traces, because each trace loses more of its head than the previous one
     reported = {work.name: reported_busy_ms(work.call, seconds) for work in works}
-    found = []
+    rows = []
     for work in works:
         warm_up(work.call, seconds)
         before = median(period(work.call, seconds).samples_ms)
@@ -219,17 +220,17 @@ def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[dict[str, 
         if span is None:
             verdict = "pass, against busy" if within(measured, reported[work.name]) else "FAIL"
         else:
-            # tracing itself may stretch the calls: then the period of the very calls that it traced
+            # tracing may slow down the calls: then compare with the period of the traced calls
             same = "pass, same calls" if within(under, span) else "FAIL"
             verdict = PASS if within(measured, span) else same
-        found.append({"callable": work.name, "busy ms": busy, "span ms": span, "period ms": measured,
-                      "period traced ms": under, "effbench's busy ms": reported[work.name],
-                      "verdict": verdict})  # fmt: skip
-    return found
+        rows.append({"callable": work.name, "busy ms": busy, "span ms": span, "period ms": measured,
+                     "period traced ms": under, "effbench's busy ms": reported[work.name],
+                     "verdict": verdict})  # fmt: skip
+    return rows
 
 
 def reported_busy_ms(call: Call, seconds: float) -> float:
-    """Over more calls than a sweep's, so that clocks and trace are those of the other figures here."""
+    """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for the other figures."""
     one_ms = median(period(call, seconds).samples_ms)
     return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, int(100 / one_ms)))).busy_ms
 
@@ -270,7 +271,7 @@ def by_inductor(call: Call, seconds: float) -> float:
     return float(InductorBenchmarker().benchmark_gpu(call))
 
 
-#: Peer -> how it times, which of our timers asks the same question, and whether it captures a graph itself.
+#: Other timer -> its function, the effbench timer that measures the same, and whether it captures a graph.
 PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
     "triton do_bench": (by_do_bench, period, False),
     "triton do_bench_cudagraph": (by_do_bench_cudagraph, period, True),
@@ -281,25 +282,25 @@ PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
 
 
 def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
-    """Each answer of a peer stands between two turns of ours; their ratio counts, over the rounds."""
+    """Compare other timers with effbench's, which runs before and after each; return the ratios over the rounds."""
     warm_up(work.call, seconds)
     rows = []
     for name, (peer, timer, captures) in PEERS.items():
-        ratios, own, error = [], [], None
+        ratios, ours, error = [], [], None
         for _ in range(ROUNDS):
             before = median(timer(work.call, seconds / 2).samples_ms)
             try:
                 answer = peer(work.capturable if captures else work.call, seconds)
-            except Exception as failed:  # whatever it is: the others can still be compared
+            except Exception as failed:  # the other timers can still be compared
                 error = f"{type(failed).__name__}: {failed}".splitlines()[0][:160]
                 break
-            torch.cuda.synchronize()  # the next one may use a stream of its own
-            own.append(math.sqrt(before * median(timer(work.call, seconds / 2).samples_ms)))
-            ratios.append(answer / own[-1])
+            torch.cuda.synchronize()  # the next timer may use another stream
+            ours.append(math.sqrt(before * median(timer(work.call, seconds / 2).samples_ms)))
+            ratios.append(answer / ours[-1])
         row: dict[str, Any] = {"callable": work.name, "peer": name, "our timer": timer.__name__}
         if error is None:
             ratio = geometric_mean(ratios)
-            row |= {"ours ms": median(own), "its ms": median(own) * ratio.value,
+            row |= {"ours ms": median(ours), "its ms": median(ours) * ratio.value,
                     "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"}  # fmt: skip
         else:
             row |= {"ours ms": None, "its ms": None, "its ÷ ours": f"skipped: {error}"}
@@ -349,7 +350,7 @@ def workloads() -> list[Workload]:
 
 def shown(rows: Sequence[dict[str, Any]], how: str) -> str:
     if not rows:
-        return "NVML does not report the SM clock here: cycles are not time, and nothing was compared."
+        return "NVML does not report the SM clock here, so nothing was compared."
     texts = [
         ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
     ]
@@ -358,8 +359,8 @@ def shown(rows: Sequence[dict[str, Any]], how: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each timer (default: %(default)s)")
-    parser.add_argument("--out", help="write all figures there as JSON")
+    parser.add_argument("--seconds", type=float, default=0.5, help="time of each timer in s (default: %(default)s)")
+    parser.add_argument("--out", help="write all figures to this JSON file")
     parser.add_argument("--format", choices=tables.FORMATS, default="text", help="default: %(default)s")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -367,7 +368,7 @@ def main() -> int:
     gpu = Gpu.open(str(torch.cuda.get_device_properties(0).uuid))
     with torch.inference_mode(), timing.no_garbage_collection():
         works = workloads()
-        # CUPTI last: once it has been attached, launches cost more than before
+        # CUPTI last, because launches are slower once it has been attached
         peers = [row for work in works for row in against_peers(work, args.seconds / 2)]
         spins, slopes = truth_by_spinning(args.seconds / 2, gpu)
         cupti = truth_by_cupti([work for work in works if work.truth], args.seconds / 2)
@@ -378,7 +379,7 @@ def main() -> int:
         print(f"\n{title}\n\n{shown(rows, args.format)}")
     verdicts = [row["verdict"] for row in (*spins, *slopes, *cupti)]
     passed = sum(verdict.startswith(PASS) for verdict in verdicts)
-    print(f"\nOf {len(verdicts)} comparisons with the truth {passed} hold.")
+    print(f"\n{passed} of {len(verdicts)} comparisons with the truth pass.")
     if args.out:
         Path(args.out).write_text(json.dumps(found, indent=1))
     return int(passed < len(verdicts))

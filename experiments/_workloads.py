@@ -1,4 +1,4 @@
-"""What micro-workloads share: checked settings, and CUDA C++ compiled at run time."""
+"""Helpers of the micro-workloads: validated settings, and CUDA C++ compiled at run time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from effbench.errors import UnsupportedError
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """`value`, or a ValueError that lists what is allowed."""
+    """Return `value` if it is allowed; raise a ValueError that lists the allowed values otherwise."""
     allowed = list(allowed)
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
@@ -22,7 +22,7 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 
 def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
-    """`value` as a whole number from `low` to `high`, or a ValueError."""
+    """Return `value` if it is an integer from `low` to `high`; raise ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         upto = "" if high is None else f" to {high}"
         raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {low}{upto}")
@@ -30,20 +30,20 @@ def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
 
 
 def power_of_two(name: str, value: Any, low: int, high: int) -> int:
-    """`value` as a power of two from `low` to `high`, or a ValueError."""
+    """Return `value` if it is a power of two from `low` to `high`; raise ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value & (value - 1):
         raise ValueError(f"{name} is {value!r}; allowed: powers of two from {low} to {high}")
     return value
 
 
 def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Callable[..., Any]:
-    """The kernel `name` of `source`, which includes no header, to be launched as `kernel(grid, block, args)`.
+    """Return the kernel `name` of `source`, which includes no header; launch it as `kernel(grid, block, args)`.
 
-    `who` is what asks for it, in the UnsupportedError that says what is missing. What NVRTC has against the source
-    passes through.
+    Raises UnsupportedError, which names `who` needs the kernel and what is missing, and NVRTC's errors about the
+    source.
     """
     if device.type != "cuda":
-        raise UnsupportedError(f"{who} is a CUDA kernel, and this cell runs on {device.type}")
+        raise UnsupportedError(f"{who} is a CUDA kernel, but this cell runs on {device.type}")
     compiler = getattr(torch.cuda, "_compile_kernel", None)
     if compiler is None:
         raise UnsupportedError(
@@ -58,7 +58,7 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
         ) from error
     home = cpp_extension.CUDA_HOME
     try:
-        # PyTorch asks for the headers of a CUDA toolkit; without one, these kernels need none
+        # PyTorch wants a CUDA toolkit for its headers, which these kernels do not need
         cpp_extension.CUDA_HOME = home or str(Path(torch.__file__).parent)
         with torch.cuda.device(device):
             return compiler(source, name)
@@ -69,9 +69,9 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
 
 
 def load_library() -> None:
-    """Load the NVRTC that came with PyTorch's wheels: the loader does not look where it lies."""
+    """Load the NVRTC of PyTorch's wheels, which is in a folder that the dynamic loader does not search."""
     packages = Path(torch.__file__).parents[1] / "nvidia"
     major = (torch.version.cuda or "").partition(".")[0]
     for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")):
-        with suppress(OSError):  # then PyTorch looks where the system has it
+        with suppress(OSError):  # PyTorch then tries the system's NVRTC
             ctypes.CDLL(str(path))

@@ -1,4 +1,4 @@
-"""How long does the first compilation take at real layer counts, how long a second one, and how much memory?
+"""How long do the first and a second compilation take at real layer counts, and how much memory do they need?
 
 B batch, T sequence.
 """
@@ -26,9 +26,9 @@ SWEEPS = {
         "timeout_s=1200",
     ]
 }
-TABLES = [Pivot("Seconds of compiling, cold", "compile_cold_s"), Pivot("Seconds of compiling, warm", "compile_warm_s")]
+TABLES = [Pivot("Compile time, cold (s)", "compile_cold_s"), Pivot("Compile time, warm (s)", "compile_warm_s")]
 
-#: Without dynamic sizes the third batch size is as the second.
+#: Settings of `dynamic`, and how many batch sizes to try: with static sizes the third adds nothing to the second.
 VARIANTS = {"dynamic": (None, None), "static": (False, 2)}
 
 
@@ -36,8 +36,8 @@ VARIANTS = {"dynamic": (None, None), "static": (False, 2)}
 def recompiling(
     device: torch.device, batches: Sequence[int] = (2, 4, 8), seq: int = 512, dtype: str = "bfloat16", **dimensions: Any
 ) -> Facts:
-    """Seconds of compiling a Llama for its first batch size and for later ones, with dynamic None and False. Compile
-    caches are empty at first; `dimensions` are those of LlamaPrefill (default: Llama 3.2 1B)."""
+    """Time the compilation of a Llama for its first and for later batch sizes, with dynamic None and False, in s. The
+    compile cache is empty at first. `dimensions`: of LlamaPrefill (default: Llama 3.2 1B)."""
     module = LlamaPrefill(seq, **dimensions).to(device, getattr(torch, dtype)).eval()
     facts: Facts = {"batches": list(batches), "layers": len(module.blocks)}
     for name, (dynamic, most) in VARIANTS.items():
@@ -51,12 +51,12 @@ def recompiling(
 
 
 def tokens(module: LlamaPrefill, batch: int, seq: int, device: torch.device) -> torch.Tensor:
-    """Tokens [B, T]."""
+    """Return tokens [B, T]."""
     return torch.randint(module.tokens.num_embeddings, (batch, seq), device=device)
 
 
 def compile_s(step: Any, x: torch.Tensor, device: torch.device) -> float:
-    """What the first call with this shape takes longer than the second."""
+    """Return by how many seconds the first call with this shape is slower than the second."""
     first, second = (call_ms(step, x, device=device) for _ in range(2))
     return max(0.0, first - second) / 1e3
 

@@ -23,7 +23,7 @@ GPU_SECONDS = 40
 
 
 class Branch(nn.Module):
-    """(B, D) -> (B, D); the branch is decided by the data."""
+    """(B, D) -> (B, D); the branch depends on the data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum() > 0:
@@ -32,14 +32,14 @@ class Branch(nn.Module):
 
 
 class Where(nn.Module):
-    """What `Branch` computes, without a branch: both sides are computed and one is chosen."""
+    """The same as `Branch` without a branch: compute both sides and select one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.where(x.sum() > 0, x * 2, x - 3)
 
 
 class Loop(nn.Module):
-    """(B, D) -> (D); one turn a row."""
+    """(B, D) -> (D); one iteration per row."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(x[0])
@@ -62,14 +62,14 @@ class BranchAndLoop(nn.Module):
 
 @check()
 def branch(device: torch.device, width: int = 4) -> Facts:
-    """Graphs, breaks with their reasons and what fullgraph=True does, for a branch on data and for torch.where."""
+    """Report graphs, graph breaks and the effect of fullgraph=True for a branch on data and for torch.where."""
     inputs = (torch.ones(2, width, device=device), -torch.ones(2, width, device=device))
     return {"if": breaks(Branch(), inputs), "where": breaks(Where(), inputs)}
 
 
 def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
-    """Return breaks of calls with inputs (B, D), as torch._dynamo.explain finds them and as Dynamo counts them: its
-    counters miss a branch on data in the outermost function."""
+    """Return graph breaks of calls with inputs (B, D) from torch._dynamo.explain and from Dynamo's counters, which miss
+    a branch on data in the outermost function."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(module)(inputs[0])
     torch._dynamo.reset()
@@ -94,8 +94,8 @@ def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
 
 @check()
 def methods(device: torch.device, width: int = 2) -> Facts:
-    """One module with a branch, one with a loop and one with both, captured with one input and called with that and
-    another, by jit.trace, jit.script, fx.symbolic_trace, make_fx, Dynamo and lazy tensors."""
+    """Capture modules with a branch, a loop and both by jit.trace, jit.script, fx.symbolic_trace, make_fx, Dynamo and
+    lazy tensors, with one input, and call the results with this input and another."""
     methods = {
         "jit_trace": lambda module, x: torch.jit.trace(module, (x,), check_trace=False),
         "jit_script": lambda module, x: torch.jit.script(module),
@@ -105,12 +105,12 @@ def methods(device: torch.device, width: int = 2) -> Facts:
     }
     facts = {name: each_module(device, width, method) for name, method in methods.items()}
     facts["dynamo"] = {name: through_dynamo(module(), x, device, width) for name, (module, x) in MODULES.items()}
-    # it needs a backend that is registered once a process
+    # it needs a backend that can be registered only once per process
     facts["lazy_tensors"] = in_fresh_process(lazy_tensors, "cpu", width=width)
     return facts
 
 
-#: Module, and the rows and the sign of its two inputs: that of the capture and another that takes the other way.
+#: Module, and rows and sign of its two inputs: one for the capture, and one that takes another path.
 MODULES: dict[str, tuple[type[nn.Module], tuple[tuple[int, int], tuple[int, int]]]] = {
     "branch": (Branch, ((2, 1), (2, -1))),
     "loop": (Loop, ((2, 1), (4, 1))),
@@ -132,7 +132,7 @@ def each_module(device: torch.device, width: int, method: Callable[[nn.Module, t
 def captured_with(
     module: nn.Module, inputs: Sequence[torch.Tensor], method: Callable[[nn.Module, torch.Tensor], Any]
 ) -> Facts:
-    """inputs: two of (B, D); the first is captured with. `baked_in`: right for it, and wrong for the other."""
+    """Capture with the first of two inputs (B, D), and call with both. `baked_in`: right only for the first."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tried = attempt(method, module, inputs[0])
@@ -161,7 +161,7 @@ def called_with(captured: Callable[..., Any], module: nn.Module, inputs: Sequenc
 def through_dynamo(
     module: nn.Module, rows_and_signs: Sequence[tuple[int, int]], device: torch.device, width: int
 ) -> Facts:
-    """Graphs compiled for the first input, and for the other after it; breaks with the first."""
+    """Report the graphs compiled for the first input and for both, and the graph breaks of the first."""
     torch._dynamo.reset()
     inputs = inputs_of(rows_and_signs, device, width)
     explained = torch._dynamo.explain(module)(inputs[0])
@@ -182,8 +182,8 @@ def through_dynamo(
 
 
 def lazy_tensors(device: torch.device, width: int) -> Facts:
-    """Two passes over both inputs of each module: a lazy tensor is captured anew in every call, and the compiled trace
-    is found again by its hash."""
+    """Call each module with both inputs, twice: lazy tensors are traced again in every call, and the hash of the trace
+    finds its compiled code."""
     import torch._lazy
     import torch._lazy.metrics as metrics
     import torch._lazy.ts_backend
@@ -203,12 +203,12 @@ def lazy_tensors(device: torch.device, width: int) -> Facts:
         compiled, reused = [], []
         for _ in range(2):
             before, hits = count("UncachedCompile"), count("CachedCompile")
-            found = called_with(call, module(), inputs)
+            called = called_with(call, module(), inputs)
             compiled.append(count("UncachedCompile") - before)
             reused.append(count("CachedCompile") - hits)
         facts[name] = {
             "captured": True,
-            **found,
+            **called,
             "traces_compiled_in_each_pass": compiled,
             "traces_reused_in_each_pass": reused,
         }

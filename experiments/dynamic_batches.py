@@ -1,4 +1,4 @@
-"""What is left of CUDA graphs where the batch size changes with each call, and what do they cost in memory?"""
+"""What do CUDA graphs gain if the batch size changes with each call, and how much memory do they cost?"""
 
 from effbench.experiments import Claim, Found, Pivot, between, fact, geomean, highest, lowest, mean, relative, where
 
@@ -19,7 +19,7 @@ SWEEPS = {
         "mode=bucketed-graph",
         "mode.pool=shared,private",
         "mode.order=largest-first,smallest-first",
-        "protocol.rounds=1",  # of memory, which is the same each time
+        "protocol.rounds=1",  # enough for memory, which does not vary
         "protocol.budget_s=1",
     ],
 }
@@ -58,10 +58,10 @@ def p5(stream):
 @Claim("P6", "One pool shared by all captured sizes reduces fragmentation.", unit="×", each="order")
 def p6(pools):
     shared = where(pools, pool="shared")
-    reserved, own = (
+    reserved, pool = (
         geomean(relative(shared, name, "pool", "private")) for name in ("peak_reserved_bytes", "graph_pool_bytes")
     )
-    return Found(reserved > 1, reserved, {"the graphs' own memory, private ÷ shared": own})
+    return Found(reserved > 1, reserved, {"the graphs' own memory, private ÷ shared": pool})
 
 
 @Claim("P15", "CUDA graphs suit highly dynamic batches badly.", unit="×", each="model")

@@ -1,4 +1,4 @@
-"""Do two settings of Dynamo do what is written about them?"""
+"""Do reset() and log_level of Dynamo do what is claimed about them?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GPU_SECONDS = 10
 
 @check()
 def reset(device: torch.device) -> Facts:
-    """Dynamo's counters before and after torch._dynamo.reset(), and whether compiled code is gone after it."""
+    """Compare Dynamo's counters before and after torch._dynamo.reset(), and check whether it discards compiled code."""
     return observe_reset(device, torch._dynamo.reset)
 
 
@@ -53,30 +53,30 @@ def observe_reset(device: torch.device, reset: Callable[[], Any]) -> Facts:
 
 
 def snapshot() -> dict[str, dict[str, int]]:
-    """What is not zero of Dynamo's own groups; reasons are cut to their first line."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the nonzero counters of Dynamo's own groups, with the first lines of reasons."""
+    nonzero: dict[str, dict[str, int]] = {}
     for group in ("stats", "graph_break", "frames"):
         for name, count in counters[group].items():
             if count:
-                found.setdefault(group, {})[str(name).split("\n")[0]] = int(count)
-    return found
+                nonzero.setdefault(group, {})[str(name).split("\n")[0]] = int(count)
+    return nonzero
 
 
 @check()
 def level(device: torch.device) -> Facts:
-    """Whether torch._dynamo.config.log_level can be read and set, and what does set the level of Dynamo's log."""
+    """Check whether torch._dynamo.config.log_level can be read and set, and what does set the level of Dynamo's log."""
     return observe_log_level(torch._dynamo.config)
 
 
 def observe_log_level(config: Any) -> Facts:
     read = attempt(lambda: config.log_level)
     written = attempt(setattr, config, "log_level", logging.INFO)
-    # the names alone: reading all values meets deprecated ones
+    # only names, because reading all values would include deprecated settings
     names = getattr(config, "_config", vars(config))
     logger = logging.getLogger("torch._dynamo")
     level = logger.level
     try:
-        # what TORCH_LOGS="+dynamo" does
+        # the same as TORCH_LOGS="+dynamo"
         asked = attempt(torch._logging.set_logs, dynamo=logging.DEBUG)
         raised = logger.isEnabledFor(logging.DEBUG)
         torch._logging.set_logs(dynamo=logging.WARNING)

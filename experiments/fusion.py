@@ -32,8 +32,8 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Kernels a call", "kernels", "layer", rows=["model", "variant"]),
-    Pivot("Kernels a call", "kernels", "chain", rows=["model"]),
+    Pivot("Kernels per call", "kernels", "layer", rows=["model", "variant"]),
+    Pivot("Kernels per call", "kernels", "chain", rows=["model"]),
     Pivot("Latency (ms)", "latency_ms", "chain", rows=["model"]),
 ]
 
@@ -43,9 +43,9 @@ VARIANTS = ("eval", "train")
 class FusionLayer(nn.Module):
     """Linear, LayerNorm, GELU and dropout: four kernels in `train`, three in `eval`, where dropout does nothing.
 
-    Random outputs cannot be compared. `p` is therefore so small that the kernel that draws and masks runs like any
-    other (PyTorch leaves it out at exactly 0) and next to nothing is dropped: `train` gives the values of `eval`. With
-    a usual `p` such as 0.1 the outputs are random and `train` is `incorrect`, whatever its speed.
+    Random outputs cannot be compared, so the default `p` is tiny but not 0 (at 0, PyTorch omits the kernel): the
+    dropout kernel runs, practically nothing is dropped, and `train` gives the values of `eval`. With a usual `p` such
+    as 0.1, outputs are random and `train` is `incorrect`, whatever its speed.
     """
 
     def __init__(self, variant: str = "eval", width: int = 1024, p: float = 1e-9):
@@ -63,10 +63,10 @@ class FusionLayer(nn.Module):
 
 
 class Pointwise(nn.Module):
-    """A linear layer, ReLU, and `multiplications` of all outputs by a number, each an operator of its own.
+    """A linear layer, ReLU, and `multiplications` multiplications of all outputs by a number, each a separate operator.
 
-    The numbers are 2 and 1/2 by turns: exact in every float type, so that a fused kernel that rounds only once gives
-    what the separate ones give.
+    The factors alternate between 2 and 1/2. Both are exact in every float type, so a fused kernel that rounds only once
+    gives the same values as separate kernels.
     """
 
     def __init__(self, in_features: int = 1000, features: int = 20000, multiplications: int = 50):

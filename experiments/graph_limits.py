@@ -1,4 +1,4 @@
-"""What does a CUDA graph refuse, what does it get wrong in silence, and how many warm-ups does it need?
+"""What does a CUDA graph refuse, what does it silently get wrong, and how many warm-ups does it need?
 
 B batch, D width.
 """
@@ -38,11 +38,11 @@ MIB = 2**20
 
 @check(needs=(CUDA,))
 def limits(device: torch.device, batch: int = 4, width: int = 1024) -> Facts:
-    """Another shape, a branch on data, an output of unknown size and an allocation, each tried with a CUDA graph.
+    """Try another shape, a branch on data, an output of unknown size and an allocation with a CUDA graph.
 
-    What fails may leave CUDA unusable, so it is tried in a process of its own.
+    A failed capture may leave CUDA unusable, so captures that should fail run in separate processes.
     """
-    with ThreadPoolExecutor() as pool:  # no time is measured in them
+    with ThreadPoolExecutor() as pool:  # they measure no time
         refused = {
             name: pool.submit(in_fresh_process, capture_refused, device, what=name)
             for name in ("branch_on_data", "output_of_unknown_size", "copy_to_the_host")
@@ -55,7 +55,7 @@ def limits(device: torch.device, batch: int = 4, width: int = 1024) -> Facts:
 
 
 def capture_refused(device: torch.device, what: str) -> Facts:
-    """Facts of one capture that is not expected to succeed; also whether CUDA is of use in this process afterwards."""
+    """Try a capture that should fail, and check whether CUDA still works in this process afterwards."""
     x = torch.ones(8, device=device)
     function = {
         "branch_on_data": lambda: x + 1 if x.sum() > 0 else x - 1,
@@ -67,7 +67,7 @@ def capture_refused(device: torch.device, what: str) -> Facts:
     captured_later = attempt(record, lambda: x + 1)
     return {
         **{f"capture_{key}": value for key, value in tried.facts().items()},
-        # ending a capture that is already lost raises an error of its own
+        # ending a failed capture raises a second error
         "capture_first_error": describe(list(chain(tried.raised))[-1]) if tried.raised else None,
         "eager_works_afterwards": later.succeeded,
         "capture_works_afterwards": captured_later.succeeded,
@@ -75,7 +75,7 @@ def capture_refused(device: torch.device, what: str) -> Facts:
 
 
 def host_branch(device: torch.device) -> Facts:
-    """A branch on what the host knows: the one taken while capturing is in the graph for good."""
+    """Capture a branch on a host value: the graph keeps the side that was taken during capture."""
     x = torch.ones(4, device=device)
     flag = [True]
 
@@ -89,7 +89,7 @@ def host_branch(device: torch.device) -> Facts:
 
 
 def other_shape(device: torch.device, batch: int, width: int) -> Facts:
-    """A graph of B rows, given more and fewer."""
+    """Give more and fewer rows to a graph of B rows."""
     x = torch.ones(batch, width, device=device)
     recorded = record(lambda: x * 2)
     more = attempt(x.copy_, torch.ones(batch + 1, width, device=device))
@@ -108,13 +108,13 @@ def other_shape(device: torch.device, batch: int, width: int) -> Facts:
 
 
 def allocation(device: torch.device, batch: int, width: int) -> Facts:
-    """New tensors inside the captured function: taken from a private pool that the graph keeps."""
-    x = torch.ones(batch, width, MIB // width, device=device)  # 4 MiB a row
+    """Allocate tensors in the captured function, which come from a private pool that the graph keeps."""
+    x = torch.ones(batch, width, MIB // width, device=device)  # 4 MiB per row
 
     def allocates() -> torch.Tensor:
         return (x * 2).sin() + torch.zeros(x.shape, device=device)
 
-    reset_peaks(device)  # pools of graphs that are gone must not count
+    reset_peaks(device)  # pools of deleted graphs must not count
     before = graph_pool_bytes(device) or 0
     allocated = torch.cuda.memory_allocated(device)
     tried = attempt(record, allocates)
@@ -137,9 +137,9 @@ def allocation(device: torch.device, batch: int, width: int) -> Facts:
 def warmups(
     device: torch.device, counts: tuple[int, ...] = (0, 1, 2, 3), width: int = 256, compiled: bool = False
 ) -> Facts:
-    """Captures after 0, 1, 2 and 3 warm-up calls, each in a process of its own: success, first replay, steady replay.
+    """Capture after 0, 1, 2 and 3 warm-up calls, each in a new process: success, first replay, steady replay.
 
-    `compiled` captures the module compiled by Inductor instead of the eager one.
+    `compiled`: capture the module compiled by Inductor instead of the eager module.
     """
     tries = [
         {
@@ -148,19 +148,19 @@ def warmups(
         }
         for count in counts
     ]
-    working = [one["warmups"] for one in tries if one["succeeded"] and one["replay_equals_eager"]]
+    working = [tried["warmups"] for tried in tries if tried["succeeded"] and tried["replay_equals_eager"]]
     return {"compiled": compiled, "tries": tries, "fewest_warmups_that_work": min(working, default=None)}
 
 
 @check(needs=(CUDA,))
 def warmups_compiled(device: torch.device) -> Facts:
-    """The same of a module that Inductor compiled."""
+    """Run `warmups` with a module compiled by Inductor."""
     return warmups(device, compiled=True)
 
 
 def capture_after(device: torch.device, warmups: int, width: int, compiled: bool) -> Facts:
-    """One capture in a fresh process, of a convolution and matrix products: cuDNN and cuBLAS prepare in their first
-    call. Milliseconds of each warm-up, of the capture, of the first replay and of a steady one."""
+    """Capture a convolution and matrix products in a fresh process, as cuDNN and cuBLAS initialise in their first call.
+    Return the times in ms of each warm-up, the capture, the first replay and a steady replay."""
     module = nn.Sequential(
         nn.Conv1d(1, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, width)
     )
@@ -173,7 +173,7 @@ def capture_after(device: torch.device, warmups: int, width: int, compiled: bool
         warmup_ms = [call_ms(function, x, device=device) for _ in range(warmups)]
         torch.cuda.synchronize()
         start = time.perf_counter()
-        # the warm-ups were made above: nothing but the capture is timed
+        # time only the capture: the warm-ups ran above
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             output = function(x)
@@ -194,12 +194,12 @@ def capture_after(device: torch.device, warmups: int, width: int, compiled: bool
     }
 
 
-#: Captures function(x); the function that it returns replays, and answers the graph's output.
+#: Captures function(x); returns a function that replays and returns the graph's output.
 Capture = Callable[[Callable[..., Any], torch.Tensor], Callable[[], torch.Tensor]]
 
 
 class MixesRows(nn.Module):
-    """(B, D) -> (B, D); what a row comes to depends on the others."""
+    """(B, D) -> (B, D); each row of the output depends on all rows of the input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x.mean(0)
@@ -207,8 +207,8 @@ class MixesRows(nn.Module):
 
 @check(needs=(CUDA,))
 def padding(device: torch.device, captured: Sequence[int] = (1, 2, 4, 8, 16), width: int = 32) -> Facts:
-    """Every batch size through the smallest graph that holds it, its tail full of an earlier, larger batch; next to
-    eager at that size. Also for a module that mixes rows, for which no padding can be right."""
+    """Run every batch size through the smallest graph that fits, with the tail of its input full of stale values, and
+    compare with eager at that size. Also try a module that mixes rows, for which no padding can be right."""
     rows_apart = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width))
     rows_apart = rows_apart.to(device).requires_grad_(False)
 
@@ -231,8 +231,8 @@ def observe(
     capture: Capture,
     poison: float = 1e4,
 ) -> Facts:
-    """Input buffer (max B, D), which every graph reads the first rows of. Before each replay of interest all of it is
-    filled with `poison` and the largest graph replayed, so that the tail holds what no batch wants."""
+    """Compare padded replays with eager for every batch size. All graphs read the first rows of one input buffer
+    (max B, D). Before each replay, the buffer is filled with `poison` and the largest graph replayed."""
     largest = max(captured)
     buffer = torch.zeros(largest, width, device=device)
     wrong, unequal_bits = [], []
@@ -244,14 +244,14 @@ def observe(
             buffer.fill_(poison)
             replays[largest]()
             buffer[:raw].copy_(x)
-            found = replays[min(size for size in captured if size >= raw)]()[:raw].clone()
+            padded = replays[min(size for size in captured if size >= raw)]()[:raw].clone()
             expected = module(x)
-            if not torch.equal(found, expected):
+            if not torch.equal(padded, expected):
                 unequal_bits.append(raw)
-            if not close(found, expected):
+            if not close(padded, expected):
                 wrong.append(raw)
-                example = example or {"raw_size": raw, "padded": listed(found), "eager": listed(expected)}
-            worst = max(worst, (found - expected).abs().nan_to_num(nan=float("inf")).max().item())
+                example = example or {"raw_size": raw, "padded": listed(padded), "eager": listed(expected)}
+            worst = max(worst, (padded - expected).abs().nan_to_num(nan=float("inf")).max().item())
     return {
         "rows_equal_eager": not wrong,
         "sizes_tried": largest,
@@ -308,7 +308,7 @@ def s4(warmups, warmups_compiled):
     fewest = warmups.fewest_warmups_that_work
     also = {
         "enough for a compiled module": warmups_compiled.fewest_warmups_that_work,
-        "first replays (ms)": [one.first_replay_ms for one in warmups.tries if "first_replay_ms" in one],
-        "steady replays (ms)": [one.steady_replay_ms for one in warmups.tries if "steady_replay_ms" in one],
+        "first replays (ms)": [tried.first_replay_ms for tried in warmups.tries if "first_replay_ms" in tried],
+        "steady replays (ms)": [tried.steady_replay_ms for tried in warmups.tries if "steady_replay_ms" in tried],
     }
     return Found((fewest <= 2) & warmups.tries[2].replay_equals_eager, fewest, also)

@@ -1,4 +1,4 @@
-"""What may be done to a model's weights without capturing its CUDA graph again?
+"""Which changes of a model's weights need no new capture of its CUDA graph?
 
 B batch, D width.
 """
@@ -15,15 +15,15 @@ from effbench.experiments.checks import CUDA, Facts, check, close, listed, recor
 
 GPU_SECONDS = 10
 
-#: Captures module(x); the function that it returns replays, and answers a tensor (B, D) that nothing overwrites.
+#: Captures module(x); returns a function that replays and returns a tensor (B, D) that no replay overwrites.
 Capture = Callable[[nn.Module, torch.Tensor], Callable[[], torch.Tensor]]
 
 
 @check(needs=(CUDA,))
 def weights(device: torch.device, width: int = 4, batch: int = 2) -> Facts:
-    """Replays after the weight was updated in place, bound to a new tensor, or given another dtype, next to eager.
+    """Compare replays with eager after the weight was updated in place, bound to a new tensor, or given another dtype.
 
-    A freed weight's address is shown as well: the replay reads whatever lies there by then.
+    Also free a weight: the replay then reads whatever is stored at its address.
     """
     module = nn.Linear(width, width, device=device).requires_grad_(False)
     x = torch.randn(batch, width, device=device)
@@ -48,7 +48,7 @@ def observe(module: nn.Linear, x: torch.Tensor, capture: Capture) -> Facts:
         facts["replay_follows_in_place_update"] = close(replay(), now)
         facts["in_place"] = outputs(replay(), now, before)
 
-        kept = module.weight  # alive, so that its memory is not given to anything else
+        kept = module.weight  # kept alive, so that its memory is not reused
         before = now
         module.weight = nn.Parameter(kept * 3 - 1, requires_grad=False)
         now = module(x)
@@ -74,12 +74,12 @@ def observe(module: nn.Linear, x: torch.Tensor, capture: Capture) -> Facts:
 
 
 def outputs(replayed: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> Facts:
-    """The first rows, for readers."""
+    """Return the first rows, for readers."""
     return {"replay": listed(replayed), "eager_now": listed(now), "eager_before": listed(before)}
 
 
 def freed_weight(device: torch.device, width: int) -> Facts:
-    """A graph keeps no weight alive: the address is read, whoever owns it now."""
+    """Free a captured weight: a graph keeps no weight alive, and its replay reads the address of the old one."""
     weight = torch.ones(width, width, device=device)
     x = torch.ones(1, width, device=device)
     holder = [weight]
@@ -88,7 +88,7 @@ def freed_weight(device: torch.device, width: int) -> Facts:
     del weight
     holder.clear()
     torch.cuda.synchronize()
-    takers = []  # until the allocator gives that address away again
+    takers = []  # until the allocator reuses that address
     while len(takers) < 256 and address not in {taker.data_ptr() for taker in takers}:
         takers.append(torch.full((width, width), 7.0, device=device))
     was_given_away = takers[-1].data_ptr() == address

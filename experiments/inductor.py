@@ -30,7 +30,7 @@ GPU_SECONDS = 90
 
 
 class LongLived(nn.Module):
-    """(B, D) -> (B, D). All products are made first and used one by one later: an order that keeps them all alive."""
+    """(B, D) -> (B, D). All products are computed first and used one by one later, which keeps all of them alive."""
 
     def __init__(self, width: int, branches: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class LongLived(nn.Module):
         return total
 
 
-#: Options of torch.compile. The third option orders buffers by itself, so the second is shown with it and without it.
+#: Options of torch.compile. reorder_for_peak_memory also orders buffers, so reorder_for_locality runs with and without.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as_shipped": {},
     "memory_planning": {"memory_planning": True},
@@ -57,7 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @check(needs=(CUDA, COMPILER))
 def memory(device: torch.device, batch: int = 4096, width: int = 512, branches: int = 6) -> Facts:
-    """Peak memory of one compiled call with memory_planning and reorder_for_locality on and off."""
+    """Measure the peak memory of one compiled call with memory_planning and reorder_for_locality on and off."""
     module = LongLived(width, branches).to(device).eval().requires_grad_(False)
     x = torch.randn(batch, width, device=device)
     variants = {name: peak(module, x, options) for name, options in VARIANTS.items()}
@@ -72,7 +72,7 @@ def memory(device: torch.device, batch: int = 4096, width: int = 512, branches: 
 
 
 def judge(peaks: dict[str, int]) -> Facts:
-    """Peak bytes by variant; None where one of the two did not run."""
+    """Compare the peak bytes of the variants; None if one of two did not run."""
 
     def lowers(with_it: str, without: str) -> bool | None:
         return peaks[with_it] < peaks[without] if {with_it, without} <= peaks.keys() else None
@@ -85,7 +85,7 @@ def judge(peaks: dict[str, int]) -> Facts:
 
 
 def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> Facts:
-    """x (B, D)."""
+    """Measure the peak memory of the compiled module with x (B, D)."""
     torch._dynamo.reset()
     with torch.no_grad(), fresh_compile_cache():
         compiled = torch.compile(module, options=options)
@@ -100,7 +100,7 @@ def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> Facts:
 
 
 def peak_of_call(function: Any, x: torch.Tensor) -> int:
-    """Bytes above what was allocated before the call."""
+    """Return the peak bytes of a call above those allocated before it."""
     with torch.no_grad():
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated(x.device)
@@ -112,24 +112,24 @@ def peak_of_call(function: Any, x: torch.Tensor) -> int:
 
 @check(needs=(CPP_COMPILER,))
 def triton(device: torch.device, width: int = 16) -> Facts:
-    """Inductor in interpreters that find no Triton: through its C++ backend on the CPU, and, on a GPU, for CUDA next to
-    one that finds it."""
+    """Run Inductor in interpreters without Triton: its C++ backend on the CPU, and on a GPU also CUDA, next to an
+    interpreter with Triton."""
     runs: dict[str, tuple[str, tuple[str, ...]]] = {"cpu": ("cpu", ("triton",))}
     if device.type == "cuda":
         runs |= {"cuda": (str(device), ("triton",)), "cuda_with_triton": (str(device), ())}
-    with ThreadPoolExecutor() as pool:  # no time is measured in them
-        found = {
+    with ThreadPoolExecutor() as pool:  # they measure no time
+        answers = {
             name: pool.submit(in_fresh_process, compile_here, where, hide=hide, width=width)
             for name, (where, hide) in runs.items()
         }
-    facts = {name: answer.result() for name, answer in found.items()}
+    facts = {name: answer.result() for name, answer in answers.items()}
     if device.type != "cuda":
-        facts["cuda"] = {"unsupported": f"Inductor for a GPU needs CUDA, and this runs on {device.type}"}
+        facts["cuda"] = {"unsupported": f"Inductor for a GPU needs CUDA, but this runs on {device.type}"}
     return facts
 
 
 def compile_here(device: torch.device, width: int) -> Facts:
-    """Compile a small module in this interpreter; what it was compiled to."""
+    """Compile a small module in this interpreter, and report the kind of its kernels."""
     from torch.utils._triton import has_triton_package
 
     module = nn.Sequential(nn.Linear(width, width), nn.GELU()).to(device).requires_grad_(False)

@@ -48,13 +48,13 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Time on the GPU (ms) of Triton's kernel", "gpu_busy_ms", "triton", ["elements", "num_warps"], "block"),
-    Pivot("Time on the GPU (ms) of CUDA's kernel", "gpu_busy_ms", "cuda", ["elements"], "threads"),
-    Pivot("Time on the GPU (ms) of torch.add", "gpu_busy_ms", "torch", ["elements"], "variant"),
+    Pivot("GPU time of the Triton kernel (ms)", "gpu_busy_ms", "triton", ["elements", "num_warps"], "block"),
+    Pivot("GPU time of the CUDA kernel (ms)", "gpu_busy_ms", "cuda", ["elements"], "threads"),
+    Pivot("GPU time of torch.add (ms)", "gpu_busy_ms", "torch", ["elements"], "variant"),
 ]
 
 VARIANTS = ("torch", "triton", "cuda")
-#: dtype -> its type in CUDA C++, to what it computes in, and back
+#: dtype -> its type in CUDA C++, conversion to the type of the computation, and conversion back
 TYPES = {
     torch.float32: ("float", "x", "x"),
     torch.float64: ("double", "x", "x"),
@@ -73,7 +73,7 @@ __device__ inline unsigned short to_half(float x)
 #define LOAD(x) (LOAD_AS)
 #define STORE(x) (STORE_AS)
 
-// every thread takes each element that is a whole number of grids away from its first
+// grid-stride loop
 extern "C" __global__ void add(const TYPE* a, const TYPE* b, TYPE* c, int n)
 {
     long long stride = (long long)gridDim.x * blockDim.x;
@@ -87,7 +87,7 @@ if triton is not None:
 
     @triton.jit
     def triton_add(x_pointer, y_pointer, z_pointer, n, BLOCK: tl.constexpr):
-        """z [N] = x [N] + y [N], BLOCK elements a program."""
+        """z [N] = x [N] + y [N], BLOCK elements per program."""
         at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         inside = at < n
         x = tl.load(x_pointer + at, mask=inside)
@@ -98,10 +98,10 @@ if triton is not None:
 class VectorAdd(nn.Module):
     """z = x + y.
 
-    `triton` is one program for every `block` elements (a power of two from 32 to 16384), run by `num_warps` warps (1 to
-    32). `cuda` is a kernel through NVRTC with `threads` threads a block and one element a thread, or with `blocks`
-    blocks in all whose threads go over the rest; it is launched from Python, some 10 µs each, so compare `gpu_busy_ms`.
-    Both know no broadcasting and want contiguous tensors. Settings of one variant do nothing in the others.
+    `triton` runs one program per `block` elements (a power of two from 32 to 16384) with `num_warps` warps (1 to 32).
+    `cuda` is compiled by NVRTC and runs `threads` threads per block: one element per thread, or `blocks` blocks in a
+    grid-stride loop. It is launched from Python, which takes about 10 µs, so compare `gpu_busy_ms`. Both kernels need
+    contiguous tensors and do not broadcast. Settings of one variant have no effect on the others.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class VectorAdd(nn.Module):
 
     def triton(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
         if x.device.type != "cuda":
-            raise UnsupportedError(f"variant=triton is a kernel for CUDA, and this cell runs on {x.device.type}")
+            raise UnsupportedError(f"variant=triton is a CUDA kernel, but this cell runs on {x.device.type}")
         if triton is None:
             raise UnsupportedError("variant=triton needs Triton: pip install triton")
         n = x.numel()
@@ -147,7 +147,7 @@ class VectorAdd(nn.Module):
 
     def cuda(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
         if x.dtype not in TYPES:
-            raise UnsupportedError(f"variant=cuda knows {', '.join(map(str, TYPES))}, not {x.dtype}")
+            raise UnsupportedError(f"variant=cuda supports {', '.join(map(str, TYPES))}, not {x.dtype}")
         kernel = compile_kernel(source(x.dtype), "add", x.device, "variant=cuda")
         n = whole("elements of the batch", x.numel(), high=2**31 - 1)
         grid = (self.blocks or -(-n // self.threads), 1, 1)
@@ -160,7 +160,7 @@ class VectorAdd(nn.Module):
 
 
 def source(dtype: torch.dtype) -> str:
-    """The CUDA kernel for a dtype; it includes no header."""
+    """Return the CUDA kernel for a dtype; it includes no header."""
     name, load, store = TYPES[dtype]
     return SOURCE.replace("LOAD_AS", load).replace("STORE_AS", store).replace("TYPE", name)
 

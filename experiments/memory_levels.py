@@ -1,6 +1,6 @@
 """How long does one thread wait for a value, from the registers to the memory of the GPU?
 
-L lines of a buffer, each of 128 bytes, as a cache of the GPU has them; W words of shared memory.
+L lines of a buffer, each of 128 bytes like the GPU's cache lines; W words of shared memory.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ TABLES = [Pivot("Latency of a call (ms)", "latency_ms", rows=["variant", "bytes"
 VARIANTS = ("memory", "shared", "register")
 LINE_BYTES = 128
 WORD_BYTES = 4
-#: What a block may have without asking for more.
+#: Shared memory that a block gets without opting in to more.
 SHARED_BYTES = 48 * 1024
-#: A multiply-add modulo 2^32, repeated; given to the kernel at run time, so that no compiler can shorten the chain.
+#: Repeated multiply-add modulo 2^32; passed to the kernel at run time, so that no compiler can shorten the chain.
 SEED, FACTOR, SUMMAND = 12345, 1664525, 1013904223
 
 SOURCE = r"""
-// one thread follows pointers; each line holds the address of the next one and its own place in the cycle
+// one thread follows pointers; each line holds the address of the next line and its own rank in the cycle
 extern "C" __global__ void chase_memory(long long* place, long long* walked, int lines, int hops)
 {
     long long start, at = place[0], first, last;
@@ -75,8 +75,8 @@ extern "C" __global__ void chase_shared(
     walked[0] = (rank[at / 4] - rank[start / 4] + words) % words;
 }
 
-// a chain of multiply-adds on one register; the thread's number, 0, keeps it out of the slower registers that a whole
-// warp shares
+// a chain of multiply-adds on one register; adding the thread's number, 0, keeps the value out of the slower uniform
+// registers of the warp
 extern "C" __global__ void chase_register(long long* walked, int seed, int factor, int summand, int hops)
 {
     int value = seed + threadIdx.x;
@@ -89,18 +89,18 @@ extern "C" __global__ void chase_register(long long* walked, int seed, int facto
 
 
 class PointerChase(nn.Module):
-    """One thread of one block makes `hops` steps, each of which needs the result of the one before.
+    """One thread of one block takes `hops` steps, each of which needs the result of the previous step.
 
-    `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1 cache, some MiB in
-    L2, and what is larger than L2 comes from the GPU's memory. `shared` follows one through words of shared memory, at
-    most 48 KiB. `register` is a chain of multiply-adds. Each call goes on where the last one stopped, so that a large
-    buffer is seen whole before a line comes again.
+    `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1 cache, a few MiB in
+    the L2 cache, and larger buffers in the GPU's memory. `shared` follows a cycle through words of shared memory, at
+    most 48 KiB. `register` is a chain of multiply-adds. Each call continues where the previous one stopped, so that a
+    large buffer is read completely before a line repeats.
 
-    Nanoseconds a hop are `gpu_busy_ms` · 10⁶ ÷ `hops`; the difference between two numbers of hops leaves out what a
-    kernel costs by itself, and what filling the L1 cache costs it, which is empty when a kernel begins. The lines are
-    odd in number, so that no power of two of hops ends where it began.
+    The latency per hop is `gpu_busy_ms` · 10⁶ ÷ `hops` in ns. The difference between two numbers of hops excludes the
+    fixed cost of a kernel, which includes filling the L1 cache. The number of lines is odd, so that no power of two of
+    hops ends where it began.
 
-    Returns a number that only the whole chain gives: for the first two how far along the cycle it has come (`hops`
+    Returns a number that depends on the whole chain: for `memory` and `shared` the distance along the cycle (`hops`
     modulo its length), read from the buffer; for `register` the last value.
     """
 
@@ -121,36 +121,36 @@ class PointerChase(nn.Module):
         return walked
 
     def prepare(self, device: torch.device) -> Callable[[Tensor], Any]:
-        """The kernel with its arguments, the buffer among them."""
+        """Return a function that launches the kernel on a prepared buffer."""
         if device.type != "cuda":
-            raise UnsupportedError(f"pointer-chase is a CUDA kernel, and this cell runs on {device.type}")
+            raise UnsupportedError(f"pointer-chase is a CUDA kernel, but this cell runs on {device.type}")
         kernel = compile_kernel(SOURCE, f"chase_{self.variant}", device, "pointer-chase")
-        one = (1, 1, 1)
+        single = (1, 1, 1)
         if self.variant == "register":
-            return lambda walked: kernel(one, one, [walked, SEED, FACTOR, SUMMAND, self.hops])
+            return lambda walked: kernel(single, single, [walked, SEED, FACTOR, SUMMAND, self.hops])
         if self.variant == "shared":
             following, rank = cycle(odd(self.bytes // WORD_BYTES), self.seed)
             words = len(following)
             offsets = (WORD_BYTES * following).to(device, torch.int32)
             ranks = rank.to(device, torch.int32)
             place = torch.zeros(1, dtype=torch.int32, device=device)
-            return lambda walked: kernel(one, (256, 1, 1), [offsets, ranks, place, walked, words, self.hops])
+            return lambda walked: kernel(single, (256, 1, 1), [offsets, ranks, place, walked, words, self.hops])
         buffer = lines_of(*cycle(odd(self.bytes // LINE_BYTES), self.seed), device)
         place = torch.tensor([buffer.data_ptr()], device=device)
 
         def launch(walked: Tensor) -> None:
-            kernel(one, one, [place, walked, buffer.shape[0], self.hops])
+            kernel(single, single, [place, walked, buffer.shape[0], self.hops])
 
         return launch
 
 
 def odd(number: int) -> int:
-    """The number, or the one below."""
+    """Return the largest odd number up to `number`."""
     return number - 1 + number % 2
 
 
 def cycle(length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A random cycle through `length` places: of each the one that follows it, and its rank along the cycle from 0."""
+    """Return a random cycle through `length` places: the successor of each place, and its rank along the cycle."""
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
     following, rank = torch.empty_like(order), torch.empty_like(order)
     following[order] = order.roll(-1)
@@ -159,7 +159,7 @@ def cycle(length: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
-    """The cycle as lines of memory [L, 16] int64: the address of the line that follows, its own rank, and nothing."""
+    """Return the cycle as memory lines [L, 16] int64: address of the next line, own rank, and zeros."""
     buffer = torch.zeros(len(following), LINE_BYTES // 8, dtype=torch.int64, device=device)
     buffer[:, 0] = buffer.data_ptr() + LINE_BYTES * following.to(device)
     buffer[:, 1] = rank.to(device)
@@ -167,7 +167,7 @@ def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
 
 
 def register_result(hops: int) -> int:
-    """What `register` returns after so many hops."""
+    """Return the result of `register` after `hops` hops."""
     value = SEED
     for _ in range(hops):
         value = (value * FACTOR + SUMMAND) % 2**32
@@ -181,7 +181,7 @@ def register_result(hops: int) -> int:
 )
 def p12(rows):
     def hop_ns(**chosen):
-        """The difference between two numbers of hops, which leaves out what a call costs by itself."""
+        """Return ns per hop from two numbers of hops, whose difference excludes the fixed cost of a call."""
         few, many = (only(where(rows, hops=hops, **chosen).latency_ms) for hops in (65536, 262144))
         return 1e6 * (many - few) / 196608
 

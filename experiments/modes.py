@@ -12,7 +12,7 @@ SWEEPS = {
         "protocol.rounds=3",
         "protocol.budget_s=1",
     ],
-    "convolutions": [  # tuning them takes minutes a cell: left out
+    "convolutions": [  # without max-autotune, which takes minutes per cell
         "model=resnet18",
         "bs=1,128",
         "mode=eager,default,reduce-overhead,cuda-graph",
@@ -21,8 +21,8 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Speedup against eager", "speedup", unit="×"),
-    Pivot("Time in which the GPU works (ms)", "gpu_busy_ms"),
+    Pivot("Speedup over eager", "speedup", unit="×"),
+    Pivot("Time in which the GPU is busy (ms)", "gpu_busy_ms"),
 ]
 
 
@@ -67,7 +67,7 @@ def p3(rows):
 )
 def p4(main):
     def compilation(rows):
-        """Its share of what compilation and a graph gain together."""
+        """Return compilation's fraction of the gain of compilation and a graph together."""
         alone, together = (geomean(where(rows, mode=mode).speedup) for mode in ("default", "compile+graph"))
         return log(alone) / log(together)
 
@@ -100,7 +100,7 @@ def p16(rows):
         return geomean(relative(where(rows[rows.bs >= 64], mode=mode), "period_ms", "mode", "eager"))
 
     single = where(rows, bs=1)
-    tuned = rows[rows.model != "resnet18"]  # it was not tuned: compared over the models that have every mode
+    tuned = rows[rows.model != "resnet18"]  # without max-autotune; compare only models that have every mode
     graph, compiled, both = (speedup(mode, tuned) for mode in ("cuda-graph", "default", "compile+graph"))
     reduced, most = speedup("reduce-overhead", tuned), speedup("max-autotune", tuned)
     either = highest([speedup("cuda-graph"), speedup("default")])

@@ -16,7 +16,7 @@ GPU_SECONDS = 5
 
 @check()
 def registry(device: torch.device) -> Facts:
-    """Operators of the registry: prims, ATen by overload and by name, and those tagged as core ATen."""
+    """Count the registered operators: prims, ATen by overload and by name, and those tagged as core ATen."""
     names = torch._C._dispatch_get_all_op_names()
     aten = count("aten", names)
     prims = [value for value in vars(torch._prims).values() if isinstance(value, torch._ops.OpOverload)]
@@ -29,26 +29,26 @@ def registry(device: torch.device) -> Facts:
         "aten_public_functional_names": aten["public_functional_names"],
         "core_aten_overloads": len(core),
         "core_aten_names": len({name.rsplit(".", 1)[0] for name in core}),
-        # another thing of the same name: TorchScript's own
+        # unrelated operators with the same prefix: TorchScript's
         "jit_prim_names": len({s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("prim::")}),
         "torch_version": torch.__version__,
     }
 
 
 def count(namespace: str, names: Iterable[str]) -> dict[str, int]:
-    """`names`: `aten::add.Tensor`. Public and functional: no leading underscore, no trailing one, and no overload that
-    only writes into `out`."""
-    own = [name.removeprefix(f"{namespace}::") for name in names if name.startswith(f"{namespace}::")]
-    bases = {name.partition(".")[0] for name in own}
+    """Count the operators of a namespace; `names`: such as `aten::add.Tensor`. Public and functional names have neither
+    a leading nor a trailing underscore."""
+    members = [name.removeprefix(f"{namespace}::") for name in names if name.startswith(f"{namespace}::")]
+    bases = {name.partition(".")[0] for name in members}
     return {
-        "overloads": len(own),
+        "overloads": len(members),
         "names": len(bases),
         "public_functional_names": sum(not base.startswith("_") and not base.endswith("_") for base in bases),
     }
 
 
 def core_overloads(namespace: str, names: Iterable[str]) -> list[torch._ops.OpOverload]:
-    found = []
+    operators = []
     for name in names:
         space, _, rest = name.partition("::")
         base, _, overload = rest.partition(".")
@@ -57,8 +57,8 @@ def core_overloads(namespace: str, names: Iterable[str]) -> list[torch._ops.OpOv
         packet = getattr(getattr(torch.ops, space), base, None)
         operator = getattr(packet, overload or "default", None)
         if operator is not None and torch.Tag.core in operator.tags:
-            found.append(operator)
-    return found
+            operators.append(operator)
+    return operators
 
 
 @Claim("S14", "There are about 250 prim operators and about 750 ATen operators.")

@@ -1,7 +1,7 @@
-"""What do the small habits of PyTorch code cost?
+"""What do small habits in PyTorch code cost?
 
-Each workload has variants, ways of doing the same thing: they return the same values, so that only their cost tells
-them apart. If that is impossible, the class says what is returned instead.
+Each workload has variants that do the same thing in different ways. They return the same values and differ only in
+cost, unless the class documents another result.
 
 B batch, D width, N elements, P parameter tensors.
 """
@@ -67,7 +67,7 @@ TABLES = [
 
 
 class SmallMatmul(nn.Module):
-    """A product of two D × D matrices, one operator. The batch size plays no part in it."""
+    """A product of two D × D matrices, one operator. The batch size has no effect."""
 
     def __init__(self, size: int = 32):
         super().__init__()
@@ -82,8 +82,8 @@ ELEMENTS = ("loop", "whole")
 
 
 class Elements(nn.Module):
-    """Triples N elements: `loop` indexes them one by one from Python (with a batch, one row of B numbers at a time),
-    `whole` is a single operation on the tensor."""
+    """Multiply N elements by 3: `loop` indexes them one by one from Python (with a batch, one row of B numbers at a
+    time), `whole` is a single operation on the tensor."""
 
     def __init__(self, variant: str = "whole", count: int = 64):
         super().__init__()
@@ -105,13 +105,13 @@ FILLS = ("normal", "zeros")
 
 
 class Creation(nn.Module):
-    """A tensor of normal numbers or zeros on the device of `like`: made there (`device`), or on the host in pageable
-    (`host`) or pinned memory (`host-pinned`) and copied.
+    """A tensor of normal numbers or zeros on the device of `like`: created there (`device`), or created on the host in
+    pageable (`host`) or pinned memory (`host-pinned`) and copied.
 
-    Zeros are the same everywhere. Normal numbers come from a generator of this module's own that is seeded anew in each
-    call (a microsecond or two, part of what is measured): a variant repeats its own values, so that modes can be held
-    against eager, but another device draws other numbers from the same seed, so that `device` and the `host` variants
-    agree in distribution only. A CUDA graph cannot hold that seeding: it is for eager.
+    Zeros are the same everywhere. Normal numbers come from the module's own generator, which is seeded in each call (1
+    to 2 µs, which are measured). So each variant repeats its values, and modes can be compared with eager. Devices draw
+    different numbers from the same seed, so `device` and the `host` variants agree only in distribution. A CUDA graph
+    cannot contain the seeding: use eager.
     """
 
     def __init__(self, variant: str = "device", fill: str = "normal", elements: int = 2**20, seed: int = 1234):
@@ -126,7 +126,7 @@ class Creation(nn.Module):
         # like [B] -> [B, N]
         pinned = self.variant == "host-pinned"
         if pinned and like.device.type != "cuda":
-            raise UnsupportedError(f"variant=host-pinned needs CUDA, and this cell runs on {like.device.type}")
+            raise UnsupportedError(f"variant=host-pinned needs CUDA, but this cell runs on {like.device.type}")
         where = like.device if self.variant == "device" else torch.device("cpu")
         shape = (like.shape[0], self.elements)
         if self.fill == "zeros":
@@ -143,11 +143,11 @@ IN_PLACE = ("in-place", "out-of-place")
 
 
 class InPlace(nn.Module):
-    """`length` operations, ReLU and a clamp to at most 1 by turns.
+    """`length` operations that alternate between ReLU and a clamp to at most 1.
 
-    Doing these again changes nothing, so that `in-place` may be called over and over on the same input: its values
-    stay. `cold=true` empties CUDA's caching allocator before the chain, in both variants: what is allocated then is
-    asked of the driver, as in a process's first call.
+    Repeating these changes nothing, so `in-place` can be called repeatedly on the same input. `cold=true` empties
+    CUDA's caching allocator before the chain, in both variants: allocations then go to the driver, as in the first call
+    of a process.
     """
 
     def __init__(self, variant: str = "out-of-place", elements: int = 2**24, length: int = 2, cold: bool = False):
@@ -162,7 +162,7 @@ class InPlace(nn.Module):
         if self.cold:
             if x.device.type != "cuda":
                 raise UnsupportedError(
-                    f"cold=true needs CUDA's caching allocator, and this cell runs on {x.device.type}"
+                    f"cold=true needs CUDA's caching allocator, but this cell runs on {x.device.type}"
                 )
             torch.cuda.empty_cache()
         for i in range(self.length):
@@ -177,14 +177,13 @@ SELECTIONS = ("nonzero", "nonzero-static", "mask", "nonzero-then-work", "work-th
 
 
 class Selection(nn.Module):
-    """The sum of the positive outputs of a stack of linear layers with ReLU, found in one of several ways.
+    """The sum of the positive outputs of a stack of linear layers with ReLU, selected in one of several ways.
 
-    `nonzero` makes as many indices as there are positive outputs, so that the host waits for the device: for the
-    forward before it, mostly. `nonzero-static` fills `slots` indices (null: one for each output, so that none is left
-    out; fewer give another sum) and `mask` makes none; neither waits. `nonzero-then-work` does `work_us` microseconds
-    of work of the host's own after the selection has waited, `work-then-nonzero` does it between the forward and the
-    selection, while the device is busy. All five return the same sum; what they cost the host is in `enqueue_ms`.
-    The work of the host is not part of a CUDA graph: those two variants are for eager.
+    `nonzero` returns an index for each positive output, so the host waits for the device, mostly for the forward before
+    it. `nonzero-static` fills `slots` indices (null: one for each output; fewer give another sum) and `mask` uses no
+    indices; neither waits. `nonzero-then-work` does `work_us` microseconds of host work after the selection has waited,
+    `work-then-nonzero` does it before the selection, while the device is busy. All five return the same sum;
+    `enqueue_ms` shows their cost on the host. A CUDA graph does not contain host work: use these two with eager.
     """
 
     def __init__(
@@ -199,7 +198,7 @@ class Selection(nn.Module):
         self.slots = None if slots is None else whole("slots", slots)
         self.work_us = whole("work_us", work_us, low=0)
         self.stack = LinearStack(sizes)
-        # on the device already: a number from Python might have to be sent there
+        # already on the device: a Python number might have to be copied there
         self.register_buffer("zero", torch.zeros(()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,7 +210,7 @@ class Selection(nn.Module):
         if self.variant == "nonzero-static":
             slots = y.shape[0] if self.slots is None else self.slots
             indices = torch.nonzero_static(positive, size=slots, fill_value=-1).squeeze(1)  # [S]
-            return torch.where(indices >= 0, y[indices], self.zero).sum()  # -1 reads the last output, and drops it
+            return torch.where(indices >= 0, y[indices], self.zero).sum()  # -1 reads the last output, which is dropped
         if self.variant == "work-then-nonzero":
             spin(self.work_us)
         indices = positive.nonzero().squeeze(1)  # [K]
@@ -221,7 +220,7 @@ class Selection(nn.Module):
 
 
 def spin(microseconds: int) -> None:
-    """Keep the host busy for so long."""
+    """Keep the host busy for this time."""
     end = time.perf_counter_ns() + 1000 * microseconds
     while time.perf_counter_ns() < end:
         pass
@@ -232,11 +231,11 @@ GRADIENTS = {"grad": (False, True), "no_grad": (False, False), "inference_mode":
 
 
 class GradMode(nn.Module):
-    """A small MLP whose forward sets its own gradient mode, whatever holds around it.
+    """A small MLP whose forward sets its own gradient mode, regardless of the caller's.
 
-    `grad` records a graph for a backward that never comes and keeps what it would need; `no_grad` records nothing;
-    `inference_mode` also leaves out version counters and view tracking. Each enters the same two contexts, so that
-    entering them costs each the same.
+    `grad` records a graph and keeps tensors for a backward that never runs; `no_grad` records nothing; `inference_mode`
+    also omits version counters and view tracking. All variants enter the same two contexts, so that they have the same
+    overhead.
     """
 
     def __init__(self, variant: str = "inference_mode", width: int = 256, depth: int = 20):
@@ -249,7 +248,7 @@ class GradMode(nn.Module):
         # x [B, D] -> [B, D]
         if self.grad and not torch.compiler.is_compiling() and x.is_inference():
             raise UnsupportedError(
-                "variant=grad needs an input made outside inference mode, and this mode copies it there"
+                "variant=grad needs an input created outside inference mode, but this mode copies it inside"
             )
         with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
             return self.mlp(x)
@@ -259,12 +258,12 @@ TRANSFERS = ("uint8", "float32")
 
 
 class Transfer(nn.Module):
-    """Images that lie on the host, copied and made floats in [0, 1) of the dtype of `like`.
+    """Images on the host, copied to the device and converted to floats in [0, 1) of the dtype of `like`.
 
-    `uint8` copies bytes and scales them on the device; `float32` copies values that were scaled on the host before, and
-    rounds them to the dtype there. Scaled by 1/256, which every float type holds exactly, so that both give the same
-    values. `pinned` puts the host's tensor into page-locked memory, from where the copy need not be waited for.
-    `batch` is the cell's batch size. On the CPU nothing is copied.
+    `uint8` copies bytes and scales them on the device; `float32` copies values that were scaled on the host, and rounds
+    them to the dtype on the device. The scale 1/256 is exact in every float type, so both give the same values.
+    `pinned` keeps the host's tensor in page-locked memory, so that the copy is asynchronous. `batch` is the cell's
+    batch size. On the CPU nothing is copied.
     """
 
     def __init__(
@@ -274,9 +273,9 @@ class Transfer(nn.Module):
         self.variant = one_of("variant", variant, TRANSFERS)
         self.pinned = one_of("pinned", pinned, (False, True))
         if pinned and not torch.cuda.is_available():
-            raise UnsupportedError("pinned=true needs CUDA, and torch sees no CUDA device here")
+            raise UnsupportedError("pinned=true needs CUDA, but torch sees no CUDA device here")
         sizes = (whole("batch", batch), *(whole("shape", size) for size in shape))
-        # a plain attribute, no buffer: it stays on the host
+        # a plain attribute, not a buffer, so that it stays on the host
         self.images = torch.randint(0, 256, sizes, dtype=torch.uint8)
         if variant == "float32":
             self.images = self.images.float() / 256
@@ -287,7 +286,7 @@ class Transfer(nn.Module):
     def forward(self, like: Tensor) -> Tensor:
         # like [B] -> [B, C, H, W]
         if self.pinned and like.device.type != "cuda":
-            raise UnsupportedError(f"pinned=true needs CUDA, and this cell runs on {like.device.type}")
+            raise UnsupportedError(f"pinned=true needs CUDA, but this cell runs on {like.device.type}")
         images = self.images.to(like.device, non_blocking=self.pinned).to(like.dtype)
         return images * (1 / 256) if self.variant == "uint8" else images
 
@@ -302,13 +301,12 @@ OPTIMIZERS = {
 
 
 class AdamStep(nn.Module):
-    """`optimizer.step()` on `layers` linear layers of one width, and nothing else: the gradients are those of the first
-    batch that comes, made in the first call and kept.
+    """Only `optimizer.step()` on `layers` linear layers of one width: the gradients come from the first batch, and are
+    computed in the first call.
 
-    The default `lr` is 0: the same kernels over the same bytes, and the parameters stay, so that a call can be repeated
-    and compared. With it the check against eager holds parameters that must not have moved; any other `lr` moves them
-    from call to call, and the cell is `incorrect`. Only `capturable` (foreach, with its step counts on the device;
-    needs CUDA) can be captured in a CUDA graph.
+    The default `lr` of 0 runs the same kernels over the same bytes without changing the parameters, so calls can be
+    repeated and compared with eager. Any other `lr` changes the parameters in each call, and the cell is `incorrect`.
+    Only `capturable` (foreach with step counts on the device; needs CUDA) can be captured in a CUDA graph.
     """
 
     def __init__(self, variant: str = "foreach", layers: int = 20, width: int = 200, lr: float = 0.0):
@@ -320,7 +318,7 @@ class AdamStep(nn.Module):
         self.optimizer: torch.optim.Adam | None = None
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        # x [B, D] -> P tensors: weights [D, D] and biases [D] by turns
+        # x [B, D] -> P tensors: weights [D, D] alternating with biases [D]
         with torch.inference_mode(False):
             if self.optimizer is None:
                 self.optimizer = self.prepare(x)
@@ -328,10 +326,10 @@ class AdamStep(nn.Module):
         return self.moved
 
     def prepare(self, x: Tensor) -> torch.optim.Adam:
-        """Gradients of a mean square, and the optimizer of this variant (made once the module is on its device: some
-        variants look where the parameters are)."""
+        """Compute gradients of a mean square, and return this variant's optimizer. It is created once the module is on
+        its device, because some variants depend on the parameters' device."""
         if self.variant == "capturable" and x.device.type != "cuda":
-            raise UnsupportedError(f"variant=capturable needs CUDA, and this cell runs on {x.device.type}")
+            raise UnsupportedError(f"variant=capturable needs CUDA, but this cell runs on {x.device.type}")
         with torch.enable_grad():
             self.mlp(x.clone()).square().mean().backward()
         self.moved = list(self.mlp.parameters())
@@ -339,7 +337,7 @@ class AdamStep(nn.Module):
 
 
 def against(rows, column, variant, reference):
-    """Figure of the reference ÷ that of the variant."""
+    """Return the figure of the reference ÷ the figure of the variant."""
     return only(relative(where(rows, variant=variant), column, "variant", reference))
 
 

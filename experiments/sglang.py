@@ -1,4 +1,4 @@
-"""How does SGLang compile a model that has operators of its own?
+"""How does SGLang compile a model that has custom operators?
 
 T tokens, D width, N experts.
 """
@@ -20,7 +20,7 @@ from effbench.experiments.checks import Counting, Facts, attempt, check, close
 
 GPU_SECONDS = 20
 
-#: Calls of the operators' own kernels. Dynamo does not see into them.
+#: Calls of the custom operators' kernels, which Dynamo does not trace.
 KERNEL_CALLS: Counter[str] = Counter()
 
 
@@ -47,8 +47,8 @@ def _(x: torch.Tensor, weight: torch.Tensor, scores: torch.Tensor) -> torch.Tens
 
 
 class TwoPaths(nn.Module, ABC):
-    """A layer with a custom operator and native code of the same meaning. `native_up_to_tokens`: the most tokens for
-    which the native code is to be compiled (None: any number)."""
+    """A layer with a custom operator and equivalent native code. `native_up_to_tokens`: the largest number of tokens
+    for which the native code is compiled (None: any)."""
 
     native_up_to_tokens: int | None = None
 
@@ -77,7 +77,7 @@ class Activation(TwoPaths):
 
 
 class Experts(TwoPaths):
-    """(T, D) -> (T, D); a fused mixture of N experts, whose native code pays off for a single token only."""
+    """(T, D) -> (T, D); a fused mixture of N experts, whose native code pays off only for a single token."""
 
     native_up_to_tokens = 1
 
@@ -108,8 +108,8 @@ class Block(nn.Module):
 
 @contextmanager
 def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[list[str]]:
-    """Swap the native code in below `module`; yields the names of the layers swapped. All are as they were afterwards,
-    however the block ends."""
+    """Switch the layers below `module` to native code and yield their names; restore them afterwards, also after an
+    exception."""
     before: dict[str, bool] = {}
     layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, TwoPaths)}
     try:
@@ -128,8 +128,8 @@ Swap = Callable[[nn.Module, int], AbstractContextManager[list[str]]]
 
 @check()
 def swap(device: torch.device, width: int = 8, experts: int = 2) -> Facts:
-    """Which path of a layer with a custom operator and native code ran: eager, compiled with the native code swapped
-    in (for one token and for two), and after it, also where compiling failed."""
+    """Report which path of a layer with a custom operator and native code ran: in eager, compiled with the native code
+    swapped in (for one and two tokens), and afterwards, also after a failed compilation."""
     return observe(device, width, experts, native_while_compiling)
 
 
@@ -149,7 +149,7 @@ def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts
         graphs = len(backend.graphs)
         facts[f"eager_after_{name}"] = paths(module, x)
         facts[f"output_for_{name}_equals_eager"] = close(output, module(x))
-        # Dynamo guards the switch, so the compiled code is no longer the one to call
+        # Dynamo guards the switch, so this call compiles again
         facts[f"compiled_code_called_after_{name}"] = paths(compiled, x)
         facts[f"compiled_again_after_{name}"] = len(backend.graphs) > graphs
 
@@ -171,7 +171,7 @@ def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts
 
 
 def paths(function: Callable[..., Any], x: torch.Tensor) -> dict[str, str]:
-    """`custom` where a layer's operator ran in this call, else `native`."""
+    """Return for each layer `custom` if its operator ran in this call, else `native`."""
     before = KERNEL_CALLS.copy()
     function(x)
     return {name: "custom" if KERNEL_CALLS[name] > before[name] else "native" for name in ("activation", "experts")}

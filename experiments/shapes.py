@@ -1,4 +1,4 @@
-"""How often does torch.compile compile when shapes change, and what does its limit do?
+"""How often does torch.compile recompile when shapes change, and what does its limit do?
 
 B batch, D width.
 """
@@ -21,8 +21,8 @@ Prepare = Callable[[torch.Tensor], object]
 
 
 class Layer(nn.Module):
-    """(B, D) -> (B, D). A frame of its own: Dynamo counts recompilations by code, and all of torch's modules share
-    theirs."""
+    """(B, D) -> (B, D). It has its own forward, because Dynamo counts recompilations by code object, which torch's own
+    modules share."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Layer(nn.Module):
 
 @check()
 def sizes(device: torch.device, sizes: Sequence[int] = (2, 3, 4, 5, 8, 16), width: int = 4) -> Facts:
-    """Compilations over a sequence of batch sizes with dynamic None, True and False, and with the dimension marked."""
+    """Count compilations over a sequence of batch sizes with dynamic None, True and False, and with mark_dynamic."""
     variants = {
         "none": compilations(device, sizes, width, dynamic=None),
         "true": compilations(device, sizes, width, dynamic=True),
@@ -59,7 +59,7 @@ def compilations(
     mark: Prepare = lambda x: None,
     module: nn.Module | None = None,
 ) -> Facts:
-    """How many graphs had been compiled after each size; the limit on recompilations is out of the way."""
+    """Count the compiled graphs after each size, with a recompilation limit that is never reached."""
     torch._dynamo.reset()
     module = module or Layer(width, device)
     backend = Counting()
@@ -90,8 +90,8 @@ def compilations(
 
 @check()
 def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4, 5, 6, 7), width: int = 4) -> Facts:
-    """More shapes than cache_size_limit (recompile_limit) allows: which run compiled, which in eager, and whether the
-    first are still compiled afterwards."""
+    """Call with more shapes than cache_size_limit (recompile_limit) allows: which run compiled, which in eager, and
+    whether the first shapes still run compiled afterwards."""
     torch._dynamo.reset()
     module = Layer(width, device)
     backend = Counting()
@@ -131,7 +131,7 @@ def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4,
 
 
 def same_setting() -> bool | None:
-    """Does cache_size_limit move recompile_limit? None where only one of them is left."""
+    """Return whether setting cache_size_limit changes recompile_limit; None if only one of them exists."""
     config = torch._dynamo.config
     if not (hasattr(config, "cache_size_limit") and hasattr(config, "recompile_limit")):
         return None

@@ -15,7 +15,7 @@ SWEEPS = {
 }
 TABLES = [
     Pivot("Speedup of a CUDA graph", "speedup", unit="×"),
-    Pivot("Share of the time in which the GPU idles", "gpu_idle_fraction", unit="%"),
+    Pivot("Fraction of the time in which the GPU is idle", "gpu_idle_fraction", unit="%"),
 ]
 
 

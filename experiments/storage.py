@@ -1,4 +1,4 @@
-"""Which ways of taking a part of a tensor share its memory, and what does in-place do to a gradient?"""
+"""Which views and indexing operations share a tensor's memory, and what do in-place operations do to gradients?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GPU_SECONDS = 5
 
 Derive = Callable[[torch.Tensor], torch.Tensor]
 
-#: What is made of a (3, 4) tensor.
+#: Operations on a (3, 4) tensor.
 DERIVED: dict[str, Derive] = {
     "view": lambda base: base.view(4, 3),
     "reshape": lambda base: base.reshape(4, 3),
@@ -54,8 +54,8 @@ ASSIGNED: dict[str, Assign] = {
 
 @check()
 def storage(device: torch.device) -> Facts:
-    """Storage and addresses of views, of basic and advanced indexing and of contiguous(), next to their source; and
-    whether an assignment through each reaches it."""
+    """Compare storage and addresses of views, basic and advanced indexing and contiguous() with their source, and check
+    whether an assignment through each reaches the source."""
     return {
         "derived": {name: relation(derive, device) for name, derive in DERIVED.items()},
         "assigned": {name: assignment(write, device) for name, write in ASSIGNED.items()},
@@ -86,7 +86,7 @@ Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
 def in_place(operation: Callable[[torch.Tensor], object], before: Callable[[torch.Tensor], torch.Tensor]) -> Loss:
-    """A loss in which the result of `before` is changed in place."""
+    """Return a loss that changes the result of `before` in place."""
 
     def loss(x: torch.Tensor) -> torch.Tensor:
         y = before(x)
@@ -96,7 +96,7 @@ def in_place(operation: Callable[[torch.Tensor], object], before: Callable[[torc
     return loss
 
 
-#: In place, and the same out of place.
+#: A loss with an in-place operation, and the same loss without.
 CASES: dict[str, tuple[Loss, Loss]] = {
     "multiply_what_sigmoid_saved": (
         in_place(lambda y: y.mul_(2), torch.sigmoid),
@@ -111,8 +111,8 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 
 @check()
 def backward(device: torch.device) -> Facts:
-    """In-place operations before backward: the error of those that overwrite what was saved, the gradient of those
-    that do not, next to the one out of place."""
+    """Run backward after in-place operations: record the error if they overwrite a saved tensor, otherwise the gradient
+    next to the one of the out-of-place operation."""
     return {name: gradients(inside, outside, device) for name, (inside, outside) in CASES.items()}
 
 

@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 @check()
 def warnings(device: torch.device, width: int = 4) -> Facts:
-    """What torch.jit's functions warn of when they are called, by function, and where torch points to instead."""
+    """Collect the warnings of torch.jit's functions, which also name the replacement, by function."""
     module = Net(width).to(device).eval()
     x = torch.ones(1, width, device=device)
     with catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -48,9 +48,9 @@ def warnings(device: torch.device, width: int = 4) -> Facts:
             "save": lambda: torch.jit.save(scripted, path),
             "load": lambda: torch.jit.load(path),
         }
-        found = {name: warned_by(call) for name, call in calls.items()}
-    deprecated = [name for name, facts in found.items() if facts["is_deprecated"]]
-    return {"functions": found, "deprecated": deprecated, "script_and_trace_are_deprecated": is_deprecated(deprecated)}
+        facts = {name: warned_by(call) for name, call in calls.items()}
+    deprecated = [name for name, warned in facts.items() if warned["is_deprecated"]]
+    return {"functions": facts, "deprecated": deprecated, "script_and_trace_are_deprecated": is_deprecated(deprecated)}
 
 
 def is_deprecated(names: list[str]) -> bool:
@@ -58,25 +58,25 @@ def is_deprecated(names: list[str]) -> bool:
 
 
 def warned_by(call: Callable[[], Any]) -> Facts:
-    """All warnings of a call, whatever filters are set and whether or not it warned before."""
+    """Return all warnings of a call, regardless of filters and of earlier warnings."""
     with catch_warnings(record=True) as caught:
         simplefilter("always")
         tried = attempt(call)
-    said = {f"{w.category.__name__}: {first_line(str(w.message))}": w for w in caught}
+    texts = {f"{w.category.__name__}: {first_line(str(w.message))}": w for w in caught}
     return {
         "is_deprecated": any(
             issubclass(w.category, (DeprecationWarning, FutureWarning)) and "deprecated" in str(w.message)
             for w in caught
         ),
-        "warnings": list(said),
+        "warnings": list(texts),
         **error_facts(tried.raised),
     }
 
 
 @check()
 def saved(device: torch.device, width: int = 64, batch: int = 4) -> Facts:
-    """Outputs of a scripted and of a traced module before torch.jit.save and after torch.jit.load, bit for bit, with
-    the latency of both."""
+    """Compare a scripted and a traced module before torch.jit.save and after torch.jit.load: outputs bit for bit, and
+    latency."""
     module = Net(width).to(device).eval()
     x = torch.randn(batch, width, device=device)
     with torch.inference_mode():
@@ -94,7 +94,7 @@ def round_trip(
     save: Callable[[Any, str], Any] = torch.jit.save,
     load: Callable[..., Any] = torch.jit.load,
 ) -> Facts:
-    """x (B, D). Compared when both have been optimised: TorchScript's executor profiles the first calls."""
+    """Save, load and compare a module with x (B, D), after the warm-up calls that TorchScript's executor profiles."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "net.pt")
         save(scripted, path)

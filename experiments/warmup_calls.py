@@ -21,7 +21,7 @@ from effbench.modes.eager import Eager
 GPU_SECONDS = 120
 
 STEADY_CALLS = 50
-#: A call is steady that takes at most this much longer than the median of the steady calls.
+#: A call is steady if it takes at most this much longer than the median of the later calls.
 WITHIN = 0.10
 
 
@@ -29,7 +29,7 @@ WITHIN = 0.10
 def calls(
     device: torch.device, calls: int = 10, width: int = 256, depth: int = 3, modes: Sequence[str] | None = None
 ) -> Facts:
-    """Milliseconds of calls 1 to 10 of each mode, and the first of them that is within 10 % of steady."""
+    """Time calls 1 to 10 of each mode in ms, and find the first one that is within 10 % of steady."""
     if modes is None:
         compiled = ("default", "reduce-overhead", "max-autotune") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
@@ -43,7 +43,7 @@ def calls(
         module = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)))
         module = module.to(device).eval()
         x = torch.randn(8, width, device=device)
-        # a mode must not find what the one before it compiled
+        # a mode must not reuse the compiled code of the previous mode
         with fresh_compile_cache(), torch.inference_mode():
             timed = attempt(
                 lambda m=mode, module=module, x=x: samples(m.prepare(module, (x,), {}).step, x, calls, device)
@@ -55,13 +55,13 @@ def calls(
 def samples(
     step: Callable[..., Any], x: torch.Tensor, calls: int, device: torch.device
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds of the first calls, and of those after them."""
-    one = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
-    return one[:calls], one[calls:]
+    """Return the times of the first `calls` calls and of the later calls, in ms."""
+    times = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
+    return times[:calls], times[calls:]
 
 
 def judge(first_ms: list[float], later_ms: list[float]) -> Facts:
-    """Single calls are noisy, so what comes after three warm-up calls is judged by its median."""
+    """Judge the calls after three warm-up calls by their median, because single calls are noisy."""
     steady = statistics.median(later_ms)
     bound = steady * (1 + WITHIN)
     after_three = statistics.median(first_ms[3:] or later_ms)

@@ -1,4 +1,4 @@
-"""`effbench advise`: which batch sizes to capture for a trace of batches, and which mode to run."""
+"""`effbench advise`: recommend the batch sizes to capture for a trace, or the mode to run."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ from effbench.store.summary import break_even_calls
 from effbench.table import Column, Table, as_json
 from effbench.terminal import escape
 
-HELP = "Advice out of measured results: which batch sizes to capture (buckets), which mode to run (mode)."
+HELP = "Recommend the batch sizes to capture (buckets) or the mode to run (mode), from measured results."
 milliseconds = METRICS["latency_ms"].format
-#: A table, lines below it (the first is the advice), and the same as data for JSON.
+#: A table, the lines below it (the first is the recommendation), and the same content for JSON.
 Answer = tuple[Table, list[str], dict[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="what", required=True, metavar="WHAT", help="buckets or mode")
-    buckets = parts.add_parser("buckets", description="The capture list that makes a trace of batch sizes fastest.")
-    mode = parts.add_parser("mode", description="The mode to run a model in at one batch size.")
+    buckets = parts.add_parser("buckets", description="Recommend the fastest capture list for a trace of batch sizes.")
+    mode = parts.add_parser("mode", description="Recommend the mode for a model at one batch size.")
     for part in (buckets, mode):
         options.add_db(part)
         options.add_sweep(part)
-        part.add_argument("--model", metavar="NAME", help="whose results (default: the only model of the sweep)")
-        part.add_argument("--metric", default="latency", choices=[*CALL], help="what a call costs (default: latency)")
+        part.add_argument("--model", metavar="NAME", help="model (default: the only model of the sweep)")
+        part.add_argument("--metric", default="latency", choices=[*CALL], help="cost of a call (default: latency)")
         part.add_argument("--format", default="table", choices=["table", "json"], help="(default: table)")
         options.add_out(part)
     source = buckets.add_mutually_exclusive_group(required=True)
-    source.add_argument("--trace", metavar="FILE", help="batch sizes, one a line, or a CSV with a column bs")
-    source.add_argument("--stream", nargs="+", metavar=("KIND", "KEY=VALUE"), help="a generated trace: uniform high=32")
-    buckets.add_argument("--mode", default="cuda-graph", help="mode of the graphs' figures (default: %(default)s)")
-    buckets.add_argument("--memory-budget", type=byte_size, metavar="SIZE", help="of all graphs, as 2GiB")
+    source.add_argument("--trace", metavar="FILE", help="file with one batch size per line, or CSV with a column bs")
+    source.add_argument("--stream", nargs="+", metavar=("KIND", "KEY=VALUE"), help="generate a trace: uniform high=32")
+    buckets.add_argument("--mode", default="cuda-graph", help="mode whose figures are used (default: %(default)s)")
+    buckets.add_argument("--memory-budget", type=byte_size, metavar="SIZE", help="memory limit for all graphs: 2GiB")
     mode.add_argument("--bs", type=int, metavar="N", help="batch size (default: the only one of the sweep)")
-    mode.add_argument("--calls", type=int, metavar="N", help="calls after one preparation (default: uncounted)")
-    mode.add_argument("--memory", type=byte_size, metavar="SIZE", help="most peak reserved memory, as 4GiB")
+    mode.add_argument("--calls", type=int, metavar="N", help="calls per preparation (default: ignore preparation)")
+    mode.add_argument("--memory", type=byte_size, metavar="SIZE", help="limit of peak reserved memory: 4GiB")
 
 
 def byte_size(text: str) -> int:
     """Return the bytes of `512`, `512MiB`, `2G` (binary) or `2GB` (decimal)."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip())
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size in bytes; allowed: 512MiB, 2GiB, 1.5GB, 4096")
-    base = 1000 if found[3] == "B" else 1024
-    return round(float(found[1]) * base ** " KMGT".index(found[2] or " "))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?", text.strip())
+    if not match:
+        raise argparse.ArgumentTypeError(f"expected a size in bytes, got {text!r}. Examples: 512MiB, 2GiB, 1.5GB, 4096")
+    base = 1000 if match[3] == "B" else 1024
+    return round(float(match[1]) * base ** " KMGT".index(match[2] or " "))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,61 +77,61 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_trace(args: argparse.Namespace) -> Counter[int]:
-    """Return the calls by batch size."""
+    """Return batch size -> number of calls in the trace."""
     if args.trace:
         return Counter(streams.read_sizes(args.trace))
     kind, *words = args.stream
     given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
     sizes = streams.sizes_of({"name": kind, **streams.KINDS.get(kind, {}), **given})
     if sizes is None:
-        raise UsageError("--stream none has no batch sizes: choose another kind, or give --trace FILE")
+        raise UsageError("--stream none has no batch sizes; choose another kind, or give --trace FILE")
     return Counter(sizes)
 
 
 def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: str) -> Answer:
-    """Compare the best list with those of servers on the same trace."""
+    """Find the best capture list for the trace, and compare it with those of inference servers."""
     trace = read_trace(args)
     costs, budget = costs_of(rows, args.model, args.mode, args.metric, eager), args.memory_budget
     if budget is not None and not costs.pool_bytes:
-        raise NothingFoundError(f"no memory of graphs was measured for {costs.mode}: omit --memory-budget")
+        raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
     best = best_list(trace, costs, budget)
     if best is None:
-        raise NothingFoundError(f"no list serves sizes up to {max(trace)}: measure {eager}, or allow more memory")
+        raise NothingFoundError(f"no list serves sizes up to {max(trace)}; measure {eager}, or allow more memory")
     presets = {name: capture_sizes(name, list(trace)) for name in (*LISTS, EXACT)}
     presets |= {"no graph": []} if costs.eager_ms else {}
-    found = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
+    lists = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
     columns = [
         Column("name", "capture list"),
         Column("graphs", numeric=True),
-        Column("latency_ms", f"{args.metric} a call", numeric=True, format=milliseconds),
-        Column("ratio", "against advised", numeric=True),
+        Column("latency_ms", f"{args.metric} per call", numeric=True, format=milliseconds),
+        Column("ratio", "relative to advised", numeric=True),
         Column("padding", numeric=True),
         Column("fallbacks", "without a graph", numeric=True, format=percent),
         Column("memory", numeric=True),
     ]
     table = []
-    for one in found:
-        ratio = f"{one.latency_ms / best.latency_ms:.3f}×" if one.latency_ms else ABSENT
-        is_too_much = budget is not None and (one.memory_bytes or 0) > budget
-        memory = METRICS["graph_pool_bytes"].format(one.memory_bytes) + (", too much" if is_too_much else "")
-        padding = ABSENT if one.padding_waste is None else percent(one.padding_waste)
-        shown = {"graphs": len(one.sizes), "ratio": ratio, "padding": padding, "memory": memory}
-        table.append(asdict(one) | shown)
+    for option in lists:
+        ratio = f"{option.latency_ms / best.latency_ms:.3f}×" if option.latency_ms else ABSENT
+        is_too_much = budget is not None and (option.memory_bytes or 0) > budget
+        memory = METRICS["graph_pool_bytes"].format(option.memory_bytes) + (", over budget" if is_too_much else "")
+        padding = ABSENT if option.padding_waste is None else percent(option.padding_waste)
+        shown = {"graphs": len(option.sizes), "ratio": ratio, "padding": padding, "memory": memory}
+        table.append(asdict(option) | shown)
     lines = [
-        f"capture: {best.sizes}" if best.sizes else "capture nothing: calls without a graph are the fastest",
+        f"capture: {best.sizes}" if best.sizes else "capture nothing: calls without a graph are fastest",
         f"{costs.case}, {costs.mode}; {sum(trace.values())} calls of {min(trace)} to {max(trace)} rows",
     ]
     if best.unmeasured:
-        lines.append(f"figures of sizes that were not measured follow from others: {one_line(best.unmeasured, 80)}")
+        lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
     data = {"model": costs.case, "mode": costs.mode, "metric": args.metric, "advised": asdict(best)}
-    data["others"] = [asdict(one) for one in found[1:]]
+    data["others"] = [asdict(option) for option in lists[1:]]
     return Table(columns, table), lines, data
 
 
 def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str) -> Answer:
     """Rank the modes of one model at one batch size, with the reason."""
     if args.calls is not None and args.calls < 1:
-        raise UsageError(f"--calls {args.calls}: the number of calls must be at least 1")
+        raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     case = rows_of_case(rows, args.model)
     sizes = sorted({row.labels["bs"] for row in case})
     bs = the_only(sizes, "--bs") if args.bs is None else args.bs
@@ -141,7 +141,7 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     columns = [
         Column("mode"),
-        Column("call", f"{args.metric} a call", numeric=True),
+        Column("call", f"{args.metric} per call", numeric=True),
         Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=milliseconds),
         Column("speedup", f"against {baseline_mode}", numeric=True, format=METRICS["speedup"].format),
         Column("preparation", numeric=True),
@@ -153,25 +153,25 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
         table.append(mode | {"call": milliseconds(mode["call_ms"]) + interval, "preparation": preparation})
-    lines = [*reasons(ranked, close, args), *(f"out: {mode} ({reason})" for mode, reason in excluded.items())]
+    lines = [*reasons(ranked, close, args), *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items())]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
 
 
 def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace) -> list[str]:
-    """Return in a line or two why the best is the best."""
+    """Return the recommended mode with the reason, and from how many calls on other modes are better."""
     best = ranked[0]
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
         cheapest = min(tied, key=itemgetter("prepare_s"))["mode"]
         names = ", ".join(mode["mode"] for mode in tied)
-        return [f"no significant winner: {names} tie; {cheapest} has the least preparation of them"]
-    over = f" over {args.calls:,} calls with its preparation" if args.calls else ""
-    lines = [f"run {best['mode']}: least {args.metric}{over}"]
+        return [f"no significant winner: {names} tie; {cheapest} has the shortest preparation"]
+    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
+    lines = [f"run {best['mode']}: lowest {args.metric}{over}"]
     for mode in ranked[1:]:
-        # more preparation than the best has, paid back by what each call saves against it
+        # a mode with longer preparation than the best pays off if each call is faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
         if after is not None:
-            lines.append(f"{mode['mode']} is faster a call; from {after:,} calls on it is better than {best['mode']}")
+            lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
     return lines

@@ -1,4 +1,4 @@
-"""`effbench baseline`: names for sweeps that later ones are compared with."""
+"""`effbench baseline`: name the sweeps that later sweeps are compared with."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import terminal
 
-HELP = "Name a sweep as a baseline (set), list the baselines (ls), or forget one (rm)."
+HELP = "Name a sweep as a baseline (set), list the baselines (ls), or remove one (rm)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="set|ls|rm")
-    put = actions.add_parser("set", help="name a sweep; the name moves to it from the sweep that had it")
-    put.add_argument("name", help="such as main")
+    put = actions.add_parser("set", help="name a sweep as a baseline; a name in use moves to this sweep")
+    put.add_argument("name", help="name of the baseline, such as main")
     put.add_argument("sweep", nargs="?", default="last", metavar="SWEEP", help="id, name or last (default: last)")
     put.add_argument("--note", help="free text, shown by ls")
-    listed = actions.add_parser("ls", help="all baselines, with their sweeps")
-    forget = actions.add_parser("rm", help="forget a name; its sweep stays")
-    forget.add_argument("name", metavar="NAME", help="name to forget")
-    forget.add_argument("--on", metavar="HARDWARE", help="only on this hardware, by its full name (default: on all)")
+    listed = actions.add_parser("ls", help="list all baselines with their sweeps")
+    forget = actions.add_parser("rm", help="remove a baseline; its sweep stays")
+    forget.add_argument("name", metavar="NAME", help="baseline to remove")
+    forget.add_argument("--on", metavar="HARDWARE", help="full name of the hardware to remove it from (default: all)")
     for action in (put, listed, forget):
         options.add_db(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(args.db, mode="read"):  # without a database, naming a sweep must not make one
+    with Store.open(args.db, mode="read"):  # fail without a database: opening to write would create one
         pass
     with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
         return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
@@ -37,10 +37,10 @@ def run(args: argparse.Namespace) -> int:
 
 def put(store: Store, args: argparse.Namespace) -> int:
     sweep = store.find_sweep(args.sweep)
-    before = {one.hardware: one.sweep_id for one in store.baselines() if one.name == args.name}
+    before = {known.hardware: known.sweep_id for known in store.baselines() if known.name == args.name}
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
         old = before.get(hardware, sweep.id)
-        moved = f", before {old}" if old != sweep.id else ""
+        moved = f" (was {old})" if old != sweep.id else ""
         print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
     counts = [f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"]
     if counts or sweep.state != "completed":
@@ -51,9 +51,9 @@ def put(store: Store, args: argparse.Namespace) -> int:
 
 def listed(store: Store, args: argparse.Namespace) -> int:
     rows = []
-    for one in store.baselines():
-        name = f" ({one.sweep_name})" if one.sweep_name else ""
-        rows.append({**vars(one), "sweep": f"{one.sweep_id}{name}"})
+    for baseline in store.baselines():
+        name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
+        rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
     if not rows:
         raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
     columns = [
@@ -67,6 +67,6 @@ def listed(store: Store, args: argparse.Namespace) -> int:
 
 
 def forget(store: Store, args: argparse.Namespace) -> int:
-    for one in store.remove_baseline(args.name, args.on):
-        print(one_line(f"baseline {one.name} on {one.hardware} forgotten; it was sweep {one.sweep_id}"))
+    for removed in store.remove_baseline(args.name, args.on):
+        print(one_line(f"removed baseline {removed.name} on {removed.hardware} (sweep {removed.sweep_id})"))
     return 0

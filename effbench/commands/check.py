@@ -1,4 +1,4 @@
-"""`effbench check`: the gate for CI. Is a sweep as good as its baseline?"""
+"""`effbench check`: the gate for CI, which compares a sweep with its baseline."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from effbench.store.sweeps import SweepInfo
 from effbench.sweeping import resume
 from effbench.terminal import escape
 
-HELP = "Compare a sweep with a baseline: exit 1 if a cell is slower or broken, or was not measured."
+HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
 SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--baseline", required=True, metavar="NAME", help="as effbench baseline set named it")
+    parser.add_argument("--baseline", required=True, metavar="NAME", help="name set by effbench baseline set")
     options.add_sweep(parser)
     add_choice(parser)
     parser.add_argument(
         "--confirm", action="store_true",
-        help="run what is slower again before reporting it, old and new alternating if both can be run here",
+        help="re-run slower cells before reporting them; old and new alternate if both can run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
-    least = "rounds of --confirm (default and least: %(default)s)"
+    least = "rounds of --confirm, at least %(default)s (default: %(default)s)"
     parser.add_argument("--rounds", type=int, default=LEAST_PAIRS, metavar="N", help=least)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
@@ -55,19 +55,19 @@ def run(args: argparse.Namespace) -> int:
             before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
             compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
             machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
-            compared.unchecked = [text for one, text in machines.items() if one not in compared.after.machines]
-            name = store.name  # without a password, as it goes into logs
+            compared.unchecked = [text for machine, text in machines.items() if machine not in compared.after.machines]
+            name = store.name  # without a password, because output ends up in logs
         if args.confirm:
-            from effbench.comparison.confirm import confirm  # loads what sweeps need
+            from effbench.comparison.confirm import confirm  # slow to import
 
             words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
             words += [resume.FLAG] if args.trust_imported else []
             quiet = args.format != "table" and not args.out
             confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
     except EffbenchError as error:
-        # readers of the job's page must learn why there is no verdict
+        # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
-            with contextlib.suppress(UsageError):  # the error that counts is the first
+            with contextlib.suppress(UsageError):  # the first error matters, and is raised below
                 add_summary(comparison.not_checked(str(error), args.baseline), args.db)
         raise
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def given(args: argparse.Namespace) -> list[str]:
-    """Return the options that decide what is compared with what, and what counts, as they were given."""
+    """Return the given options that decide what is compared and which changes count."""
     pairs = [(f"--{name}", getattr(args, name)) for name in ("on", "across", "config", "floor")]
     pairs += [("--set", setting) for setting in args.settings] + [("--metric", name) for name in args.metric or ()]
     return [word for option, value in pairs if value for word in (option, value)]
@@ -97,8 +97,8 @@ def given(args: argparse.Namespace) -> list[str]:
 
 
 def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace) -> None:
-    """Write standard output, and the files that were asked for, also if one of them cannot be written (UsageError).
-    `shows`: the command that shows a row."""
+    """Write standard output and the requested files. If one of them cannot be written, write the others, then raise
+    UsageError. `shows` returns the command that shows a row."""
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
     try:
@@ -126,7 +126,7 @@ def as_text(
     if args.format == "junit":
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
-        failing = [{"cell_key": one.key, "metric": one.metric, "command": shows(one)} for one in compared.failing]
+        failing = [{"cell_key": row.key, "metric": row.metric, "command": shows(row)} for row in compared.failing]
         more = {"passed": not failing, "failing": failing, "unchecked": compared.unchecked}
         return comparison.as_json(compared, rows, baseline=args.baseline, **more)
     for machine in compared.unchecked:  # the rows do not contain it
@@ -146,8 +146,8 @@ def add_summary(text: str, db: str) -> None:
 
 
 def verdict_line(compared: Compared, name: str) -> str:
-    """Return `check failed: 2 slower, 1 broken against main` or `check passed against main`, with what a passed check
-    has not judged: rows that are ignored or ambiguous, cells without figures to compare, hardware."""
+    """Return `check failed: 2 slower, 1 broken against main` or `check passed against main`. A passed check also lists
+    what it did not judge: ignored and ambiguous rows, cells without figures on both sides, unchecked hardware."""
     rows, failed = compared.changes, compared.failing
     parts = [f"check failed: {counted(failed)} against {name}" if failed else f"check passed against {name}"]
     if not failed:
@@ -158,7 +158,7 @@ def verdict_line(compared: Compared, name: str) -> str:
         cells = {change.key for change in rows}
         judged = {change.key for change in rows if None not in (change.before, change.after)}
         if len(judged) < len(cells):
-            parts.append(f"{len(judged)} of {len(cells)} cells have figures to compare")
+            parts.append(f"{len(judged)} of {len(cells)} cells have figures in both sweeps")
     return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
 
 
@@ -166,12 +166,12 @@ def verdict_line(compared: Compared, name: str) -> str:
 
 
 def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
-    """Return the baseline of this name for the hardware of the sweep. Raises NothingFoundError if there is none,
-    UsageError if it is ambiguous."""
+    """Return the baseline of this name on the sweep's hardware (`any_hardware`: else on any). Raises NothingFoundError
+    if the baseline does not exist, UsageError if it is ambiguous."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
     if not hardware:
         raise NothingFoundError(f"sweep {sweep.id} has no trial yet: there is nothing to check")
-    if any_hardware and not any(one.hardware in hardware for one in known):
+    if any_hardware and not any(baseline.hardware in hardware for baseline in known):
         hardware = []
     return one_baseline(known, on, hardware)

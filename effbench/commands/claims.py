@@ -1,4 +1,4 @@
-"""`effbench claims`: published claims, each with its newest verdict on each machine."""
+"""`effbench claims`: list published claims, each with its newest verdict on each machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from effbench.experiments.definition import Claim, Experiment, load_all, outline
 from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
 
-HELP = "Published claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
-#: Columns of the terminal; Markdown has all.
+HELP = "List published claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
+#: Columns in the terminal; Markdown has all.
 COLUMNS = ("claim", "statement", "verdict", "measured", "why", "machine")
 REFERENCE = (
     "reference: measured on effbench's reference machine and shipped; `effbench reproduce all` measures your machine"
@@ -24,48 +24,48 @@ REFERENCE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--gpu", metavar="TEXT", help="only verdicts of machines whose name has this text in it")
+    parser.add_argument("--gpu", metavar="TEXT", help="only verdicts of GPUs (or CPUs) whose name contains this text")
     parser.add_argument("--format", default="table", choices=["table", "markdown", "json"], help="(default: table)")
     parser.add_argument(
-        "--experiment", action="append", default=[], metavar="FILE", help="also the claims of an experiment of your own"
+        "--experiment", action="append", default=[], metavar="FILE", help="also list the claims of your own experiment"
     )
     options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    own = [outline(Path(path)) for path in args.experiment]
+    extra = [outline(Path(path)) for path in args.experiment]
     verdicts = []
-    if args.db != options.DEFAULT_DB or Path(args.db).exists():  # claims can be read before anything was measured
+    if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
     if args.gpu:
         wanted = args.gpu.casefold()
         verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
-    found = entries(claims_of([*load_all(), *own]), verdicts, [] if args.gpu else shipped_verdicts())
-    table = claims_table(found)
+    records = entries(claims_of([*load_all(), *extra]), verdicts, [] if args.gpu else shipped_verdicts())
+    table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)
         return 0
     with options.console(args) as console:
         short = replace(table, columns=[column for column in table.columns if column.key in COLUMNS])
         console.print_table(short, lines=True)
-        counts = Counter(record["verdict"] for record in found)
+        counts = Counter(record["verdict"] for record in records)
         console.print_line(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
-        if any(record["reference"] for record in found):
+        if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")
     return 0
 
 
 def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:
-    """Return every claim with the name of its experiment."""
+    """Return (name of the experiment, claim) for every claim."""
     return [(experiment.name, claim) for experiment in experiments for claim in experiment.claims]
 
 
 def every_entry(store: Store) -> list[dict[str, Any]]:
-    """Return the claims that ship, and those of other experiments that this database holds a verdict of."""
+    """Return the claims that ship with effbench, and other claims that have a verdict in this database."""
     claims, verdicts = claims_of(load_all()), store.verdicts()
     known = {(name, claim.id) for name, claim in claims}
     others = dict.fromkeys((row["experiment"], row["claim"]) for row in verdicts)
-    text = "(a claim of an experiment of your own: its statement is in that experiment's file)"
+    text = "(claim of your own experiment; its file has the statement)"
     claims += [(name, Claim(claim, text)) for name, claim in others if (name, claim) not in known]
     return entries(claims, verdicts, shipped_verdicts())

@@ -1,4 +1,4 @@
-"""`effbench compare`: two sweeps cell by cell and metric by metric, or two parts of one."""
+"""`effbench compare`: compare two sweeps, or two parts of one, cell by cell and metric by metric."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from effbench.report import comparison
 from effbench.store.store import Store
 from effbench.terminal import Console, escape
 
-HELP = "Compare two sweeps cell by cell and metric by metric; with --by two parts of one."
+HELP = "Compare two sweeps cell by cell and metric by metric; with --by, compare two parts of one sweep."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    sweeps = "before and after: ids, names, baselines or last; with --by one sweep"
+    sweeps = "sweeps before and after: ids, names, baselines or last; with --by, one sweep"
     parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
     parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
     parser.add_argument("--by", metavar="NAME", help=parts)
-    values = "which two of --by, if there are more (or the order)"
+    values = "the two values of --by to compare, in this order; needed if there are more than two"
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Options that `compare` and `check` share: which rows, what counts as a change, and the output."""
+    """Add the options that `compare` and `check` share: which rows, what counts as a change, and the output."""
 
     def add(option: str, help: str, metavar: str, **more: Any) -> None:
         parser.add_argument(option, metavar=metavar, help=help, **more)
 
-    add("--metric", "only this metric; may be repeated (default: all of config)", "NAME", action="append")
-    add("--only", f"only rows with these verdicts, with commas: {', '.join(sorted(Verdict))}", "VERDICTS")
-    add("--cell", "report only cells whose name contains this text, or matches it as a pattern", "TEXT")
-    add("--floor", "least relative change that counts, of times, energy and memory: 3%% or 0.03", "SIZE")
-    add("--on", "only trials on this hardware or by this interpreter; a part of the name will do", "NAME")
-    add("--across", f"compare although these differ, with commas: {', '.join(ACROSS)}", "NAMES", default="")
-    add("--config", "limits and exceptions: a file, or a name below conf/check (default: default)", "NAME|FILE")
-    add("--set", "a setting of it, on top", "KEY=VALUE", action="append", default=[], dest="settings")
-    parser.add_argument("--all", action="store_true", help="also the rows that are the same")
+    add("--metric", "compare only this metric; may be repeated (default: all in --config)", "NAME", action="append")
+    add("--only", f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}", "VERDICTS")
+    add("--cell", "report only cells whose name contains this text or matches it as a glob pattern", "TEXT")
+    add("--floor", "smallest relative change of times, energy and memory that counts: 3%% or 0.03", "SIZE")
+    add("--on", "use only trials on this hardware or interpreter; part of the name is enough", "NAME")
+    add("--across", f"compare even if these differ, separated by commas: {', '.join(ACROSS)}", "NAMES", default="")
+    add("--config", "limits and exceptions: a file, or a name in conf/check (default: default)", "NAME|FILE")
+    add("--set", "override a setting of --config", "KEY=VALUE", action="append", default=[], dest="settings")
+    parser.add_argument("--all", action="store_true", help="also show rows with the verdict same")
     parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
     options.add_out(parser)
 
@@ -63,16 +63,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
-    """Compare what the arguments ask for. Raises UsageError, ConfigError, NothingFoundError."""
+    """Return the comparison that the arguments request. Raises UsageError, ConfigError, NothingFoundError."""
     limits, keep = limits_for(args), wanted_cells(args.cell)
     if args.by and len(args.sweeps) != 1:
-        raise UsageError("compare --by takes one sweep, two parts of which are compared")
+        raise UsageError(f"compare --by compares two parts of one sweep; name one sweep, not {len(args.sweeps)}")
     if args.by and args.across:
-        raise UsageError("--across is for two sweeps: the parts of one differ in nothing but --by")
+        raise UsageError("--across needs two sweeps; omit it: with --by, the two parts differ only in --by")
     if args.values and not args.by:
-        raise UsageError("--values needs --by")
+        raise UsageError("--values needs --by; add --by NAME or omit --values")
     if not args.by and len(args.sweeps) != 2:
-        raise UsageError("compare takes two sweeps, before and after; or one with --by (effbench ls lists them)")
+        raise UsageError("compare takes two sweeps, before and after, or one with --by; effbench ls lists the sweeps")
     sweeps = [find(store, reference, args.on) for reference in args.sweeps]
     if args.by:
         return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
@@ -80,7 +80,7 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
-    """Return the limits of the configuration, with the options on top."""
+    """Return the limits of the configuration, overridden by the options."""
     limits = read(args.config, args.settings)
     if args.floor:
         try:
@@ -94,10 +94,10 @@ def limits_for(args: argparse.Namespace) -> Limits:
 
 
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an option, separated by commas. Raises UsageError for one that is not allowed."""
+    """Return the comma-separated words of an option. Raises UsageError for a word that is not in `allowed`."""
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
     if unknown := [word for word in words if word not in allowed]:
-        raise UsageError(f"{option} {unknown[0]} is not possible; choose from {', '.join(allowed)}")
+        raise UsageError(f"{option}: unknown name {unknown[0]}; choose from {', '.join(allowed)}")
     return words
 
 
@@ -106,8 +106,8 @@ def across_of(text: str) -> tuple[str, ...]:
 
 
 def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
-    """Match cells by a part of the name in the tables or of `model bs=… mode dtype`, by a pattern of it, or by the
-    start of the key."""
+    """Return a function that matches cells: `text` is part of, or a glob pattern for, the name in the tables or
+    `model bs=… mode dtype`; or it is the start (6 digits or more) of the cell key. None if `text` is None."""
     if text is None:
         return None
 
@@ -120,7 +120,7 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
 
 
 def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
-    """Return the rows that --only asks for."""
+    """Return the rows whose verdict --only allows."""
     wanted = words_of("--only", args.only, tuple(Verdict))
     return [change for change in changes if not args.only or change.verdict in wanted]
 
@@ -135,13 +135,13 @@ def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace)
 
 
 def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
-    """Return the rows for people: those that are the same are counted, unless asked for or failing on both sides."""
+    """Return the rows to print: without `same` ones, unless requested (--all, --only) or failing on both sides."""
     show_same = args.all or args.only
     return [change for change in rows if show_same or change.verdict is not Verdict.SAME or change.metric == STATUS]
 
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
-    """Print title, differences, rows, a line for each mode, and what these sweeps could have shown."""
+    """Print title, differences, rows, a line for each mode, and the smallest change these sweeps can detect."""
     console.print_line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
         console.print_line(f"  {escape(text)}", "yellow")
@@ -149,7 +149,7 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     if shown:
         console.print_table(comparison.table_of(shown))
     hidden = len(rows) - len(shown)
-    more = f" ({hidden} rows that are the same are not shown: --all)" if hidden else ""
+    more = f" (--all shows the {hidden} rows with the verdict same)" if hidden else ""
     for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
         console.print_line(escape(text))
     for note in compared.notes:

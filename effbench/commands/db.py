@@ -1,4 +1,4 @@
-"""`effbench db upgrade|check`: migrations and integrity."""
+"""`effbench db upgrade|check`: upgrade the schema, or check every row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from effbench.commands import options
 from effbench.printable import one_line
 from effbench.store import connect, maintenance
 
-HELP = "Bring a database to this version's schema (upgrade), or check every row (check)."
+HELP = "Upgrade a database to this version's schema (upgrade), or check every row (check)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +20,12 @@ def run(args: argparse.Namespace) -> int:
     name = connect.describe(connect.parse_url(args.db))
     if args.action == "upgrade":
         before, after = maintenance.upgrade(args.db)
-        print(f"{name}: schema {after} already" if before == after else f"{name}: schema {before or 'none'} -> {after}")
+        change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
+        print(f"{name}: {change}")
         return 0
     problems = maintenance.check(args.db)
     for problem in problems:
         print(one_line(problem))
     if not problems:
-        print(f"{name}: sound")
+        print(f"{name}: no faults found")
     return 1 if problems else 0

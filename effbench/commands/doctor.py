@@ -1,4 +1,4 @@
-"""`effbench doctor`: what this machine can measure, and what would disturb it; `--calibrate` measures both."""
+"""`effbench doctor`: check what this machine can measure and what would disturb it; `--calibrate` measures both."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from effbench.sweeping.client import ForkServer
 from effbench.terminal import escape, terminal
 
 HELP = (
-    "What this machine can measure and what would disturb it; each finding with its effect and its fix. "
-    "With --calibrate: measures what the machine can do and how its figures spread, and stores it."
+    "Check what this machine can measure and what would disturb it; list each finding with its effect and fix. "
+    "With --calibrate, also measure the GPU's ceilings and the noise between processes, and store them."
 )
 MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
 
@@ -35,19 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     doing.add_argument(
         "--calibrate",
         action="store_true",
-        help="measure the GPU's ceilings and the spread between processes (some minutes), and store them",
+        help="measure and store the GPU's ceilings and the noise between processes; takes minutes",
     )
     doing.add_argument(
         "--compile-options",
         action="store_true",
-        help="list torch.compile's arguments, modes and options in the installed torch instead",
+        help="instead list the arguments, modes and options of the installed torch.compile",
     )
-    parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough run of seconds")
+    parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough calibration in seconds")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.quick and not args.calibrate:
-        raise UsageError("doctor: --quick goes with --calibrate; effbench doctor --help")
+        raise UsageError("doctor: --quick needs --calibrate; add it or omit --quick")
     is_json = args.format == "json"
     with closing(ForkServer()) as server:
         if args.compile_options:
@@ -62,27 +62,27 @@ def run(args: argparse.Namespace) -> int:
             code = show(findings, machine, is_json)
             print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
             return code
-        found = [*calibration.measure_ceilings(server, args.db, machine.answer)]
-    found += calibration.measure_noise(args.db, machine.answer, args.quick, quiet=is_json)
-    found += calibration.stored(machine)
-    return show([*findings, *(replace(finding, area="calibration") for finding in found)], machine, is_json)
+        measured = [*calibration.measure_ceilings(server, args.db, machine.answer)]
+    measured += calibration.measure_noise(args.db, machine.answer, args.quick, quiet=is_json)
+    measured += calibration.stored(machine)
+    return show([*findings, *(replace(finding, area="calibration") for finding in measured)], machine, is_json)
 
 
 def compile_options(answer: dict[str, Any]) -> Iterator[str]:
-    """Describe what the installed torch.compile takes; `answer`: see effbench/worker/compile_options.py."""
+    """Yield lines about the arguments, modes and options of torch.compile (`answer` of worker/compile_options.py)."""
     given = ", ".join(f"{name}={default}" for name, default in answer["arguments"].items())
     yield f"torch.compile of torch {answer['torch_version']} takes {given}"
-    yield "modes and the options that each sets, torch._inductor.list_mode_options():"
+    yield "modes with the options that each one sets (torch._inductor.list_mode_options()):"
     for mode, settings in answer["modes"].items():
         yield f"  {mode}: {', '.join(f'{name}={value}' for name, value in settings.items()) or 'none'}"
     public = {name: value for name, value in answer["options"].items() if not name.startswith("_")}
-    yield f"{len(public)} options with their defaults, torch._inductor.list_options(); set by mode.options.NAME=:"
+    yield f"{len(public)} options with defaults (torch._inductor.list_options()); set one: mode.options.NAME=VALUE"
     for name, value in public.items():
         yield f"  {name}={one_line(value, 100)}"
 
 
 def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
-    """Print the findings; return the exit code: 1 with a problem among them."""
+    """Print the findings; return the exit code: 1 if one is a problem, else 0."""
     levels = [finding.level for finding in findings]
     code = 1 if "problem" in levels else 0
     if is_json:

@@ -1,4 +1,4 @@
-"""`effbench export`: the view `results` for other programs, or whole sweeps for other databases."""
+"""`effbench export`: write the view `results` for other programs, or whole sweeps for other databases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from effbench.store import RESULT_COLUMNS, Store
 if TYPE_CHECKING:
     import pandas as pd
 
-HELP = "The view `results` as CSV, JSON lines or Parquet; with --whole whole sweeps, which `effbench import` takes."
+HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
 FORMATS = ("csv", "jsonl", "parquet")
 DATABASES = (".db", ".sqlite")
 
@@ -27,27 +27,27 @@ DATABASES = (".db", ".sqlite")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser)
-    form = "of the view (default: by the name of --out, else csv); Parquet needs effbench[export]"
+    form = "format of the view (default: from the name of --out, else csv); parquet needs effbench[export]"
     parser.add_argument("--format", choices=FORMATS, help=form)
-    sweeps = "whole sweeps as a SQLite file: plan, environments, every trial with its samples; so does --out FILE.db"
+    sweeps = "write a SQLite file with plan, environments and every trial with its samples; implied by --out FILE.db"
     parser.add_argument("--whole", action="store_true", help=sweeps)
-    parser.add_argument("--no-samples", action="store_true", help="with --whole: without the raw samples")
-    parser.add_argument("--to", metavar="URL", help="whole sweeps straight into another database, as import does")
-    parser.add_argument("--out", metavar="FILE", help="write there instead of standard output")
+    parser.add_argument("--no-samples", action="store_true", help="with --whole or --to: omit the raw samples")
+    parser.add_argument("--to", metavar="URL", help="copy whole sweeps into another database")
+    parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
     options.add_force(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.to is not None:
         if args.out or args.format:
-            raise UsageError("export --to writes into a database; --out and --format are for files")
+            raise UsageError("export --to writes to a database; omit --out and --format, which are for files")
         return into_database(args)
     if args.whole or (args.out and args.out.endswith(DATABASES) and not args.format):
         if args.format:
-            raise UsageError("export --whole writes a SQLite file; --format is for the view `results`")
+            raise UsageError("export --whole writes a SQLite file; omit --format, which is for the view `results`")
         return whole(args)
     if args.no_samples:
-        raise UsageError("export --no-samples is for --whole: the view has no samples")
+        raise UsageError("export --no-samples needs --whole or --to: the view `results` has no samples")
     return view(args)
 
 
@@ -59,7 +59,7 @@ def view(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep)) or [None]
         rows = [row for sweep_id in ids for row in store.results(sweep_id)]
-    if form == "jsonl":  # not by pandas, which rounds
+    if form == "jsonl":  # pandas would round
         options.write("".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows), args)
     elif form == "csv":
         frame = frame_of([{**row, "started_at": str(row["started_at"])} for row in rows])
@@ -72,7 +72,7 @@ def view(args: argparse.Namespace) -> int:
 
 
 def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Exact values, None for NULL, `params` as JSON text."""
+    """Return the rows as a DataFrame with exact values, None for NULL, and `params` as JSON text."""
     import pandas as pd
 
     rows = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
@@ -87,7 +87,7 @@ def as_parquet(frame: pd.DataFrame) -> bytes:
     try:
         frame.astype(kinds).to_parquet(content, index=False, compression="zstd")
     except ImportError as error:  # pandas needs pyarrow
-        raise UsageError("Parquet needs pyarrow; pip install 'effbench[export]'") from error
+        raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
     return content.getvalue()
 
 
@@ -113,7 +113,7 @@ def into_database(args: argparse.Namespace) -> int:
 
     tally = Tally()
     with opened(args.db) as source:
-        source.sweep_ids(args.sweep)  # before anything is made at the other end
+        source.sweep_ids(args.sweep)  # an unknown sweep must fail before the target database is created
         with Store.open(args.to, mode="write") as store:
             tally.take(store, source, args.sweep, samples=not args.no_samples)
     return tally.end(args.to)

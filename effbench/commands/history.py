@@ -1,4 +1,4 @@
-"""`effbench history`: what changed over all sweeps; `ack` and `acks`: which changes are known and accepted."""
+"""`effbench history`: list what changed over all sweeps; `ack` and `acks` acknowledge changes and list these."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
 
-HELP = "Change points of every cell over all sweeps: what changed, when, by how much, with what."
-NAME_HELP = "only sweeps of this name, or with '' those without one (default: all but re-runs of check --confirm)"
+HELP = "List the change points of every cell over all sweeps: what changed, when, by how much, and what else changed."
+NAME_HELP = "only sweeps with this name; '' for unnamed sweeps (default: all but the re-runs of check --confirm)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--since", metavar="DATE|LABEL|SWEEP", help="only what happened from then on (default: all)")
-    metrics = f"instead of the usual ones ({', '.join(DEFAULT_METRICS)}); may be given several times"
+    parser.add_argument("--since", metavar="DATE|LABEL|SWEEP", help="only changes since then (default: all)")
+    metrics = f"metric to judge; may be repeated (default: {', '.join(DEFAULT_METRICS)})"
     parser.add_argument("--metric", action="append", type=judged_name, metavar="NAME", help=metrics)
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only cells of this model")
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
-    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only what this machine measured")
+    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only results from this host")
     parser.add_argument("--name", metavar="NAME", help=NAME_HELP)
-    config = "exceptions of compare and check (default: default): `ignore` accepts"
+    config = "compare and check configuration, whose `ignore` exceptions acknowledge changes (default: default)"
     parser.add_argument("--config", metavar="NAME|FILE", help=config)
-    parser.add_argument("--all", action="store_true", help="acknowledged changes as well")
+    parser.add_argument("--all", action="store_true", help="also show acknowledged changes")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
-    parts = parser.add_subparsers(dest="what", metavar="[ack | acks]")
-    ack = parts.add_parser("ack", description="Accept changes, so that they are omitted from now on.")
-    patterns = "ids of changes (or their start), or patterns as in exceptions (model=gpt2 metric=compile_*)"
+    parts = parser.add_subparsers(dest="what", metavar="[ack | acks]", help="acknowledge changes, or list these")
+    ack = parts.add_parser("ack", description="Acknowledge changes; history then omits them.")
+    patterns = "ids of changes (or their start), or patterns as in exceptions: model=gpt2 metric=compile_*"
     ack.add_argument("names", nargs="*", metavar="ID|PATTERN", help=patterns)
-    ack.add_argument("--reason", metavar="TEXT", help="why it is accepted")
-    ack.add_argument("--rm", action="append", default=[], metavar="ID", help="take an acknowledgement back")
-    acks = parts.add_parser("acks", description="Every acknowledgement.")
+    ack.add_argument("--reason", metavar="TEXT", help="why the changes are accepted")
+    ack.add_argument("--rm", action="append", default=[], metavar="ID", help="remove an acknowledgement")
+    acks = parts.add_parser("acks", description="List all acknowledgements.")
     for part in (ack, acks):
-        # also before the subcommand: what was given there must not be undone here
-        part.add_argument("--db", default=argparse.SUPPRESS, metavar="URL", help="as above")
+        # both options may also precede the subcommand; a default here would overwrite them
+        part.add_argument("--db", default=argparse.SUPPRESS, metavar="URL", help="see effbench history --help")
         part.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=NAME_HELP)
 
 
@@ -89,7 +89,7 @@ def show(console: Console, found: History, name: str | None) -> None:
     if alarms := [event for event in found.changes if event.alarms]:
         named = "" if name is None else f" --name {shlex.quote(name)}"
         accept = f'effbench history ack {found.short_id(alarms[0].id)}{named} --reason "why"'
-        console.print_line(escape(f"open: worse, still so, and not acknowledged; accept one: {accept}"), "dim")
+        console.print_line(escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim")
 
 
 # --- ack and acks ---
@@ -99,12 +99,12 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
     reason = (args.reason or "").strip()
     if not args.names or not reason:
         raise UsageError(
-            "history ack: name changes by their ids (effbench history shows them) or by patterns such as model=gpt2, "
-            'and say why they are accepted: --reason "…"'
+            "history ack needs changes and a reason; name changes by id (effbench history lists them) or by patterns "
+            'such as model=gpt2, and add --reason "…"'
         )
     patterns = dict(word.split("=", 1) for word in args.names if "=" in word)
     if unknown := [name for name in patterns if name not in PATTERNS]:
-        raise UsageError(f"{unknown[0]}= is no pattern; allowed are {', '.join(PATTERNS)}")
+        raise UsageError(f"unknown pattern {unknown[0]}=; choose from {', '.join(PATTERNS)}")
     with Store.open(args.db, mode="read") as store:
         found = read(store, judgeable(), everything=True, name=args.name, exceptions=exceptions)
     changes = {event.id: event for event in found.changes}
@@ -114,7 +114,7 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
         rule = ExceptionRule(**patterns, ignore=True)
         fitting = [event for event in found.changes if event.acknowledged is None and found.is_matched(event, rule)]
         if not fitting:
-            raise UsageError(f"no change that is not acknowledged fits {rule}; effbench history --all shows all")
+            raise UsageError(f"no unacknowledged change matches {rule}; effbench history --all lists all changes")
         chosen |= {event.id: event for event in fitting}
     rows = [
         {"cell_key": event.series.cell_key, "hardware": event.series.place, "metric": event.series.metric,
@@ -132,23 +132,23 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
 
 
 def meant(start: str, ids: Iterable[str], shown_by: str) -> str:
-    """Return the id that starts so. Raises UsageError for none, for several and for fewer than 4 digits."""
-    fitting = [one for one in ids if len(start) >= 4 and one.startswith(start.casefold())]
+    """Return the id that starts with `start`, 4 digits or more. Raises UsageError unless exactly one does."""
+    fitting = [known for known in ids if len(start) >= 4 and known.startswith(start.casefold())]
     if len(fitting) != 1:
-        raise UsageError(f"{len(fitting) or 'no'} ids start with {start!r}; {shown_by} shows them, 4 digits are needed")
+        raise UsageError(f"{len(fitting) or 'no'} ids start with {start!r}; give 4 digits or more ({shown_by})")
     return fitting[0]
 
 
 def take_back(args: argparse.Namespace) -> int:
     if args.names or args.reason:
-        raise UsageError("history ack --rm takes an acknowledgement back: it needs no change and no reason")
+        raise UsageError("history ack --rm removes an acknowledgement; omit changes and --reason")
     with Store.open(args.db, mode="read") as store:
         known = {row["change"]: row for row in known_acknowledgements(store)}
     gone = [known[meant(start, known, "effbench history acks")] for start in args.rm]
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge(row["id"] for row in gone)
     for row in gone:
-        print(f"taken back {row['change'][:6]}: {row['cell']} {row['metric']}")
+        print(f"removed acknowledgement {row['change'][:6]}: {row['cell']} {row['metric']}")
     return 0
 
 
@@ -156,7 +156,7 @@ def list_acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         rows = known_acknowledgements(store)
     if not rows:
-        print("nothing is acknowledged")
+        print("no acknowledgements")
         return 0
     columns = [
         Column("change", "id", format=lambda whole: whole[:6]),

@@ -1,4 +1,4 @@
-"""`effbench import`: whole sweeps from other databases. (`import` cannot name a module.)"""
+"""`effbench import`: import whole sweeps from other databases. (`import` cannot name a module.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from effbench.store import Store, connect
 if TYPE_CHECKING:
     from effbench.store.source import Source
 
-HELP = "Whole sweeps from files that `effbench export --whole` wrote, or from another database; twice does no harm."
+HELP = "Import whole sweeps from files of `effbench export --whole` or from other databases. Repeating it is safe."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="a file that `effbench export --whole` wrote or another effbench database (a path or URL), or - for "
+        help="a file that `effbench export --whole` wrote, another effbench database (path or URL), or - for "
         "standard input",
     )
     options.add_db(parser)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--baselines",
         action="store_true",
-        help="also the baselines and acknowledgements of these sweeps; what is set here already stays",
+        help="also import baselines and acknowledgements of these sweeps; existing ones are kept",
     )
     parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
 
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
         except (StoreError, NothingFoundError) as error:
             if len(args.sources) == 1:
                 raise
-            tally.errors.append(str(error))  # the other sources are as good as before
+            tally.errors.append(str(error))  # the other sources can still be imported
     return tally.end(args.db)
 
 
 class Tally:
-    """Imports sources and sums up: how many sweeps ended in each way, and what went wrong."""
+    """Import sources; count the sweeps by outcome and collect the errors."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class Tally:
                 print(f"  {one_line(note)}")
 
     def end(self, db: str) -> int:
-        """Print the sum; raise StoreError if there were errors."""
+        """Print the totals; raise StoreError if there were errors."""
         if self.errors:
             more = f" (and {counted(len(self.errors) - 1, 'more error')})" if len(self.errors) > 1 else ""
             raise StoreError(self.errors[0] + more)

@@ -1,4 +1,4 @@
-"""`effbench ls`: the sweeps of a database, the cells of one, or what failed."""
+"""`effbench ls`: list the sweeps of a database, or a sweep's cells, failures or artifacts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from effbench.store.sweeps import SweepInfo
 from effbench.table import Column, Table
 from effbench.terminal import escape, terminal
 
-HELP = "Sweeps in the database; with --cells the planned cells of one, with --failures the results that are not ok."
+HELP = "List the sweeps in the database, or the planned cells, failed results or artifacts of one sweep."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--cells", action="store_true", help="every planned cell of a sweep, measured or not")
-    which.add_argument("--failures", action="store_true", help="every result that is not ok, with its reason")
-    which.add_argument("--artifacts", action="store_true", help="the files that a sweep's trials left to look into")
-    last = "with --failures: the traceback of each cell's last failed trial, or else the end of its output"
+    which.add_argument("--cells", action="store_true", help="list every planned cell of a sweep, measured or not")
+    which.add_argument("--failures", action="store_true", help="list every result that is not ok, with its reason")
+    which.add_argument("--artifacts", action="store_true", help="list the files that the sweep's trials saved")
+    last = "with --failures: add the traceback of each cell's last failed trial, or the end of its output"
     parser.add_argument("--traceback", action="store_true", help=last)
 
 
@@ -53,43 +53,43 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def unit_of(row: dict[str, Any]) -> tuple[str, str]:
-    """Return cell key and environment id of a result or a trial."""
+    """Return the cell key and environment id of a result or a trial."""
     return row["cell_key"], row["environment_id"]
 
 
 def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
-    """Return cell key and environment id -> a unique name, for every planned cell in every environment that it was
-    planned for or ran in. The environment id is "" if none is known."""
+    """Return (cell key, environment id) -> unique name for every planned cell, once for each environment that it was
+    planned for or ran in. The environment id is "" if no environment is known."""
     ran = (row["id"] for row in store.environments_of(sweep.id))
     ids = dict.fromkeys([*(sweep.host.get("environments") or ()), *ran])
     environments = {row["id"]: row for row in store.environments(ids)}
     added = labels(environments.values())
     rows = {}
     for cell in store.planned(sweep.id):
-        for one in [one for one in ids if one in environments] or [""]:
-            place = {name: environments[one][name] for name in TELLING} | added[one] if one else {}
-            rows[cell.key, one] = {**cell_row(cell), **place, "environment_id": one}
+        for key in [key for key in ids if key in environments] or [""]:
+            place = {name: environments[key][name] for name in TELLING} | added[key] if key else {}
+            rows[cell.key, key] = {**cell_row(cell), **place, "environment_id": key}
     return dict(zip(rows, row_names(rows.values()), strict=True))
 
 
 def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
-    """Print a line for each file, with its cell; then what could not be made, and why."""
+    """Print each cell's files, and the artifacts that it could not write, with the reason."""
     names = names_of(store, sweep)
-    # of a round that was tried again the last attempt, whose files exist
+    # only the last attempt of a round still has its files
     kinds = {"artifacts", "artifact_notes"}
     last = {unit_of(trial): trial["extra"] for trial in store.trials(sweep.id) if kinds & trial["extra"].keys()}
     rows = []
     for unit, extra in last.items():
         for path in (folder / name for name in extra.get("artifacts", ())):
             rows.append((names[unit], f"{path}{'' if path.is_file() else ' (gone)'}"))
-        rows += [(names[unit], f"{kind}, none: {why}") for kind, why in extra.get("artifact_notes", {}).items()]
+        rows += [(names[unit], f"no {kind}: {why}") for kind, why in extra.get("artifact_notes", {}).items()]
     if not rows:
-        raise NothingFoundError(f"sweep {sweep.id} has no artifacts; ask for them: 'artifacts=[trace,code,graph]'")
+        raise NothingFoundError(f"sweep {sweep.id} has no artifacts; run it with 'artifacts=[trace,code,graph]'")
     print_table(("cell", "file"), rows)
 
 
 def print_sweeps(store: Store) -> None:
-    baselines: dict[str, dict[str, None]] = {}  # sweep -> the names that it has, each once
+    baselines: dict[str, dict[str, None]] = {}  # sweep id -> its baseline names, in order and without duplicates
     for baseline in store.baselines():
         baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
     rows = [
@@ -124,7 +124,7 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
 
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
-    """Print a line for each result that is not ok, or its reason followed by the traceback."""
+    """Print a table of the results that are not ok; with `traceback` each reason followed by its traceback."""
     rows = options.rows_of(store, sweep)
     failed = [(row, name) for row, name in zip(rows, row_names(rows), strict=True) if row["status"] != Status.OK]
     console = terminal()

@@ -1,4 +1,4 @@
-"""The parser of subcommands, and what several of them share: arguments and output."""
+"""Subcommand parser, and the arguments and output functions that several subcommands share."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from effbench.terminal import PLAIN_WIDTH, Console, terminal
 STDOUT = "/dev/stdout"
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130
-#: First lines of files by format, which show that effbench wrote them.
+#: First line of a file, by format; it marks the file as written by effbench.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
-WHICH_SWEEP = "which sweep: its id, a unique part of it from the left, its name, or last"
+WHICH_SWEEP = "sweep: an id, the unique start of an id, a name, or last"
 
 
 class Parser(argparse.ArgumentParser):
-    """Options may stand between words: argparse's own parser refuses the last of `O10 --db o.db bs=1`."""
+    """Accept options between positional arguments: argparse alone rejects the `bs=1` in `O10 --db o.db bs=1`."""
 
     _is_intermixed = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        # what has parts leaves it to them; the second is argparse's own call from within the first
+        # subparsers do it themselves; and argparse calls this method again from within the intermixed call
         if self._subparsers is not None or self._is_intermixed:
             return super().parse_known_args(args, namespace)
         self._is_intermixed = True
@@ -44,8 +44,8 @@ class Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.removeprefix("effbench ").split()[0]  # of `effbench advise buckets`
-        raise UsageError(f"{name}: {message}; effbench {name} --help")
+        name = self.prog.removeprefix("effbench ").split()[0]  # "advise" for `effbench advise buckets`
+        raise UsageError(f"{name}: {message}; see effbench {name} --help")
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    text = "replace what is there already, even if this command did not write it"
+    text = "overwrite existing output, even if this command did not write it"
     parser.add_argument("--force", action="store_true", help=text)
 
 
@@ -80,7 +80,7 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
         text = printable(text) if sys.stdout.isatty() else text  # files and pipes get the data as it is
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
-    # rows have columns or keys to recognise a file by; other text gets a first line
+    # column names or keys identify a file with rows; other text needs a first line that does
     if option == "out" and not outputs.is_special(Path(out)):
         text = MARKS.get(args.format, "") + text
     content = text.encode()

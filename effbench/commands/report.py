@@ -1,4 +1,4 @@
-"""`effbench report`: the site of a database."""
+"""`effbench report`: write the HTML report of a database."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from effbench.outputs import require_folder
 from effbench.printable import one_line
 from effbench.store.store import Store
 
-HELP = "Write the site of a database: plain files that open from disk or from any web server."
+HELP = "Write an HTML report of the database: static files that open from disk or from any web server."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser, default="the newest of each GPU or CPU")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the site (default: dashboards); of Markdown the file (default: stdout)"
+        "--out", metavar="DIR", help="folder of the report (default: dashboards); a file for Markdown (default: stdout)"
     )
     options.add_force(parser)
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
     parser.add_argument(
         "--static-images",
         choices=["png", "svg"],
-        help="also every figure as a file below DIR/images, which needs kaleido and a Chromium",
+        help="also write every figure to DIR/images; needs kaleido and Chromium",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    # pandas and plotly load slowly: `effbench --help` needs neither
+    # pandas and plotly load slowly, and `effbench --help` needs neither
     from effbench.commands.claims import every_entry
     from effbench.report import data, markdown
     from effbench.report.figures.images import write_images
@@ -41,25 +41,25 @@ def run(args: argparse.Namespace) -> int:
 
     as_markdown = args.format == "markdown"
     if as_markdown and args.static_images:
-        raise UsageError("--static-images belongs to the site: omit --format markdown")
+        raise UsageError("--static-images needs the HTML report; omit --format markdown")
     out = Path(args.out or "dashboards")
     if not as_markdown:
         require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
-        found = data.read(store, args.db, args.sweep, whole=not as_markdown)
+        content = data.read(store, args.db, args.sweep, whole=not as_markdown)
         if as_markdown:
-            options.write(markdown.report(found.device_sweeps), args)
+            options.write(markdown.report(content.device_sweeps), args)
             return 0
-        found.claims = every_entry(store)
+        content.claims = every_entry(store)
     try:
-        images = write_images(found.device_sweeps, out, args.static_images) if args.static_images else []
-        written = write_site(found, out, images)
+        images = write_images(content.device_sweeps, out, args.static_images) if args.static_images else []
+        written = write_site(content, out, images)
     except OSError as error:
-        raise StoreError(f"cannot write the site to {out}: {error.strerror or error}") from error
+        raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began
     print(f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s): open it in a browser")
-    if omitted := one_line(found.omitted()):
+    if omitted := one_line(content.omitted()):
         print(omitted)
     if images:
-        print(f"{len(images)} images below {out / 'images'}")
+        print(f"{len(images)} images in {out / 'images'}")
     return 0

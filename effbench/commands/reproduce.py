@@ -1,4 +1,4 @@
-"""`effbench reproduce`: run an experiment (or all), print its tables, judge its claims."""
+"""`effbench reproduce`: run one or all experiments, print their tables and judge their claims."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from effbench.terminal import Console, escape, terminal
 if TYPE_CHECKING:
     from effbench.experiments.run import Run
 
-HELP = "Run an experiment, or all of them, and judge the claims it decides. What was measured already is not run again."
+HELP = "Run one or all experiments and judge the claims that they test. Stored results are reused."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,18 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         nargs="*",
         metavar="NAME",
-        help="experiments (or ids of claims, a Python file of your own, which is run, or all), and overrides for all "
-        "their sweeps, such as protocol=quick; none: list the experiments",
+        help="experiments, ids of claims, your own Python file (it is executed) or all; and overrides for all "
+        "sweeps, such as protocol=quick (default: list the experiments)",
     )
     options.add_db(parser)
     measuring = parser.add_mutually_exclusive_group()
-    measuring.add_argument("--fresh", action="store_true", help="measure again what was measured already")
+    measuring.add_argument("--fresh", action="store_true", help="measure everything again, also stored results")
     measuring.add_argument(
         "--stored",
         action="store_true",
-        help="measure nothing: judge what the database holds, of every machine (after a claim was edited)",
+        help="measure nothing; judge the stored results of every machine, for example after editing a claim",
     )
-    parser.add_argument("--quiet", action="store_true", help="without progress and tables: verdicts only")
+    parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress and tables")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     console = terminal()
     if not names:
         if overrides or args.fresh or args.stored:
-            raise UsageError("reproduce: which experiment? effbench reproduce lists them; `all` runs all")
+            raise UsageError("reproduce: no experiment given; name one (effbench reproduce lists them) or all")
         list_experiments(console, load_all())
         return 0
     chosen = find(names)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}")
             try:
                 done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()
-            except UsageError as error:  # the others can still be run
+            except UsageError as error:  # the other experiments can still run
                 if len(chosen) == 1:
                     raise
                 console.print_line(f"[red]not run[/]: {escape(str(error))}")
@@ -92,26 +92,26 @@ def run(args: argparse.Namespace) -> int:
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
     if args.stored and not counts:
-        raise NothingFoundError(f"{db} holds no experiment that was measured completely; omit --stored to measure it")
+        raise NothingFoundError(f"no complete results of these experiments in {db}; omit --stored to measure them")
     return 0
 
 
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
     columns = [Column("experiment"), Column("question"), Column("claims"), Column("GPU s", numeric=True)]
     rows = [
-        (one.name, one.question, ", ".join(claim.id for claim in one.claims), f"{one.gpu_seconds:.0f}")
-        for one in experiments
+        (item.name, item.question, ", ".join(claim.id for claim in item.claims), f"{item.gpu_seconds:.0f}")
+        for item in experiments
     ]
     console.print_table(Table.of(columns, rows))
-    minutes = sum(one.gpu_seconds for one in experiments) / 60
-    console.print_line(escape(f"effbench reproduce NAME; all of them take about {minutes:.0f} minutes of one GPU"))
+    minutes = sum(item.gpu_seconds for item in experiments) / 60
+    console.print_line(escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU"))
 
 
 def show(console: Console, done: Run) -> None:
-    """Print tables, verdicts, and the sweeps that the rows are from."""
+    """Print the tables, the verdicts, and the sweeps that the rows come from."""
     for table in () if done.quiet else done.experiment.tables:
         rows = done.input(table.sweep)
-        if rows.empty:  # its sweeps mean nothing here
+        if rows.empty:  # its sweeps do not apply to this machine
             continue
         try:
             drawn = pivot_table(table, rows).rich(width=console.width)
@@ -123,12 +123,12 @@ def show(console: Console, done: Run) -> None:
     for judgement in done.judgements:
         show_verdict(console, judgement)
     if sweeps := sorted({row["sweep_id"] for row in done.rows_of("rows")}):
-        kept = f"; {done.reused} rows were measured before (--fresh measures them again)" if done.reused else ""
-        console.print_line(escape(f"rows: sweep {', '.join(sweeps)}{kept}"), "dim")
+        kept = f"; {done.reused} rows reused (--fresh measures them again)" if done.reused else ""
+        console.print_line(escape(f"sweeps: {', '.join(sweeps)}{kept}"), "dim")
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
-    """Print the claim, its verdict, the figure with its interval, the reason, and the parts."""
+    """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on each part."""
     claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
     figure = f" · {value_text(judgement.value, claim.unit)}" if judgement.value is not None else ""
     console.print_line(

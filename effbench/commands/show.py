@@ -1,4 +1,4 @@
-"""`effbench show`: the speedup table of a sweep in the terminal; also what is printed at the end of a sweep."""
+"""`effbench show`: print a sweep's speedup table; `end_of_sweep` prints the summary of a sweep that has just run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
-HELP = "The speedup table of a sweep: rows model × bs, columns modes."
-#: Cells that are named where one line is about several.
+HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
+#: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
 
 
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
     metrics = f"(default: speedup, or latency_ms if nothing has a speedup); one of: {', '.join(METRICS)}"
-    parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"what the table shows {metrics}")
-    parser.add_argument("--why", action="store_true", help="what bounds each cell, with the figures that show it")
+    parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}")
+    parser.add_argument("--why", action="store_true", help="show each cell's bottleneck and the figures behind it")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         sweep = store.find_sweep(args.sweep)
         rows = label_rows(rows_of(store, sweep))
     if not rows:
-        raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists what it planned")
+        raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells")
     table = bottleneck_table(rows) if args.why else speedup_table(rows, args.metric, sweep.baseline_mode)
     if args.format != "table":
         options.write(table.render(args.format), args)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
-    """Print title, table, legend, the mean of each mode, and reasons."""
+    """Print title, table, legend, the mean speedup of each mode, and the reasons of failures."""
     places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
     state = "" if sweep.state == "completed" else sweep.state
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
@@ -89,7 +89,7 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     elif metric.better is not Better.NEITHER:
         about += f"; {metric.better} is better"
     if all(entry.value is None for entry in table.entries):
-        about += " · nothing in this sweep has this figure"
+        about += " · no cell of this sweep has this metric"
     console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
     for text in [*(means(rows) if table.metric == "speedup" else []), *reasons(rows)]:
         console.print_line(escape(text))
@@ -107,7 +107,7 @@ def fitting(console: Console, table: SpeedupTable) -> RichTable:
 
 
 def means(rows: Sequence[LabelledRow]) -> list[str]:
-    """Return the geometric means of the modes, a line for each phase and environment with more than one point."""
+    """Return a line with each mode's geometric mean per phase and environment that has more than one speedup."""
     groups: dict[str, list[ModeSummary]] = {}
     for mode in by_mode(rows):
         groups.setdefault(mode.group, []).append(mode)
@@ -120,7 +120,7 @@ def means(rows: Sequence[LabelledRow]) -> list[str]:
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:
-    """Return each reason of results that are not ok, with its cells; then the cells with unsteady trials."""
+    """Return a line for each reason of failed cells, then a line with the cells that have unsteady trials."""
     groups: dict[tuple[str, str], list[str]] = {}
     unsteady = []
     for row in rows:
@@ -130,7 +130,7 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
     lines = [f"{status} {listed(cells)}: {reason}" for (status, reason), cells in groups.items()]
-    return [*lines, *([f"not steady after warm-up, trials: {listed(unsteady)}"] if unsteady else [])]
+    return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady)}"] if unsteady else [])]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -139,12 +139,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def end_of_sweep(outcome: Any) -> int:
-    """Print the table, what failed, where the database is and what to do next. Returns the exit code."""
+    """Print the table, the failures, the database and the next step; return the exit code."""
     console = terminal()
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
-        db = store.name  # without a password: this goes into logs
+        db = store.name  # without a password, because output ends up in logs
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)
@@ -154,7 +154,7 @@ def end_of_sweep(outcome: Any) -> int:
     console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
     if outcome.state == "interrupted":
         again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
-        console.print_line(f"interrupted; go on with: {escape(again)}")
+        console.print_line(f"interrupted; resume with: {escape(again)}")
         return options.INTERRUPTED
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
     console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")

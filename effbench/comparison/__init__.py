@@ -1,1 +1,1 @@
-"""Two sides joined cell by cell, the verdicts on them, the gate with its confirmation, and the history of cells."""
+"""Compare sweeps cell by cell, confirm slowdowns by running them again, and find changes in the history of cells."""

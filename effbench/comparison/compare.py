@@ -1,4 +1,4 @@
-"""Compares two sweeps of a database, or two parts of one, cell by cell and metric by metric."""
+"""Compare two sweeps of a database, or two parts of one, cell by cell and metric by metric."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from effbench.store.sweeps import SweepInfo
 
 @dataclass(frozen=True)
 class ModeChange:
-    """A mode over the `cells`, of all `of` cells, that both sides have: geometric mean of after ÷ before (None without
-    a cell) with its 95 % bounds (None if a cell has no interval)."""
+    """The change of a mode: geometric mean of after ÷ before over the `cells`, of all `of`, with figures on both sides
+    (None without such a cell), with its 95 % bounds (None if a cell has no interval)."""
 
     phase: str
     mode: str
@@ -38,8 +38,8 @@ class ModeChange:
 
 @dataclass
 class Compared:
-    """A comparison. `differences`: in software, flags and protocol, as text; `changes`: what matters most first.
-    `unchecked`: hardware and interpreters of the later sweep that a check did not look at."""
+    """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most important first.
+    `unchecked`: hardware and interpreters of the later sweep that a check did not compare."""
 
     before: Side
     after: Side
@@ -54,13 +54,13 @@ class Compared:
 
     @property
     def counts(self) -> dict[Verdict, int]:
-        """Rows by verdict, what matters most first; only those that occur."""
-        found = Counter(change.verdict for change in self.changes)
-        return {verdict: found[verdict] for verdict in Verdict if found[verdict]}
+        """Verdict -> number of rows, the most important first; without verdicts that do not occur."""
+        numbers = Counter(change.verdict for change in self.changes)
+        return {verdict: numbers[verdict] for verdict in Verdict if numbers[verdict]}
 
     @property
     def failing(self) -> list[Change]:
-        """The rows that make a check fail, what matters most first."""
+        """The rows that make a check fail, the most important first."""
         return [change for change in self.changes if change.gates]
 
 
@@ -74,9 +74,9 @@ def compare_sweeps(
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
-    Raises NothingFoundError if nothing can be compared and UsageError if it is ambiguous what with what."""
+    Raises NothingFoundError if nothing can be compared, UsageError if the sides are ambiguous."""
     if before.id == after.id:
-        raise UsageError(f"both sides are sweep {before.id}: run another one, then compare that")
+        raise UsageError(f"both sides are sweep {before.id}; name two different sweeps")
     old, new = sides.on_one_machine(*sides.chosen_on([sides.load(store, info) for info in (before, after)], on), across)
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)
@@ -93,59 +93,59 @@ def compare_parts(
     on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
 ) -> Compared:
-    """Compare the cells of one sweep under one value of `by` (of BY_ENVIRONMENT, or a parameter such as `dtype` or
-    `numerics.tf32`) with those under the other; `values`: which two. Raises as `compare_sweeps`."""
-    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # a name alone is never all that differs
+    """Compare the cells of one sweep that have one value of `by` with those that have another. `by`: one of
+    BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises like `compare_sweeps`."""
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # modes and models differ in more than their names
     (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
     parts = sides.split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
-    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both in the same rounds
+    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both ran in the same rounds
     if by == "mode":
-        # cells of one side alone are of its mode, and get no line of their own
+        # modes whose cells are only on one side get no line
         lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
     compared.notes += [unfinished(whole)] if whole.state != "completed" else []
     if others := [name for name in parts if name not in (old_name, new_name)]:
-        compared.notes.append(f"not compared here: {by}={', '.join(others)}")
+        compared.notes.append(f"not compared: {by}={', '.join(others)}")
     if by not in BY_ENVIRONMENT:
-        # if the work itself differs, metrics of one side do not apply (eager compiles nothing)
+        # the work itself differs, so metrics that one side lacks do not apply (eager compiles nothing)
         one_sided = {change.metric: None for change in compared.changes if change.reason in (NOT_BEFORE, NOT_NOW)}
         compared.changes = [change for change in compared.changes if change.reason not in (NOT_BEFORE, NOT_NOW)]
         if one_sided:
-            compared.notes.append(f"measured on one side only, and not compared: {', '.join(one_sided)}")
+            compared.notes.append(f"not compared, because only one side has them: {', '.join(one_sided)}")
         known = sides.parameter_names(whole.cells, by)
         if lacking := [name for key, name in sides.names_of(whole.cells).items() if key not in known]:
-            compared.notes.append(f"omitted, as they have no {by}: {', '.join(lacking)}")
+            compared.notes.append(f"omitted, because they have no {by}: {', '.join(lacking)}")
     return compared
 
 
 def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
-    """Return a sweep by id or name, or the sweep of a baseline with this name."""
-    named = [one for one in store.baselines() if one.name == reference]
+    """Return the sweep of the baseline with this name, else the sweep with this id or name."""
+    named = [baseline for baseline in store.baselines() if baseline.name == reference]
     return store.find_sweep(one_baseline(named, on).sweep_id if named else reference)
 
 
 def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()) -> BaselineInfo:
-    """Return the one of these baselines of one name that is set on the `hardware` (empty: any) that `on` means. Raises
-    NothingFoundError if there is none, UsageError if there are several."""
+    """Return which of these baselines with one name is set on the `hardware` (empty: any) that `on` selects. Raises
+    NothingFoundError if none is, UsageError if several are."""
     name = known[0].name
-    # among all known hardware: an L4 without a baseline is no L40S; `on` may also name an interpreter
-    asked = sides.matching(on, [*hardware, *(one.hardware for one in known)]) if on is not None else []
-    fitting = [one for one in known if one.hardware in (hardware or [one.hardware])]
-    fitting = [one for one in fitting if one.hardware in (asked or [one.hardware])]
-    there = ", ".join(one.hardware for one in fitting or known)
+    # match all known hardware, so that L4 never selects an L40S; `on` may also name an interpreter
+    asked = sides.matching(on, [*hardware, *(baseline.hardware for baseline in known)]) if on is not None else []
+    fitting = [baseline for baseline in known if baseline.hardware in (hardware or [baseline.hardware])]
+    fitting = [baseline for baseline in fitting if baseline.hardware in (asked or [baseline.hardware])]
+    places = ", ".join(baseline.hardware for baseline in fitting or known)
     another = f"effbench baseline set {name} SWEEP sets another"
     if not fitting:
         raise NothingFoundError(
-            f"baseline {name!r} is set on {there}, not on {', '.join(asked or hardware)}; {another}"
+            f"baseline {name!r} is set on {places}, not on {', '.join(asked or hardware)}; {another}"
         )
     if len(fitting) > 1:
-        raise UsageError(f"baseline {name!r} is set on {there}: choose one with --on")
+        raise UsageError(f"baseline {name!r} is set on {places}; choose one with --on")
     if fitting[0].started_at is None:
-        gone = f"{fitting[0].sweep_id}, which is gone from this database"
-        raise NothingFoundError(f"baseline {name!r} is sweep {gone}; {another}")
+        deleted = f"{fitting[0].sweep_id}, which is not in this database any more"
+        raise NothingFoundError(f"baseline {name!r} is sweep {deleted}; {another}")
     return fitting[0]
 
 
@@ -153,28 +153,28 @@ def finish(
     old: Side, new: Side, limits: Limits, across: Collection[str] = (), thresholds: Thresholds | None = None,
     interleaved: bool = False, only: Callable[[Pair], bool] | None = None, by: str | None = None,
 ) -> Compared:  # fmt: skip
-    """Return every verdict on two sides; `by`: the parameter in which they differ. Raises as `compare_sweeps`."""
+    """Return the comparison of two sides; `by`: the parameter in which they differ. Raises like `compare_sweeps`."""
     old, new = sides.on_one_machine(old, new, across)
     pairs = sides.pairs_of(old, new, across, by)
     wanted = {pair.key for pair in pairs if only is None or only(pair)}
     if not wanted:
-        raise NothingFoundError(f"no cell of {old.title} or {new.title} is among those asked for")
-    # all are tested: the correction for many tests must not depend on which cells are reported
+        raise NothingFoundError(f"no cell of {old.title} or {new.title} is selected; effbench ls --cells lists them")
+    # test all cells: the correction for many tests must not depend on which cells are reported
     changes = [change for change in judge(pairs, limits, thresholds, interleaved) if change.key in wanted]
     hardware = pairs[0].about["hardware"]
     modes = mode_changes(changes, limits)
     compared = Compared(old, new, hardware, sides.differences(old, new, across), changes, modes, limits, interleaved)
     compared.notes += [f"exception for {rule} ended on {rule.until}: {rule.reason}" for rule in limits.expired]
     unused = [rule for rule in limits.exceptions if not rule.used]
-    compared.notes += [f"exception for {rule} fits no cell here: {rule.reason}" for rule in unused]
+    compared.notes += [f"exception for {rule} matches no cell here: {rule.reason}" for rule in unused]
     return compared
 
 
 def noise_thresholds(
     store: Store, before: SweepInfo, after: SweepInfo, both: tuple[Side, Side], metrics: Collection[str]
 ) -> Thresholds:
-    """Return (cell key, metric) -> its noise threshold, if it is known: from earlier sweeps named as `before`, in the
-    environments of both sides; if both ran on one host, from those of that host if there are enough."""
+    """Return (cell key, metric) -> noise threshold, where known, from earlier sweeps with the name of `before` in the
+    environments of both sides. If both sides ran on one host, use only sweeps of this host if they are enough."""
     environments = dict.fromkeys(key for side in both for key in side.environments)
     ratios = [name for name in metrics if METRICS[name].compare == "ratio"]
     old, new = (side.host.get("hostname") for side in both)
@@ -187,7 +187,7 @@ def noise_thresholds(
 
 
 def unfinished(side: Side) -> str:
-    return f"{side.title} is {side.state}, not completed: only what it has measured is compared"
+    return f"{side.title} is {side.state}, not completed: only its measured cells are compared"
 
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
@@ -205,23 +205,23 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
 
 
 def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
-    """Return a line for each phase and mode and each of latency and period that is compared; one without a ratio if no
-    cell has any on both sides."""
+    """Return a change for each phase and mode in latency and period, if these are compared; one change without a ratio
+    if no cell has figures on both sides."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
     groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes if timed else ():
         groups.setdefault((change.about["phase"], change.about["mode"]), []).append(change)
     order = mode_order((mode, mode) for _, mode in groups)
     found = []
-    for (phase, mode), own in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
-        cells = len({change.key for change in own})
+    for (phase, mode), rows in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
+        cells = len({row.key for row in rows})
         lines = []
         for metric in timed:
-            rated = [one for one in own if one.metric == metric and one.ratio and math.isfinite(one.ratio)]
+            rated = [row for row in rows if row.metric == metric and row.ratio and math.isfinite(row.ratio)]
             if rated:
-                means = [LogEstimate(math.log(one.ratio), one.error, one.df) for one in rated]
+                means = [LogEstimate(math.log(row.ratio), row.error, row.df) for row in rated]
                 mean = mean_of_estimates(means).interval()
                 lines.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
-        # all of it broke, say
+        # without `lines` all cells broke, for example
         found += lines or [ModeChange(phase, mode, timed[0], None, None, None, 0, cells)]
     return found

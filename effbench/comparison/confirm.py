@@ -1,4 +1,4 @@
-"""Confirmation: run what looks slower again before it is called so, old and new interleaved if both can be run here."""
+"""Run slower cells again to confirm that they are slower, with old and new interleaved if both can run here."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
-#: What a sweep records of an interpreter (`Interpreter.facts`) that a re-run needs.
+#: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
 
 
 @dataclass
 class Confirmation:
-    """A re-run: its sweep (None: nothing was run), the keys of the cells that failed in it, and whether it was
-    interrupted, so that nothing was judged again."""
+    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it, and whether it was interrupted;
+    then all verdicts stay."""
 
     sweep_id: str | None = None
     failed: set[str] = field(default_factory=set)
@@ -44,12 +44,12 @@ def confirm(
     compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
     rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run the cells that are slower again, and judge those rows by the re-run, in place; a note says how.
+    """Run the slower cells again, and update their rows in `compared` by the re-run; add a note about how it ran.
 
-    If the baseline's interpreter and revision can be run here, old and new run interleaved in the same rounds, and the
-    interval over pairs must exceed the limit. If not, only the new side runs again and is compared with the baseline.
-    What is not confirmed becomes `ambiguous`, a cell that fails now `broken`; without a figure, or if nothing can be
-    run here, the verdict stays. What an imported sweep recorded is run only with `trust_imported`. Raises UsageError if
+    If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
+    interval over pairs must exceed the limit. Otherwise only the new side runs, and is compared with the baseline. Rows
+    that are not confirmed become `ambiguous`, rows of cells that now fail become `broken`. Without a figure, or if
+    nothing can run here, the verdict stays. `trust_imported`: run what an imported sweep recorded. Raises UsageError if
     old and new are not the same cells.
     """
     flagged = [change for change in compared.failing if change.verdict is Verdict.SLOWER]
@@ -57,7 +57,7 @@ def confirm(
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
-        raise UsageError("--confirm runs the same cells again: omit --across dtype and numerics")
+        raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -77,7 +77,7 @@ def confirm(
     try:
         outcome, here, there, no_turns = run_again(compared, before, after, cells, run, trust_imported)
         done.sweep_id, done.interrupted = outcome.sweep_id, outcome.state != "completed"
-    except KeyboardInterrupt:  # before it could begin: what the sweep showed is reported all the same
+    except KeyboardInterrupt:  # before the re-run began: the first verdicts are still reported
         done.interrupted = True
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
@@ -98,8 +98,8 @@ def run_again(
     compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
     run: Callable[..., Outcome], trust_imported: bool,
 ) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
-    """Run the cells on the new side and, if possible, alternating with the baseline's. Return the outcome, both sides,
-    and why the latter is None."""
+    """Run the cells on the new side and, if possible, alternating on the baseline's side. Return the outcome, the new
+    side, the baseline's side, and why this is None."""
     for sweep in (before, after):
         if sweep.imported_at is not None and trust_imported:
             resume.announce(sweep, cells)
@@ -118,33 +118,33 @@ def run_again(
 
 
 def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
-    """Return what the sweep records of this side's interpreter, None unless it is complete."""
+    """Return the facts that the sweep records of this side's interpreter; None if they are incomplete."""
     known = sweep.host.get("environments") or {}
-    facts = next((known[one] for one in side.environments if one in known), None)
+    facts = next((known[key] for key in side.environments if key in known), None)
     return facts if isinstance(facts, dict) and facts.keys() >= FACTS else None
 
 
 def judge_again(
     compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None
 ) -> None:
-    """Change the flagged rows to what the re-run shows, and add notes. `new_id`, `old_id`: its environments on the new
-    side and on the baseline's; `why` the latter did not run."""
+    """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's environments on the new
+    and on the baseline's side; `why`: the reason if the baseline's side did not run."""
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
-        old, why = None, f"the baseline's interpreter is not what it was ({changed})"
+        old, why = None, f"the baseline's interpreter has changed ({changed})"
     limits = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
 
     def rows(before: Side, **options: Any) -> dict[tuple[str, str], Change]:
         judged = finish(before, new, compared.limits, ("hardware",), **options)
         return {(change.key, change.metric): change for change in judged.changes}
 
-    # in one session, interleaved, the noise between sessions does not count; against what the baseline recorded it does
+    # the noise between sessions only matters against the baseline's recorded figures, not in one interleaved session
     interleaved = rows(old, interleaved=True) if old else {}
     recorded = rows(compared.before, thresholds=limits)
     for change in flagged:
         now, then = new.result(change.key), old.result(change.key) if old else None
         old_fails = is_worse(compared.before.result(change.key), then)
-        # with both sides the machine, or what both depend on, may fail: the slowdown is neither shown nor excluded
+        # if both sides fail, the cause may be the machine or a shared dependency: this neither confirms nor refutes
         if is_worse(compared.after.result(change.key), now):
             both = old_fails and f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})"
             change.reason = joined(change.reason, both or f"run again: {now}")
@@ -158,23 +158,23 @@ def judge_again(
     how = "old and new alternating" if old else "the new side alone"
     compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
-        compared.notes.append(f"not alternating: {why}; a drift of the machine between the sessions is not excluded")
+        compared.notes.append(f"not alternating: {why}; the machine may have drifted between the sessions")
 
 
 def shared_rounds(metric: str, *sides: CellResult | None) -> int:
-    """Return in how many rounds every side has a figure."""
+    """Return the number of rounds in which every side has a figure."""
     figures = [side.figures.get(metric, {}) if side else {} for side in sides]
     return sum(all(of.get(number) is not None for of in figures) for number in figures[0])
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
-    """Return whether it was measured both times, and its status fell a class."""
+    """Return whether the cell was measured both times, and now has a worse class of status."""
     return None not in (before, now) and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
 def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None) -> None:
-    """Confirm the flagged row or not, by the rows of the re-run; its figures stay those of the checked sweep. The
-    verdict stays if the re-run gives no figure. `pairs`: how many, None if only the new side was run."""
+    """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
+    verdict stays if the re-run gives no figure. `pairs`: number of pairs, None if only the new side ran."""
     row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
         change.reason = joined(change.reason, f"{UNSETTLED}: no figure when run again", row and row.reason)
@@ -188,7 +188,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
             how = f"{how}, {pairs} pairs"
         text = f"{text} ({how})"
         if not is_shown and row.verdict is Verdict.SLOWER:
-            text += f", not all of it beyond {percent(change.limit or 0.0)}"
+            text += f", not entirely beyond {percent(change.limit or 0.0)}"
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
     if not is_shown:
         change.verdict = Verdict.AMBIGUOUS

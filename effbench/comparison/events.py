@@ -1,4 +1,4 @@
-"""What the history of cells consists of: series, events and `History`, which holds them all."""
+"""Types of the history of cells: series, events, and `History`, which holds them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from effbench.store.sides import Series
 
 
 class SeriesId(NamedTuple):
-    """One metric of one cell at one place: the hardware, with the interpreter or folder if a sweep compared several."""
+    """One metric of one cell at one place: hardware, plus the interpreter or folder if a sweep compared several."""
 
     cell_key: str
     place: str
@@ -38,15 +38,15 @@ class Event:
     """Something that happened to a series between two neighbouring sweeps (ids).
 
     Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not confirmed),
-    `broken` or `fixed` (the status). The others are `flapping` (it alternates between `old` and `new`, lastly in
-    `after_sweep`), `drifting` (it slides by `ratio` without a step), `new` (the cell is first in `after_sweep`) and
-    `dead` (it was last in `before_sweep`).
+    `broken` or `fixed` (the status). Other kinds are `flapping` (alternates between `old` and `new`, most recently in
+    `after_sweep`), `drifting` (changes by `ratio` without a step), `new` (the cell first appears in `after_sweep`) and
+    `dead` (the cell last appears in `before_sweep`).
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
     `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between these with 95 % confidence.
-    `undone_sweep`: from there on the old level was back. `undoes`: id of the change that this one takes back.
-    `coincides`: what else changed between the two sweeps. `reason`: that of the status. `acknowledged`: why the change
-    is accepted; `acknowledgement`: the key of that row.
+    `undone_sweep`: the first sweep with the old level again. `undoes`: id of the change that this one reverts.
+    `coincides`: what else changed between the two sweeps. `reason`: the reason of the status. `acknowledged`: why the
+    change is accepted; `acknowledgement`: the key of that row.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Event:
 
     @property
     def state(self) -> str:
-        """Return unconfirmed, undone, acknowledged, open (worse, and nobody accepted it) or holds; else nothing."""
+        """Return unconfirmed, undone, acknowledged, open (worse and not acknowledged) or holds; empty for no change."""
         if self.worse is None:
             return ""
         if self.kind == "recent":
@@ -89,7 +89,7 @@ class Event:
 
     @property
     def word(self) -> str:
-        """Return what a change did (slower, faster, more, less, broken, fixed), else the kind."""
+        """Return the direction of a change (slower, faster, more, less, broken, fixed); else the kind of the event."""
         if self.worse is None or self.series.metric == STATUS:
             return self.kind
         metric = METRICS[self.series.metric]
@@ -102,10 +102,10 @@ class Event:
 class History:
     """All cells of a database over its sweeps.
 
-    `series`: the results without re-runs; `whole`: with them. `sweeps`: rows by id, oldest first; `position`: their
-    places. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, the
-    worst open ones first, then the others. `states`: steady, changed, flapping, drifting or short (too short to judge).
-    `left_out`: how many acknowledged changes were removed from `events`.
+    `series`: the results without re-runs; `whole`: with re-runs. `sweeps`: rows by id, oldest first; `position`: sweep
+    id -> index. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, the
+    worst open ones first, then other events. `states`: steady, changed, flapping, drifting or short (too short to
+    judge). `left_out`: number of acknowledged changes that were removed from `events`.
     """
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:
@@ -121,7 +121,7 @@ class History:
         self.baselines: Sequence[Any] = ()
 
     def _tracks(self) -> list[Track]:
-        """Of several similar environments in a sweep (two hosts) the `ok` result with most trials counts."""
+        """Return all tracks. If a sweep has several results at a place (two hosts), the best one counts."""
         best: dict[tuple[str, str, str], Any] = {}
         row_type = namedtuple("Row", self.series.columns)
 
@@ -135,7 +135,7 @@ class History:
         rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for cell_key, place, sweep_id in sorted(best, key=lambda key: (key[:2], self.position[key[2]])):
             rows[cell_key, place].append(best[cell_key, place, sweep_id])
-        return [Track(*key, own) for key, own in rows.items()]
+        return [Track(*key, results) for key, results in rows.items()]
 
     @property
     def changes(self) -> list[Event]:
@@ -146,35 +146,35 @@ class History:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Cell key -> a name that tells the cell from all others."""
+        """Cell key -> unique name."""
         return dict(zip(self.series.cells, row_names(list(self.series.cells.values())), strict=True))
 
     @cached_property
     def sweeps_of_environment(self) -> dict[str, list[str]]:
-        """Environment id -> ids of the sweeps, also re-runs, with a result in it, oldest first."""
+        """Environment id -> ids of the sweeps (and re-runs) with a result in it, oldest first."""
         order = {sweep["id"]: place for place, sweep in enumerate(self.whole.sweeps)}
-        found: dict[str, list[str]] = defaultdict(list)
-        for sweep_id, environment_id in sorted({one[:2] for one in self.whole.measured}, key=lambda one: order[one[0]]):
-            found[environment_id].append(sweep_id)
-        return found
+        ids: dict[str, list[str]] = defaultdict(list)
+        for sweep_id, environment_id in sorted({row[:2] for row in self.whole.measured}, key=lambda row: order[row[0]]):
+            ids[environment_id].append(sweep_id)
+        return ids
 
     @cached_property
     def _digits(self) -> int:
-        """How many digits of the ids tell all changes apart: 6 or more."""
+        """Number of leading digits, at least 6, that make the ids of all changes unique."""
         ids = {event.id for event in self.changes}
-        return next(n for n in range(6, 17) if len({one[:n] for one in ids}) == len(ids))
+        return next(n for n in range(6, 17) if len({event_id[:n] for event_id in ids}) == len(ids))
 
     def short_id(self, event_id: str) -> str:
         return event_id[: self._digits]
 
     def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
-        """Return whether an exception is about the metric and the cell of an event."""
+        """Return whether an exception matches the metric and the cell of an event."""
         cell = {**self.series.cells[event.series.cell_key], "hardware": self.hardware[event.series.place]}
         return rule.is_of(event.series.metric) and rule.fits(cell)
 
 
 def place_of(environment: Mapping[str, Any]) -> str:
-    """Return the hardware; with the interpreter or folder, if the environment is one of several in a sweep."""
+    """Return the hardware, plus the interpreter or folder if the environment is one of several in a sweep."""
     flags = environment["flags"] or {}
     compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
     hardware = hardware_of(environment)

@@ -1,7 +1,7 @@
-"""The history of cells: what changed over all sweeps, when, with what, and whether it is still so.
+"""Find what changed in the history of cells, when, what else changed then, and whether the change is still present.
 
-Pure: rows of results in, `History` out. Software, protocol and host do not split a series: if they changed with the
-figure, this is listed with the change.
+This turns rows of results into a `History`, without I/O. Software, protocol and host do not split a series: if they
+changed with the figure, they are listed with the change.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from effbench.stats.segmentation import SHORTEST
 from effbench.stats.significance import FLOOR
 from effbench.store.sides import Series
 
-#: Energy moves with latency and scatters more: on request.
+#: Energy is judged only on request, because it follows latency and is noisier.
 DEFAULT_METRICS = (
     "latency_ms", "period_ms", "gpu_busy_ms", "peak_reserved_bytes", "compile_cold_s",
     "kernels", "graph_breaks", "recompiles", "cudagraph_skips",
 )  # fmt: skip
-#: A metric with one value a sweep changes by this factor and this many seconds, or not at all.
+#: A change of a metric with one value per sweep counts from this factor and this many seconds on.
 BOUND_RATIO, BOUND_S = 1.25, 1.0
-#: `new`: first seen in the newest so many sweeps; `dead`: not seen in them.
+#: `new`: first seen in the newest sweeps, this many; `dead`: not seen in these sweeps.
 NEWEST = 3
-#: Order of the events that are no changes.
+#: Order of the events that are not changes.
 OTHER_KINDS = ("new", "dead", "flapping", "drifting")
 
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
-    """Return the columns of `result` by which these metrics are judged."""
+    """Return the columns of `result` that are needed to judge these metrics."""
     return ["trials", *(name for metric in metrics for name in (metric, *INTERVALS.get(metric, ())))]
 
 
 def judgeable() -> list[str]:
-    """Return the metrics that have a history: those with a direction and a rule to compare them by."""
+    """Return the metrics that have a history: those with a direction and a rule of comparison."""
     return [name for name, metric in METRICS.items() if metric.compare != "none" and metric.better != Better.NEITHER]
 
 
@@ -55,48 +55,48 @@ def history(
     acknowledged: Iterable[Mapping[str, Any]] = (),
     exceptions: Iterable[ExceptionRule] = (),
 ) -> History:
-    """Judge every series.
+    """Return the history with every series judged.
 
-    `acknowledged`: rows of the table `acknowledgement`; each holds for a change of its series that may lie within one
-    sweep of the acknowledged one. `exceptions`: those with `ignore` acknowledge every change that they match. Values
-    that are NaN, infinite or not positive (if a ratio is needed) count as not measured.
+    `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one
+    sweep of its own. `exceptions`: those with `ignore` acknowledge every change that they match. Values that are NaN,
+    infinite or (where a ratio is needed) not positive count as not measured.
     """
-    found = History(series, metrics)
+    timeline = History(series, metrics)
     for name in metrics:
-        _judge_metric(found, METRICS[name])
-    for track in found.tracks:
-        _judge_statuses(found, track)
-    _judge_presence(found)
-    _acknowledge(found, acknowledged, [rule for rule in exceptions if rule.ignore])
-    _sort(found)
-    return found
+        _judge_metric(timeline, METRICS[name])
+    for track in timeline.tracks:
+        _judge_statuses(timeline, track)
+    _judge_presence(timeline)
+    _acknowledge(timeline, acknowledged, [rule for rule in exceptions if rule.ignore])
+    _sort(timeline)
+    return timeline
 
 
 # --- figures ---
 
 
-def _judge_metric(found: History, metric: Metric) -> None:
+def _judge_metric(timeline: History, metric: Metric) -> None:
     exact = metric.compare == "exact"
-    # plain texts: two million comparisons with an enum take seconds
+    # strings, because two million comparisons with an enum take seconds
     statuses = {Status.OK.value, Status.DEGRADED.value} if exact else {Status.OK.value}
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
-    for track in found.tracks:
+    for track in timeline.tracks:
         known = [(row, getattr(row, metric.name)) for row in track.rows if row.status in statuses]
         known = [(row, value) for row, value in known if is_number(value) and (exact or value > 0)]
         if known:
             measured[SeriesId(track.cell_key, track.place, metric.name)] = [row for row, _ in known]
             values.append([value for _, value in known])
     if exact:
-        judged = [find_exact(one) for one in values]
+        judged = [find_exact(series) for series in values]
     else:
-        values = [np.log(one).tolist() for one in values]
+        values = [np.log(series).tolist() for series in values]
         errors = [[_error(row, metric.name) for row in rows] for rows in measured.values()]
         judged = find_all(values, errors, BOUND_RATIO - 1 if metric.compare == "bound" else FLOOR)
     if metric.compare == "bound":
-        judged = [_large_only(one) for one in judged]
-    for (series, rows), own, one in zip(measured.items(), values, judged, strict=True):
-        _add_found(found, series, rows, own, one)
+        judged = [_large_only(result) for result in judged]
+    for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
+        _add_found(timeline, series, rows, levels, result)
 
 
 def _error(row: Any, name: str) -> float:
@@ -109,7 +109,7 @@ def _error(row: Any, name: str) -> float:
 
 
 def _large_only(judged: Found) -> Found:
-    """Return what was found, without changes below BOUND_S."""
+    """Return the judgement without changes below BOUND_S."""
 
     def is_large(change: Any) -> bool:
         return abs(math.exp(change.after) - math.exp(change.before)) > BOUND_S
@@ -119,7 +119,7 @@ def _large_only(judged: Found) -> Found:
     return replace(judged, changes=tuple(changes), recent=recent)
 
 
-def _add_found(found: History, series: SeriesId, rows: list[Any], values: Sequence[Any], judged: Found) -> None:
+def _add_found(timeline: History, series: SeriesId, rows: list[Any], values: Sequence[Any], judged: Found) -> None:
     """Add the events of a series and its state. `values` are logarithms unless the metric is exact."""
     metric = METRICS[series.metric]
     exact = metric.compare == "exact"
@@ -132,7 +132,7 @@ def _add_found(found: History, series: SeriesId, rows: list[Any], values: Sequen
         old, new = level(change.before), level(change.after)
         ratio = change.ratio or Interval(new / old if old else None)
         _add_change(
-            found, series, "recent" if change is judged.recent else "change", rows[change.at - 1], rows[change.at],
+            timeline, series, "recent" if change is judged.recent else "change", rows[change.at - 1], rows[change.at],
             old=old, new=new,
             ratio=ratio.value, low=ratio.low, high=ratio.high,
             worse=(new > old) == (metric.better == Better.LOWER),
@@ -142,50 +142,50 @@ def _add_found(found: History, series: SeriesId, rows: list[Any], values: Sequen
             undoes=None if change.undoes is None else event_id(series, rows[change.undoes].sweep_id),
         )  # fmt: skip
     if (apart := judged.alternation) is not None:
-        _add_flapping(found, series, rows, apart, level(apart.low), level(apart.high))
+        _add_flapping(timeline, series, rows, apart, level(apart.low), level(apart.high))
     if judged.drift is not None:
-        found.events.append(Event("drifting", series, ratio=judged.drift))
+        timeline.events.append(Event("drifting", series, ratio=judged.drift))
     states = {"flapping": judged.alternation, "changed": judged.changes, "drifting": judged.drift}
-    state = next((name for name, one in states.items() if one), "steady")
-    found.states[series] = "short" if len(rows) < (EXACT_SHORTEST if exact else SHORTEST) else state
+    state = next((name for name, result in states.items() if result), "steady")
+    timeline.states[series] = "short" if len(rows) < (EXACT_SHORTEST if exact else SHORTEST) else state
 
 
-def _add_change(found: History, series: SeriesId, kind: str, before: Any, after: Any, **facts: Any) -> None:
-    coincides = changes_between(_where(found, before), _where(found, after))
+def _add_change(timeline: History, series: SeriesId, kind: str, before: Any, after: Any, **facts: Any) -> None:
+    coincides = changes_between(_where(timeline, before), _where(timeline, after))
     facts = {"earliest_sweep": after.sweep_id, "latest_sweep": after.sweep_id, "coincides": tuple(coincides), **facts}
     change_id = event_id(series, after.sweep_id)
-    found.events.append(Event(kind, series, before.sweep_id, after.sweep_id, change_id, **facts))
+    timeline.events.append(Event(kind, series, before.sweep_id, after.sweep_id, change_id, **facts))
 
 
-def _add_flapping(found: History, series: SeriesId, rows: list[Any], apart: Alternation, old: Any, new: Any) -> None:
+def _add_flapping(timeline: History, series: SeriesId, rows: list[Any], apart: Alternation, old: Any, new: Any) -> None:
     low, high = (
-        [_where(found, row) for row, is_high in zip(rows, apart.is_high, strict=True) if is_high is side]
+        [_where(timeline, row) for row, is_high in zip(rows, apart.is_high, strict=True) if is_high is side]
         for side in (False, True)
     )
     after = rows[apart.switches[-1]].sweep_id
     facts = {"old": old, "new": new, "switches": len(apart.switches), "coincides": tuple(separating(low, high))}
-    found.events.append(Event("flapping", series, None, after, **facts))
+    timeline.events.append(Event("flapping", series, None, after, **facts))
 
 
-def _where(found: History, row: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return found.sweeps[row.sweep_id], found.series.environments[row.environment_id]
+def _where(timeline: History, row: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return timeline.sweeps[row.sweep_id], timeline.series.environments[row.environment_id]
 
 
 # --- statuses and presence ---
 
 
-def _judge_statuses(found: History, track: Track) -> None:
-    """Find from which sweep on a cell was not ok, or ok again. Disturbed (noisy) results are skipped.
+def _judge_statuses(timeline: History, track: Track) -> None:
+    """Add the sweeps from which on a cell fails, or is ok again. Noisy results are skipped.
 
-    A failure of one sweep that was over in the next does not count, unless failures come often enough to call the cell
-    flapping, or it is in the newest sweep.
+    A failure in a single sweep does not count, unless it is in the newest sweep, or failures are so frequent that the
+    cell is flapping.
     """
     series = SeriesId(track.cell_key, track.place, STATUS)
     rows = [row for row in track.rows if row.status != Status.NOISY]
     ok = [row.status == Status.OK for row in rows]
     if (alternation := find_exact(ok).alternation) is not None:
         failed = next(row.status for row in reversed(rows) if row.status != Status.OK)
-        _add_flapping(found, series, rows, alternation, Status.OK, failed)
+        _add_flapping(timeline, series, rows, alternation, Status.OK, failed)
         return
     passing = {start for is_ok, start, length in runs(ok)[:-1] if not is_ok and length == 1}
     rows = [row for place, row in enumerate(rows) if place not in passing]
@@ -194,7 +194,7 @@ def _judge_statuses(found: History, track: Track) -> None:
         before, after = rows[start - 1], rows[start]
         is_fixed = after.status == Status.OK
         _add_change(
-            found, series, "fixed" if is_fixed else "broken", before, after,
+            timeline, series, "fixed" if is_fixed else "broken", before, after,
             old=before.status, new=after.status, worse=not is_fixed,
             reason=before.reason if is_fixed else after.reason,
             undone_sweep=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
@@ -202,44 +202,44 @@ def _judge_statuses(found: History, track: Track) -> None:
         )  # fmt: skip
 
 
-def _judge_presence(found: History) -> None:
-    """Find new and dead cells, among the sweeps in which their hardware was measured (with their model)."""
+def _judge_presence(timeline: History) -> None:
+    """Add new and dead cells, judged by the sweeps that measured their place, or their model there."""
     measured: dict[tuple[str, ...], set[int]] = defaultdict(set)
-    for sweep_id, environment_id, model in found.series.measured:
-        place = found.places[environment_id]
-        measured[place,].add(found.position[sweep_id])
-        measured[place, model].add(found.position[sweep_id])
+    for sweep_id, environment_id, model in timeline.series.measured:
+        place = timeline.places[environment_id]
+        measured[place,].add(timeline.position[sweep_id])
+        measured[place, model].add(timeline.position[sweep_id])
     ordered = {key: sorted(positions) for key, positions in measured.items()}
-    for track in found.tracks:
+    for track in timeline.tracks:
         oldest, newest = track.rows[0].sweep_id, track.rows[-1].sweep_id
-        first, last = found.position[oldest], found.position[newest]
-        model = found.series.cells[track.cell_key]["model"]
+        first, last = timeline.position[oldest], timeline.position[newest]
+        model = timeline.series.cells[track.cell_key]["model"]
         of_model, of_place = ordered[track.place, model], ordered[track.place,]
         series = SeriesId(track.cell_key, track.place, STATUS)
         if any(first > among[0] and first in among[-NEWEST:] for among in (of_model, of_place)):
-            found.events.append(Event("new", series, after_sweep=oldest))
+            timeline.events.append(Event("new", series, after_sweep=oldest))
         if len(of_model) > NEWEST and last < of_model[-NEWEST]:
-            found.events.append(Event("dead", series, before_sweep=newest))
+            timeline.events.append(Event("dead", series, before_sweep=newest))
 
 
 # --- the end ---
 
 
-def _acknowledge(found: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]) -> None:
-    """Mark the accepted changes. One that an acknowledgement holds for gets the id under which it was acknowledged.
+def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exceptions: Sequence[ExceptionRule]) -> None:
+    """Mark the accepted changes, and give them the ids under which they were acknowledged.
 
-    Each acknowledgement holds for one change: the nearest of those that may lie in its sweep or a neighbouring one. Of
-    several that hold for a change the nearest counts.
+    Each acknowledgement applies to one change: the nearest of those that may lie within one sweep of its own. If
+    several apply to a change, the nearest counts.
     """
-    tracks = {(track.cell_key, track.place): track.rows for track in found.tracks}
+    tracks = {(track.cell_key, track.place): track.rows for track in timeline.tracks}
     held: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for row in rows:
         series = SeriesId(row["cell_key"], row["hardware"], row["metric"])
-        order = {one.sweep_id: index for index, one in enumerate(tracks.get(series[:2], ()))}
+        order = {result.sweep_id: index for index, result in enumerate(tracks.get(series[:2], ()))}
         at = order.get(row["sweep_id"])
         near = [
             (abs(order[event.after_sweep] - at), event.id)
-            for event in found.changes
+            for event in timeline.changes
             if event.series == series
             and at is not None
             and order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
@@ -250,18 +250,18 @@ def _acknowledge(found: History, rows: Iterable[Mapping[str, Any]], exceptions: 
 
     def marked(event: Event) -> Event:
         if event.id in held:
-            _, row = min(held[event.id], key=lambda one: one[0])
+            _, row = min(held[event.id], key=lambda pair: pair[0])
             known_as = event_id(event.series, row["sweep_id"])
             return replace(event, acknowledged=row["reason"], acknowledgement=row["id"], id=known_as)
-        reasons = [rule.reason for rule in exceptions if event.id is not None and found.is_matched(event, rule)]
+        reasons = [rule.reason for rule in exceptions if event.id is not None and timeline.is_matched(event, rule)]
         return replace(event, acknowledged=reasons[-1]) if reasons else event
 
-    found.events = [marked(event) for event in found.events]
+    timeline.events = [marked(event) for event in timeline.events]
 
 
-def _sort(found: History) -> None:
-    """Open changes first, then the newest; among equals what broke, then what is worse by most, then what is better by
-    most. Metrics of a cell that changed together stay together. Events that are no changes come last."""
+def _sort(timeline: History) -> None:
+    """Sort the events: open changes, the worst first; then other changes, the newest first; then other events. Metrics
+    of a cell that changed together stay together."""
 
     def badness(event: Event) -> tuple:
         size = abs(math.log(event.ratio)) if event.ratio else 0.0
@@ -271,11 +271,11 @@ def _sort(found: History) -> None:
         return (event.after_sweep, event.series.cell_key, event.series.place)
 
     groups: dict[tuple, list[Event]] = defaultdict(list)
-    for event in found.changes:
+    for event in timeline.changes:
         groups[group(event)].append(event)
 
     def rank(key: tuple) -> tuple:
-        worst, newest = min(map(badness, groups[key])), -found.position[key[0]]
+        worst, newest = min(map(badness, groups[key])), -timeline.position[key[0]]
         return (0, worst, newest, key) if any(event.alarms for event in groups[key]) else (1, newest, worst, key)
 
     metrics = [STATUS, *METRICS]
@@ -284,4 +284,4 @@ def _sort(found: History) -> None:
         for key in sorted(groups, key=rank)
         for event in sorted(groups[key], key=lambda event: (metrics.index(event.series.metric), event.id))
     ]
-    found.events = [*changes, *(event for kind in OTHER_KINDS for event in found.of(kind))]
+    timeline.events = [*changes, *(event for kind in OTHER_KINDS for event in timeline.of(kind))]

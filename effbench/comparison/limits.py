@@ -1,6 +1,6 @@
-"""The configuration of `compare` and `check`: which metrics, and from which size on a difference is a change.
+"""The configuration of `compare` and `check`: which metrics are compared, and how large a change must be to count.
 
-conf/check/default.yaml holds the defaults, a user's file goes over them, single settings over both.
+A user's file overrides the defaults in conf/check/default.yaml, and single settings override both.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from effbench.config import OnFailure, shipped
 from effbench.errors import ConfigError
 from effbench.metrics import METRICS
 
-#: Where files lie that are named without a path: a user's own, which go first, and effbench's.
+#: Folders of the files that are named without a path: the user's, which is searched first, and effbench's.
 OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
 DEFAULT = "default"
 COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
-#: The metric of a row about a whole cell.
+#: The metric of a row about a cell's status.
 STATUS = "status"
-#: What an exception can be tied to: values of the cell, and the metric.
+#: What an exception can match: values of the cell, and the metric.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
-#: How a metric is compared -> the keys of its limit that count, besides `ignore`.
+#: How a metric is compared -> the keys of its limit that have an effect, besides `ignore`.
 USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
-#: Number -> the least value, and the value that it must be below. A floor of 3 was meant to be 3 %.
+#: Setting -> its minimum, and the value that it must be below. A floor of 3 was probably meant to be 3 %.
 BOUNDS = {"floor": (0.0, 1.0), "q": (1e-6, 1.0), "least": (0.0, math.inf), "factor": (1.0, math.inf)}
-#: Marks fields that no file sets.
+#: Marks fields that a file cannot set.
 INTERNAL = {"omegaconf_ignore": True}
 
 
 @dataclass
 class Limit:
-    """`floor`: least relative change, `least`: least absolute one in the metric's unit; `factor`: replaces the floor
-    for a metric with one value a sweep. `ignore`: changes do not count. None: not set. `reason`: of the exception that
-    set it."""
+    """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit; `factor`: replaces
+    the floor for a metric with one value per sweep. `ignore`: changes do not count. None: not set. `reason`:
+    of the exception that set the limit."""
 
     floor: Any = None  # a number; in a file also 3%
     least: Any = None
@@ -50,14 +50,14 @@ class Limit:
     reason: str | None = None
 
     def given(self, metric: str | None = None) -> dict[str, Any]:
-        """Return the keys that are set, of those that count for the metric, for `status` or for all (None)."""
+        """Return the keys that are set and have an effect on the metric, on `status`, or on any metric (None)."""
         return {key: value for key in used_by(metric) if (value := getattr(self, key)) is not None}
 
 
 @dataclass
 class ExceptionRule(Limit):
-    """Another limit, through the day `until`, for the cells and metrics that fit all PATTERNS (`llama-*`) that are set.
-    `used`: some cell fitted."""
+    """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set. `until`: the last
+    day on which it holds; `used`: some cell matched."""
 
     model: str | None = None
     bs: str | None = None
@@ -75,10 +75,10 @@ class ExceptionRule(Limit):
         return {name: wanted for name in PATTERNS if (wanted := getattr(self, name)) is not None}
 
     def fits(self, cell: Mapping[str, Any]) -> bool:
-        """Return whether one side of the cell fits; `cell["after"]`: values in which the other side differs."""
+        """Return whether one side of the cell matches; `cell["after"]`: values in which the other side differs."""
         wanted = [(name, pattern) for name, pattern in self.patterns.items() if name != "metric"]
         sides = (cell, {**cell, **cell.get("after", {})})
-        return any(all(fnmatch.fnmatchcase(str(side.get(name)), one) for name, one in wanted) for side in sides)
+        return any(all(fnmatch.fnmatchcase(str(side.get(name)), text) for name, text in wanted) for side in sides)
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
@@ -90,7 +90,7 @@ class ExceptionRule(Limit):
 @dataclass
 class Limits:
     """All limits of a comparison; `limits`: by metric. `expired`: exceptions that have ended. `floor_for_all`: replaces
-    every floor, also a metric's own and an exception's. `source`: where they come from."""
+    every floor, including those of metrics and exceptions. `source`: where the limits come from."""
 
     metrics: list[str] = field(default_factory=lambda: list(COMPARED))
     floor: Any = 0.02
@@ -104,22 +104,22 @@ class Limits:
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype, phase, device and
-        hardware. Only the last exception that fits counts."""
-        own = Limit(self.floor, 0.0, 1.25, False)
+        hardware. Only the last exception that matches counts."""
+        default = Limit(self.floor, 0.0, 1.25, False)
         if metric in self.limits:
-            own = replace(own, **self.limits[metric].given())
-        limit = own
+            default = replace(default, **self.limits[metric].given())
+        limit = default
         for rule in self.exceptions:
             if rule.fits(cell):
                 rule.used = True
                 if rule.is_of(metric):
                     changes = rule.given(metric)
-                    limit = replace(own, **changes, reason=rule.reason) if changes else own
+                    limit = replace(default, **changes, reason=rule.reason) if changes else default
         return limit if self.floor_for_all is None else replace(limit, floor=self.floor_for_all)
 
 
 def used_by(metric: str | None) -> tuple[str, ...]:
-    """Return the keys of a limit that count for this metric, for `status`, or for any metric (None)."""
+    """Return the keys of a limit that have an effect on this metric, on `status`, or on any metric (None)."""
     if metric is None:
         return ("floor", "least", "factor", "ignore")
     return ("ignore",) if metric == STATUS else (*USED[METRICS[metric].compare], "ignore")
@@ -128,7 +128,7 @@ def used_by(metric: str | None) -> tuple[str, ...]:
 def check_metric(name: str) -> str:
     """Return `name` if it can be compared. Raises ConfigError."""
     if name not in COMPARED:
-        raise ConfigError(f"metric {name!r} cannot be compared; compared are {', '.join(COMPARED)}")
+        raise ConfigError(f"metric {name!r} cannot be compared; choose from {', '.join(COMPARED)}")
     return name
 
 
@@ -136,8 +136,8 @@ def check_metric(name: str) -> str:
 
 
 def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
-    """Return the limits of `name` (a file, or a name below conf/check here or in effbench; None: `default`) over
-    effbench's defaults, with `settings` (key=value) on top: lists are replaced, mappings merged. Raises ConfigError."""
+    """Return effbench's default limits, overridden by those of `name` (a file, or a name in conf/check here or in
+    effbench; None: `default`) and by `settings` (key=value). Lists replace, mappings merge. Raises ConfigError."""
     defaults, path = SHIPPED / f"{DEFAULT}.yaml", _find(DEFAULT if name is None else str(name))
     layers, source = [_load(defaults)], "effbench's defaults"
     if path.resolve() != defaults.resolve():
@@ -147,7 +147,7 @@ def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
     try:
         limits = limits_of(*layers, *(OmegaConf.from_dotlist([word]) for word in settings))
     except (ConfigError, yaml.YAMLError, OmegaConfBaseException, RecursionError) as error:
-        # the user may not know of a file that was found by itself
+        # name the file: the user may not know that it was read
         raise ConfigError(f"{str(error).partition(chr(10))[0]} (in {source})") from error
     limits.source = source
     return limits
@@ -161,7 +161,7 @@ def _find(name: str) -> Path:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     known = sorted({path.stem for folder in (OWN, SHIPPED) for path in folder.glob("*.yaml")})
-    raise ConfigError(f"no configuration {name!r}: there are {', '.join(known)}; a file needs its path")
+    raise ConfigError(f"no configuration {name!r}; choose from {', '.join(known)}, or give the path of a file")
 
 
 def _load(path: Path) -> DictConfig:
@@ -170,15 +170,15 @@ def _load(path: Path) -> DictConfig:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())[:150]}") from error
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())[:150]}") from error
 
 
 def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
-    """Return limits from configurations, each over the one before it. Raises ConfigError for unknown keys and
-    impossible values."""
+    """Return limits from configurations, each of which overrides the previous ones. Raises ConfigError for unknown keys
+    and invalid values."""
     plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
     if "${" in str(plain):
-        raise ConfigError("${…} is not possible here: the file of a repository must not read the environment")
+        raise ConfigError("${…} is not allowed, as a repository's file must not read the environment; write the value")
     try:
         limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
     except OmegaConfBaseException as error:
@@ -196,33 +196,33 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
 
 
 def _explained(error: OmegaConfBaseException) -> str:
-    """Return OmegaConf's message in one line, with the keys that are allowed if one is unknown."""
+    """Return OmegaConf's message in one line; for an unknown key, list the allowed keys."""
     if isinstance(error, ConfigKeyError):
-        known = [one.name for one in fields(error.object_type) if not one.metadata]
-        return f"unknown setting {error.full_key}; allowed are {', '.join(known)}"
+        known = [item.name for item in fields(error.object_type) if not item.metadata]
+        return f"unknown setting {error.full_key}; choose from {', '.join(known)}"
     return f"{error.full_key}: {str(error).partition(chr(10))[0]}".removeprefix(": ")
 
 
 def _validate_exception(rule: ExceptionRule, name: str) -> None:
     if not (rule.reason or "").strip():
-        raise ConfigError(f"{name} needs a reason: an exception without one outlives everybody who knew it")
+        raise ConfigError(f"{name} needs a reason; add `reason:` to record why it exists")
     known = (*COMPARED, STATUS)
     if rule.metric is not None and not fnmatch.filter(known, rule.metric):
-        raise ConfigError(f"{name}.metric={rule.metric} fits none of {', '.join(known)}")
+        raise ConfigError(f"{name}.metric={rule.metric} matches none of {', '.join(known)}")
     _validate(rule, name, rule.metric if rule.metric in known else None)
     if not rule.given():
-        raise ConfigError(f"{name} changes nothing: give it floor, least, factor or ignore")
+        raise ConfigError(f"{name} changes nothing; set floor, least, factor or ignore")
     try:
         rule.until = rule.until and dt.date.fromisoformat(str(rule.until))
     except ValueError as error:
-        raise ConfigError(f"{name}.until={rule.until} is no date such as 2027-03-31") from error
+        raise ConfigError(f"{name}.until={rule.until}: expected a date such as 2027-03-31") from error
 
 
 def _validate(limit: Limit, name: str, metric: str | None) -> None:
-    """Convert the numbers. Keys that do nothing for `metric` are refused; None: a pattern, for which all may count."""
+    """Convert the numbers. Raise ConfigError for keys without effect on `metric`; None: a pattern, which takes all."""
     for key, value in limit.given().items():
         if key not in used_by(metric):
-            raise ConfigError(f"{name}.{key} does nothing: of {metric} only {', '.join(used_by(metric))} can be set")
+            raise ConfigError(f"{name}.{key} does nothing: {metric} only takes {', '.join(used_by(metric))}")
         if key != "ignore":
             setattr(limit, key, _number(f"{name}.{key}", value))
 

@@ -1,4 +1,4 @@
-"""Can what a sweep ran still be run here? Its interpreter, and its revision in a worktree of this repository."""
+"""Find out whether a sweep can run again here: its interpreter, and its revision in a worktree of this repository."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from effbench.errors import UsageError
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description
 
 TIMEOUT_S = 120.0
-#: Targets that come with effbench: they do not depend on the working directory.
+#: Targets of effbench and its dependencies, which do not depend on the working directory.
 OWN_TARGETS = ("effbench.models.", "effbench.modes.", "torch.", "torchvision.")
-#: Prints a path for each package; any Python 3 runs it, and it imports none of them.
+#: A script that prints the path of each package without importing it; it runs in any Python 3.
 WHERE = """
 import importlib.util, json, sys
 sys.path.insert(0, "")
@@ -31,20 +31,20 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 
 
 def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
-    """Return the interpreter that runs these cells of the sweep with these facts again. Raises UsageError if that is
-    impossible here, or if the code of the cells is no longer the same."""
+    """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts. Raises UsageError
+    if that is impossible here, or if the cells' code has changed."""
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
     for path in (folder, facts["python"]):
         if not os.access(path, os.X_OK):
-            raise UsageError(f"sweep {sweep_id} was run with {path}, which is not here")
+            raise UsageError(f"sweep {sweep_id} was run with {path}, which does not exist here")
     if targets(cells):
         then, now = facts["git_description"], git_description(folder)
         if now != then:
             raise UsageError(f"{folder} is at {now} now; the sweep ran {then}")
         if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
-            raise UsageError(f"the uncommitted changes in {folder} differ from those that the sweep ran")
+            raise UsageError(f"the uncommitted changes in {folder} differ from those measured")
     given = {name: facts[name] for name in facts["given"]}
     return Interpreter(**given if folder == Path.cwd() else {**given, "folder": str(folder)})
 
@@ -54,30 +54,30 @@ def origin(
     old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
     software: str | None = None,
 ) -> Iterator[Interpreter]:  # fmt: skip
-    """Yield what runs the baseline's side while `here` runs the new one; a worktree lives as long as the context.
-    `old`, `new`: what the sweeps record of their interpreters; `software`: a difference in software between them, as
+    """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree exists as long as the
+    context. `old`, `new`: recorded facts of the interpreters; `software`: a difference in software between them, as
     text. Raises UsageError if that is impossible or pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):
-        raise UsageError(f"the baseline's interpreter {old['python']} is not here")
+        raise UsageError(f"the baseline's interpreter {old['python']} does not exist here")
     python = here.python if old["python"] == new["python"] else old["python"]
     other = Interpreter(python, here.folder)
     is_clean = old["git_revision"] is not None and not is_dirty(old) and not is_dirty(new)
     names = [] if is_clean and old["git_revision"] == new["git_revision"] else targets(cells)
     root = Path(git(here.home, "rev-parse", "--show-toplevel") or here.home).resolve()
-    found = sources(names, other)
-    changing = [name for name, path in found.items() if path is None or is_versioned(path, root)]
+    paths = sources(names, other)
+    changing = [name for name, path in paths.items() if path is None or is_versioned(path, root)]
     if changing:
         with revision(old, here, root, python, changing) as folder:
             yield Interpreter(python, folder)
     elif other != here:
         yield other
-    elif found:
-        name, path = next(iter(found.items()))
-        raise UsageError(f"{name} is imported from {path}, which no revision changes")
+    elif paths:
+        name, path = next(iter(paths.items()))
+        raise UsageError(f"{name} is imported from {path}, which does not depend on the revision")
     elif software:
-        raise UsageError(f"the software that the baseline ran with is no longer here ({software})")
+        raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
         raise UsageError("baseline and sweep have the same interpreter and revision: only the machine can differ")
 
@@ -94,7 +94,7 @@ def revision(
     repository `root`. Raises UsageError if there is none."""
     commit = old["git_revision"]
     if commit is None:
-        raise UsageError(f"the baseline's folder {old['folder']} is under no version control: its contents are unknown")
+        raise UsageError(f"the baseline's folder {old['folder']} is not under version control, so its code is unknown")
     if is_dirty(old):
         raise UsageError(f"the baseline was measured with uncommitted changes ({old['git_description']})")
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
@@ -106,7 +106,7 @@ def revision(
         own.mkdir(parents=True, exist_ok=True)
         if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
-        # also where modules lie that are imported from elsewhere in the repository: `src` of an editable package
+        # also the folders of modules imported from elsewhere in the repository, such as `src` of an editable package
         files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
         roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in files]
         inside = [path for path in [Path(here.home).resolve(), *roots] if path.is_relative_to(root)]
@@ -118,22 +118,22 @@ def revision(
 
 
 def is_versioned(path: Path, root: Path) -> bool:
-    """Return whether it is in the repository, and not in a virtual environment in its folder."""
+    """Return whether the file is in the repository, but not in a virtual environment in its folder."""
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
-    """Return the first of the folders in which everything is imported from the worktree `place`. Raises UsageError if
-    there is none: old code is never taken for granted."""
+    """Return the first of the folders in which all targets are imported from the worktree `place`. Raises UsageError if
+    there is none, so that no other code is measured."""
     reasons = []
     for folder in filter(Path.is_dir, folders):
-        found = sources(names, Interpreter(python, str(folder)))
-        strange = {name: path for name, path in found.items() if path is None or not path.is_relative_to(place)}
-        if not strange:
+        paths = sources(names, Interpreter(python, str(folder)))
+        outside = {name: path for name, path in paths.items() if path is None or not path.is_relative_to(place)}
+        if not outside:
             return str(folder.resolve())
-        name, path = next(iter(strange.items()))
-        reasons.append(f"{name} of the baseline {f'would be imported from {path}' if path else 'is not in it'}")
-    raise UsageError(reasons[0] if reasons else f"the baseline's revision {place.name} does not have this folder")
+        name, path = next(iter(outside.items()))
+        reasons.append(f"its {name} {f'would be imported from {path}' if path else 'is missing'}")
+    raise UsageError(f"the baseline's revision {place.name}: {(reasons or ['it does not contain this folder'])[0]}")
 
 
 def git(folder: str | Path, *args: str) -> str | None:
@@ -142,28 +142,28 @@ def git(folder: str | Path, *args: str) -> str | None:
 
 
 def targets(cells: Iterable[Cell]) -> list[str]:
-    """Return every `_target_` of theirs, nested ones too, and every loss, that is not effbench's or torch's."""
-    found = {}
+    """Return the import paths that the cells use (`_target_` at any depth, losses), except effbench's and torch's."""
+    names = {}
     for cell in cells:
-        named = [*targets_in(cell.model["module"]), *targets_in(cell.mode), (cell.training or {}).get("loss", "mean")]
-        found |= dict.fromkeys(one for one in named if "." in one and not one.startswith(OWN_TARGETS))
-    return list(found)
+        used = [*targets_in(cell.model["module"]), *targets_in(cell.mode), (cell.training or {}).get("loss", "mean")]
+        names |= dict.fromkeys(name for name in used if "." in name and not name.startswith(OWN_TARGETS))
+    return list(names)
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
-    """Return target -> the file or folder from which this interpreter reads its first module; None if there is none."""
+    """Return target -> the file or folder from which this interpreter imports its package; None if it has none."""
     home = Path(interpreter.home)
     # `path/to/file.py:Name`, not `package.module.Name`
     files = {name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")}
-    found: dict[str, Path | None] = {name: path if path.is_file() else None for name, path in files.items()}
+    paths: dict[str, Path | None] = {name: path if path.is_file() else None for name, path in files.items()}
     packages = {name: name.partition(".")[0] for name in names if name not in files}
     if packages:
         text = _output([interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))], home) or ""
-        # a sitecustomize may print before it; nothing is known of an interpreter that does not answer
+        # a sitecustomize may print before the answer; without an answer no path is known
         lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
         answer = json.loads(lines[-1])[1] if lines else {}
-        found |= {name: Path(path) if (path := answer.get(package)) else None for name, package in packages.items()}
-    return {name: path and path.resolve() for name, path in found.items()}
+        paths |= {name: Path(path) if (path := answer.get(package)) else None for name, package in packages.items()}
+    return {name: path and path.resolve() for name, path in paths.items()}
 
 
 def _output(command: Sequence[str], folder: Path | None = None) -> str | None:

@@ -1,7 +1,7 @@
-"""One verdict for every cell and metric of two sides: pairs of results go in, `Change` comes out.
+"""Turn pairs of results into verdicts: a `Change` for every cell and metric of two sides.
 
-A cell that was not measured on one side is `missing` or `new`; a changed status gives the verdict of
-`verdict_of_statuses`; otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
+A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
+`verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
 pairs, if both sides were measured in the same rounds), Benjamini–Hochberg and an effect beyond the limit; `exact` by
 its integers; `bound` by a factor and an absolute difference.
 """
@@ -24,9 +24,9 @@ from effbench.store.sides import CellResult
 
 
 class Verdict(StrEnum):
-    """How a cell's figure changed from one side to the other; what matters most first."""
+    """How a cell's figure changed from one side to the other; the most important first."""
 
-    BROKEN = "broken"  # its status fell a class (CLASSES)
+    BROKEN = "broken"  # its status has a worse class (CLASSES)
     SLOWER = "slower"
     MISSING = "missing"
     AMBIGUOUS = "ambiguous"  # neither shown nor excluded
@@ -37,16 +37,16 @@ class Verdict(StrEnum):
 
 
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
-#: By these a check fails.
+#: Verdicts that make a check fail.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
-#: Status -> its class, best first: it works; it runs, but not as its name says; it cannot run here; it failed.
+#: Status -> its class, best first: works, runs differently from what the mode promises, cannot run here, failed.
 CLASSES = {
     Status.OK: 0, Status.NOISY: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
 }  # fmt: skip
-#: In a launch-bound cell these follow the host, whose processes differ by a fifth and more.
+#: In a launch-bound cell these depend on the host, whose processes differ by 20 % and more.
 HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
-#: A row as plain values (`record`), in exports and in the Python API: column -> attribute of a Change.
+#: Columns of a row in exports and in the Python API (`record`) -> attribute of a Change.
 COLUMNS = {
     "cell": "name", "metric": "metric", "verdict": "verdict", "before": "before", "after": "after", "ratio": "ratio",
     "ci_low": "low", "ci_high": "high", "p_value": "p_value", "limit": "limit",
@@ -54,16 +54,16 @@ COLUMNS = {
 }  # fmt: skip
 #: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the floor.
 Thresholds = Mapping[tuple[str, str], float]
-#: Why a metric that only one side has is `ambiguous`.
+#: Reasons why a metric that only one side has is `ambiguous`.
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
-#: Why a change beyond its floor is `ambiguous`; the reason goes on with the threshold.
+#: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
 IN_NOISE = "inside the noise threshold"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell on both sides; None if that side has no result, and then `why` may give the reason. `about`: its model,
-    bs, mode, dtype, phase, device and hardware, which exceptions match."""
+    """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the reason. `about`: its
+    model, bs, mode, dtype, phase, device and hardware, which exceptions match."""
 
     key: str
     name: str
@@ -75,9 +75,9 @@ class Pair:
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell (or on its status). `ratio` is after ÷ before with its 95 % bounds, and the
-    error and degrees of freedom of its logarithm. `limit`: relative change that counts; of a tested ratio its `floor`,
-    or the noise threshold if that is wider. `ignored`: a check does not fail by it."""
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, and with
+    the standard error and degrees of freedom of its logarithm. `limit`: relative change that counts; for a tested ratio
+    its `floor`, or the noise threshold if that is larger. `ignored`: does not make a check fail."""
 
     key: str
     name: str
@@ -106,25 +106,25 @@ class Change:
 def judge(
     pairs: Iterable[Pair], limits: Limits, thresholds: Thresholds | None = None, interleaved: bool = False
 ) -> list[Change]:
-    """Return every verdict, what matters most first. `interleaved`: both sides were measured in the same rounds, so
+    """Return every verdict, the most important first. `interleaved`: both sides were measured in the same rounds, so
     pairs are compared."""
     pairs = list(pairs)
-    found: list[Change] = []
+    changes: list[Change] = []
     for pair in pairs:
         whole = status_change(pair, limits)
-        found += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
-    launch_bound = {one.key for one in pairs for side in (one.before, one.after) if side and side.bound == "launch"}
-    # what is ignored must not change what is not: two families of tests
+        changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
+    launch_bound = {pair.key for pair in pairs for side in (pair.before, pair.after) if side and side.bound == "launch"}
+    # two families of tests, so that ignored changes do not affect the others
     for ignored in (False, True):
-        family = [change for change in found if change.floor is not None and change.ignored is ignored]
-        sure = significant([change.p_value for change in family], limits.q)
-        for change, is_significant in zip(family, sure, strict=True):
+        family = [change for change in changes if change.floor is not None and change.ignored is ignored]
+        tests = significant([change.p_value for change in family], limits.q)
+        for change, is_significant in zip(family, tests, strict=True):
             decide(change, is_significant, change.key in launch_bound)
-    return ordered(found)
+    return ordered(changes)
 
 
 def ordered(changes: Iterable[Change]) -> list[Change]:
-    """Return what matters most first: by verdict, then by the size of the change."""
+    """Return the most important changes first: by verdict, then by size."""
     order = list(Verdict)
 
     def place(change: Change) -> tuple[int, float]:
@@ -139,19 +139,19 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
 
 def counted(changes: Sequence[Change]) -> str:
     """Return `2 slower, 1 broken`, in the order of the rows."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in Counter(one.verdict for one in changes).items())
+    return ", ".join(f"{number} {verdict}" for verdict, number in Counter(row.verdict for row in changes).items())
 
 
 # --- statuses ---
 
 
 def gives_figures(status: str | None) -> bool:
-    """False also for None, a cell that was not measured."""
+    """Return whether a cell with this status has figures; False for None, a cell that was not measured."""
     return status is not None and Status(status).is_measured
 
 
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
-    """Return the verdict on a cell by its statuses (at most one None: not measured); None if its figures are to be
+    """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if its figures must be
     compared. Raises ValueError for an unknown status."""
     if before is None or now is None:
         return Verdict.NEW if before is None else Verdict.MISSING
@@ -189,7 +189,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 
 
 def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool) -> Iterator[Change]:
-    """Yield a row for each metric that a side has; a row that the tests decide has a `floor`."""
+    """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
@@ -206,7 +206,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
                 change.ratio = change.after / change.before
             if has_ratio:
                 add_test(change, before, after, limit, interleaved)
-            else:  # also sizes of which a trial has 0 (no graph pool, say)
+            else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
@@ -215,7 +215,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
 
 
 def summary(figures: Mapping[int, float], has_ratio: bool) -> float | None:
-    """Return the geometric mean of what is compared as a ratio, the largest of other figures, None without any."""
+    """Return the geometric mean of figures compared as a ratio, the largest of other figures; None without figures."""
     if not figures:
         return None
     return math.exp(log_mean(figures.values()).value) if has_ratio else max(figures.values())
@@ -232,17 +232,17 @@ def add_test(
     for name, value in comparison._asdict().items():
         setattr(change, name, value)
     if limit.least and abs(change.after - change.before) <= limit.least:
-        change.verdict, change.reason = Verdict.SAME, joined("too small a difference to matter", change.reason)
+        change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
         return
     change.floor = limit.floor
     if change.p_value is None:
-        change.reason = joined("one trial on a side tells nothing of the spread", change.reason)
+        change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
 
 
 def by_range(
     change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float, factor: float
 ) -> None:
-    """Set the verdict: a change is beyond all trials of the other side, by more than `least` and by the factor."""
+    """Set the verdict: a change exceeds all trials of the other side by more than `least` and by the factor."""
     old_low, old_high, new_low, new_high = (end(side.values()) for side in (before, after) for end in (min, max))
     low, high = min(old_low, new_low), max(old_high, new_high)
     if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):
@@ -258,7 +258,7 @@ def by_range(
 
 
 def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
-    """Set the verdict of a row, once it is known which of all tests are significant."""
+    """Set the verdict of a row; `is_significant` follows from the tests of all rows."""
     figures = (change.ratio, change.low, change.high, is_significant)
     change.verdict = verdict_of(*figures, change.limit)
     why = None
@@ -269,7 +269,7 @@ def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
     elif is_launch_bound and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
         if growth - 1 <= change.smallest_slowdown:
-            why = f"launch-bound: less than the {change.smallest_slowdown:.0%} that these trials can show"
+            why = f"launch-bound: smaller than the {change.smallest_slowdown:.0%} that these trials can show"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
 
@@ -289,16 +289,16 @@ def verdict_of(
 
 
 def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:
-    """Return the possible figures of both sides, and how many are missing among them. A time or an energy of 0 was not
-    measured; a count or a size of memory may be 0."""
+    """Return the valid figures of both sides, and a text about invalid and missing ones. A time or an energy of 0 was
+    not measured; a count or a memory size may be 0."""
     least = 0.0 if METRICS[metric].unit in ("bytes", "") else math.ulp(0.0)
     sides, odd = [], None
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         every = side.figures.get(metric, {})
         kept = {number: float(value) for number, value in every.items() if is_number(value) and value >= least}
-        # no trial has it: it was not measured
+        # if no trial has the metric, it was not measured
         if len(kept) < len(every) and any(value is not None for value in every.values()):
-            odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no possible figure")
+            odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure")
         sides.append(kept)
     return sides[0], sides[1], odd
 

@@ -1,1 +1,1 @@
-"""What `effbench doctor` checks, and how it calibrates the machine."""
+"""The checks of `effbench doctor`, and its calibration of the machine."""

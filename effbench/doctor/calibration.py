@@ -1,5 +1,5 @@
-"""`effbench doctor --calibrate`: what this machine can do at best, and how far processes of the same cell differ (A
-against A). Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show here."""
+"""Calibrate the machine (`effbench doctor --calibrate`): measure its ceilings, and the noise between processes that run
+the same cell. Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
 
 ROUNDS = 10
-STANDARD_TRIALS = 5  # of a side of a standard sweep
-LEAST_TRIALS = 4  # of a cell: two odd rounds and two even ones
-#: A run of seconds, for tests: its figures are no better than its samples.
+STANDARD_TRIALS = 5  # per cell of a standard sweep
+LEAST_TRIALS = 4  # per cell: two odd rounds and two even rounds
+#: Settings of a run of seconds, whose figures are rough.
 QUICK = ("protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02")
 #: Kind of cell -> its metric, its name.
 KINDS = {"launch_bound": ("latency_ms", "launch-bound"), "gpu_bound": ("period_ms", "GPU-bound")}
-#: (kind, overrides) of each sweep. All cells of a matrix share their settings, hence two sweeps for GPU-bound cells.
+#: (kind, overrides) of each sweep. Cells of one sweep share their settings, so GPU-bound cells need two sweeps.
 ON_GPU = (
     ("launch_bound", ("model=mlp,attention", "bs=1", "mode=eager")),
     ("gpu_bound", ("model=lin3", "bs=512", "mode=cuda-graph")),
@@ -41,25 +41,25 @@ HOW = "effbench doctor --calibrate"
 def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Iterator[Finding]:
     """Measure and store the ceilings of each GPU of the probe's `answer`; yield a problem for each that fails.
 
-    Stores the environment as well, also without a GPU. Raises StoreError.
+    Also stores the environment, even without a GPU. Raises StoreError.
     """
     with Store.open(db, mode="write") as store:
         environment_id = store.add_environment(Environment(**answer["environment"]), answer["details"])
-        for gpu in reversed(answer["gpus"]):  # readers get the newest: the first GPU's
+        for gpu in reversed(answer["gpus"]):  # the newest row counts: that of the first GPU
             try:
                 reason = pool.measure_ceilings(server, store, environment_id, [gpu], again=True)
             except WorkerError as error:
                 reason = str(error)
             if reason:
                 what = f"GPU {gpu['index']}: its ceilings could not be measured: {reason}"
-                yield problem(what, "how near a cell comes to what the GPU can do is unknown")
+                yield problem(what, "how close cells come to the GPU's ceilings is unknown")
 
 
 def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> list[Finding]:
-    """Run the sweeps of A against A and store the noise; return findings about trials that are not `ok`.
+    """Run the calibration sweeps and store the noise; return findings about trials that are not `ok`.
 
-    Each kind of the noise is None if no cell of it gave enough trials; without any nothing is stored. Raises
-    KeyboardInterrupt if a sweep was interrupted, and EffbenchError as `effbench.sweep` does.
+    The noise of a kind of cell is None if none of its cells has enough trials; if all are None, nothing is stored.
+    Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like `effbench.sweep`.
     """
     gpus = answer["gpus"]
     quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
@@ -87,7 +87,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
         **{kind: kind_noise(members) for kind, members in cells.items()},
     }
     if any(noise[kind] for kind in KINDS):
-        # with several GPUs a sweep runs on all of them: the spread belongs to no single one
+        # with several GPUs a sweep runs on all of them, so the noise belongs to no single GPU
         uuid = gpus[0]["uuid"] if len(gpus) == 1 else None
         with Store.open(db, mode="write") as store:
             store.add_calibration(Environment(**answer["environment"]).id, uuid, noise=noise)
@@ -98,13 +98,13 @@ def cell_noise(cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: 
     """Return the noise of one cell, as it is stored. `trials`: rows of the sweep in the order they were recorded.
 
     `sd`: standard deviation of the logarithms of its trials' medians of `metric`; `ratio`: odd rounds ÷ even rounds,
-    with its 95 % interval. All None with fewer than LEAST_TRIALS `ok` trials. `reason`: of the last other trial.
+    with its 95 % interval. All None with fewer than LEAST_TRIALS `ok` trials. `reason`: of the last failed trial.
     """
     last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}  # the last attempt of each round
     ok = {round: row[metric] for round, row in sorted(last.items()) if row["status"] == Status.OK}
     values = {round: value for round, value in ok.items() if value is not None}
     odd, even = ([value for round, value in values.items() if round % 2 == rest] for rest in (0, 1))
-    found = {
+    noise = {
         "cell": name,
         "metric": metric,
         "sweep_id": sweep_id,
@@ -115,14 +115,14 @@ def cell_noise(cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: 
     }
     if min(len(odd), len(even)) >= LEAST_TRIALS // 2:
         ratio = speedup(odd, even)
-        found |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
-        found["median_ms"] = geometric_mean(values.values()).value
-        found["sd"] = statistics.stdev(map(math.log, values.values()))
-    return found
+        noise |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
+        noise["median_ms"] = geometric_mean(values.values()).value
+        noise["sd"] = statistics.stdev(map(math.log, values.values()))
+    return noise
 
 
 def kind_noise(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the noise of the noisiest cell: what holds for it holds for the others."""
+    """Return the noise of the noisiest cell, as a bound for the others."""
     sd = max((cell["sd"] for cell in cells if cell["sd"] is not None), default=None)
     if sd is None:
         return None
@@ -130,35 +130,35 @@ def kind_noise(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def failed(cell: dict[str, Any]) -> Iterator[Finding]:
-    """Report trials that are not `ok`."""
+    """Yield a finding about trials that are not `ok`."""
     others = [f"{number} {status}" for status, number in cell["statuses"].items() if status != Status.OK]
     if not others and cell["sd"] is not None:
         return
     what = f"calibration cell {cell['cell']}: {', '.join(others) or 'too few trials'} ({cell['reason']})"
-    level, effect = (problem, "is unknown") if cell["sd"] is None else (warning, f"is that of {cell['trials']} trials")
-    yield level(what, f"its spread {effect}", f"effbench ls --failures --sweep {cell['sweep_id']}")
+    level, effect = (problem, "is unknown") if cell["sd"] is None else (warning, f"rests on {cell['trials']} trials")
+    yield level(what, f"its noise {effect}", f"effbench ls --failures --sweep {cell['sweep_id']}")
 
 
 # --- what is known ---
 
 
 def load(machine: Machine) -> dict[str, Any] | None:
-    """Return the newest calibration of this environment, None without one or without a readable database."""
+    """Return the newest calibration of this environment; None without calibration or readable database."""
     try:
         with Store.open(machine.db, mode="read") as store:
             return store.calibration(Environment(**machine.answer["environment"]).id)
-    except StoreError:  # it has a finding of its own
+    except StoreError:  # `checks.database` reports it
         return None
 
 
 def stored(machine: Machine) -> Iterator[Finding]:
-    """Report the calibration of this environment."""
+    """Yield findings about the calibration of this environment."""
     known = load(machine) or {}
     if noise := known.get("noise"):
         slowdowns = {name: noise[kind]["smallest_slowdown"] for kind, (_, name) in KINDS.items() if noise[kind]}
-        parts = [f"of {name} cells from {significant(100 * least, 2)} % on" for name, least in slowdowns.items()]
-        what = f"a standard sweep ({STANDARD_TRIALS} trials a cell) shows a slowdown {', '.join(parts)}"
-        yield good(what) if noise["protocol"] == "standard" else note(f"{what}, by a quick run", "a rough figure", HOW)
+        parts = [f"{significant(100 * least, 2)} % in {name} cells" for name, least in slowdowns.items()]
+        what = f"a standard sweep ({STANDARD_TRIALS} trials per cell) can show slowdowns from {', '.join(parts)}"
+        yield good(what) if noise["protocol"] == "standard" else note(f"{what} (quick run)", "rough figures", HOW)
     else:
         yield note("not calibrated", "the smallest slowdown that a sweep can show here is unknown", HOW)
     if rates := known.get("ceilings"):
@@ -166,7 +166,7 @@ def stored(machine: Machine) -> Iterator[Finding]:
 
 
 def ceilings_text(rates: dict[str, Any]) -> str:
-    """`copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs, a graph replay 6.2 µs`."""
+    """Return the ceilings as text: `copies 4.02 TB/s, bfloat16 745 TFLOP/s, a launch 4.1 µs, a graph replay 6.2 µs`."""
     speeds = [("copies", rates.get("copy_bytes_per_s"), "TB/s")]
     speeds += [(dtype, speed, "TFLOP/s") for dtype, speed in (rates.get("flops_per_s") or {}).items()]
     times = [("a launch", rates.get("launch_ms")), ("a graph replay", rates.get("graph_replay_ms"))]

@@ -1,4 +1,4 @@
-"""All checks of the doctor; here those of the software, the host (CPU, memory) and the storage."""
+"""Run all checks of the doctor, and define those of software, CPU, memory and storage."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ EXTRA = {
     "torchvision": ("effbench.models.vision.torchvision_model", "resnet18, resnet50, mobilenetv3 and vit-b"),
     "transformers": ("effbench.models.bert.Bert", "bert-base"),
 }
-#: Variables that spoil measurements -> their effect. A value that is off (empty, 0, false) spoils nothing.
+#: Variables that disturb measurements -> their effect, unless the value is in OFF.
 SPOILS = {
-    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel: launch-bound cells and periods mean nothing",
+    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel: launch-bound cells and periods are meaningless",
     "TORCH_COMPILE_DISABLE": "torch.compile modes run as eager",
     "TORCHDYNAMO_DISABLE": "torch.compile modes run as eager",
-    "TORCH_COMPILE_DEBUG": "compiling writes its traces, and takes longer",
+    "TORCH_COMPILE_DEBUG": "compiling writes traces and takes longer",
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "every compile is cold: compile_warm_s stays empty",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "every allocation goes to the driver: slow, and CUDA graphs fail",
-    "TORCH_LOGS": "logging takes time while compiling, and in the calls that it logs",
-    "TRITON_INTERPRET": "Triton's kernels run on the CPU, interpreted",
-    "NVIDIA_TF32_OVERRIDE": "it overrules numerics.tf32 in cuBLAS and cuDNN",
-    "LD_PRELOAD": "another allocator or OpenMP changes launch-bound cells without a record",
+    "TORCH_LOGS": "logging slows down compilation and the calls that are logged",
+    "TRITON_INTERPRET": "Triton kernels run on the CPU, in an interpreter",
+    "NVIDIA_TF32_OVERRIDE": "it overrides numerics.tf32 in cuBLAS and cuDNN",
+    "LD_PRELOAD": "another allocator or OpenMP library changes launch-bound cells, and is not recorded",
 }
 OFF = ("", "0", "false", "no", "off")
-MOST_LOAD = 0.5  # share of the usable cores that other work may take
+MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
 LEAST_AVAILABLE = 4 * 2**30  # a process with torch, CUDA and a compiler's helpers
 LEAST_FREE = 2 * 2**30
 
 
 def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
-    """Run every check; also return the machine with the probe's answer, None if no worker runs."""
+    """Return the findings of all checks, and the machine with the probe's answer (None if no worker starts)."""
     request = ProbeRequest(modules=[target for target, _ in EXTRA.values()])
     findings = []
     try:
@@ -64,20 +64,20 @@ def packages(machine: Machine) -> Iterator[Finding]:
     for package, (target, models) in EXTRA.items():
         errors = [error for error in machine.answer["errors"] if target in error]
         if package not in installed:
-            yield note(f"{package} is not installed", f"no {models}", 'pip install "effbench[models]"')
+            yield note(f"{package} is not installed", f"{models} cannot be built", 'pip install "effbench[models]"')
         elif errors:
-            unfit = "torchvision" if "torchvision::" in errors[0] else package  # which transformers imports too
+            unfit = "torchvision" if "torchvision::" in errors[0] else package  # transformers imports it, too
             yield warning(
                 f"{package} {installed[package]} does not load with torch {torch}: {errors[0].partition(': ')[2]}",
                 f"{models} cannot be built",
-                f"install the release of {unfit} that fits this torch, from the same package index as torch",
+                f"install the release of {unfit} that matches this torch, from the same package index as torch",
             )
 
 
 def compilers(machine: Machine) -> Iterator[Finding]:
-    found, environ = machine.answer["details"]["compilers"], machine.environ
-    has_c = found["gcc"] or found["clang"] or environ.get("CC")
-    has_cpp = found["g++"] or environ.get("CXX")
+    installed, environ = machine.answer["details"]["compilers"], machine.environ
+    has_c = installed["gcc"] or installed["clang"] or environ.get("CC")
+    has_cpp = installed["g++"] or environ.get("CXX")
     effect = "torch.compile modes are unsupported on the "
     if not has_cpp:
         yield warning("no C++ compiler (g++)", effect + "CPU", "apt-get install g++")
@@ -86,11 +86,11 @@ def compilers(machine: Machine) -> Iterator[Finding]:
     if machine.answer["gpus"] and not machine.answer["environment"]["triton_version"]:
         yield warning("no Triton", effect + "GPU", "pip install triton")
     if has_c and has_cpp:
-        yield good(f"compilers: {', '.join(name for name, exists in found.items() if exists)}")
+        yield good(f"compilers: {', '.join(name for name, exists in installed.items() if exists)}")
 
 
 def variables(machine: Machine) -> Iterator[Finding]:
-    """Environment variables that spoil measurements."""
+    """Yield a warning for each environment variable that disturbs measurements."""
     for name, effect in SPOILS.items():
         value = machine.environ.get(name, "")
         if value.lower() not in OFF:
@@ -101,7 +101,7 @@ def variables(machine: Machine) -> Iterator[Finding]:
 
 
 def numbers(text: str) -> dict[str, int]:
-    """Return the number of each line such as `MemFree:  22821632 kB` or `nr_throttled 3` by its name."""
+    """Return name -> number of the lines such as `MemFree:  22821632 kB` or `nr_throttled 3`."""
     lines = [line.replace(":", " ").split() for line in text.splitlines()]
     return {words[0]: int(words[1]) for words in lines if len(words) >= 2 and words[1].isdigit()}
 
@@ -111,12 +111,12 @@ def cgroups(machine: Machine) -> list[Path]:
     mount = machine.root / "sys/fs/cgroup"
     lines = machine.text("proc/self/cgroup").splitlines()
     group = mount / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
-    # a container may see only its own group, mounted as the first
+    # a container may see only its own group, mounted as the root
     return [folder for folder in (*reversed(group.parents), group) if folder.is_relative_to(mount) and folder.is_dir()]
 
 
 def quota(machine: Machine) -> float | None:
-    """Return how many cores the control groups allow, None without a limit."""
+    """Return the number of cores that the control groups allow; None without a limit."""
     limits = (machine.text(group / "cpu.max").partition(" ") for group in cgroups(machine))
     return min((int(allowed) / int(period) for allowed, _, period in limits if allowed.isdigit()), default=None)
 
@@ -125,16 +125,16 @@ def load(machine: Machine) -> Iterator[Finding]:
     usable = len(os.sched_getaffinity(0))
     allowed = min(usable, quota(machine) or usable)
     now = float((machine.text("proc/loadavg") or "0").split()[0])
-    what = f"CPU load {now:.1f} (mean of a minute) on {allowed:g} usable cores"
+    what = f"CPU load {now:.1f} (mean of one minute) on {allowed:g} usable cores"
     if now > MOST_LOAD * allowed:
-        yield warning(what, "launch-bound cells spread and slow down", "wait for other work to end")
+        yield warning(what, "launch-bound cells are slower and noisier", "wait until other work has ended")
     else:
         yield good(what)
     if allowed < usable:
         yield warning(
-            f"a quota of {allowed:g} cores on {usable} (cgroup)",
-            "torch starts a thread for each core, and all stop for some 0.1 s when the quota is used up",
-            "raise the quota, or give whole cores (--cpuset-cpus); or sweep with env.OMP_NUM_THREADS",
+            f"CPU quota of {allowed:g} out of {usable} cores (cgroup)",
+            "torch starts a thread per core, and all threads stop for about 0.1 s when the quota is used up",
+            "raise the quota, assign whole cores (--cpuset-cpus), or sweep with env.OMP_NUM_THREADS",
         )
 
 
@@ -144,13 +144,13 @@ def governor(machine: Machine) -> Iterator[Finding]:
     if others:
         yield warning(
             f"CPU frequency governor {', '.join(sorted(others))}",
-            "launch-bound cells follow the clock of the moment",
-            "an administrator: cpupower frequency-set -g performance",
+            "launch-bound cells vary with the CPU's clock",
+            "as administrator: cpupower frequency-set -g performance",
         )
 
 
 def memory(machine: Machine) -> Iterator[Finding]:
-    """Available memory, or what a control group leaves, if less."""
+    """Yield the available memory: the host's, or what a control group leaves if that is less."""
     available = numbers(machine.text("proc/meminfo")).get("MemAvailable")
     left = [] if available is None else [available * 1024]
     for group in cgroups(machine):
@@ -160,7 +160,7 @@ def memory(machine: Machine) -> Iterator[Finding]:
             left.append(int(limit) - int(used) + cached)
     if left and min(left) < LEAST_AVAILABLE:
         effect = "trials may end as oom (host memory ran out), or wait for swap"
-        yield warning(f"{format_bytes(min(left))} of memory available", effect, "end what needs the memory")
+        yield warning(f"{format_bytes(min(left))} of memory available", effect, "end other processes that use memory")
     elif left:
         yield good(f"{format_bytes(min(left))} of memory available")
 
@@ -177,10 +177,11 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
         free = shutil.disk_usage(existing).free
         room = f"{format_bytes(free)} free for {what} ({folder})"
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            yield problem(f"{existing} takes no folder for {what}", "no sweep can run", "another folder, or chmod")
+            fix = "make it writable, or choose another folder (executor.cache_dir=, db=)"
+            yield problem(f"{existing} is not a writable folder for {what}", "no sweep can run", fix)
         elif free < LEAST_FREE:
             fix = "delete compile caches of old sweeps, or choose another folder (executor.cache_dir=, db=)"
-            yield warning(room, "a sweep may run out of room", fix)
+            yield warning(room, "a sweep may run out of disk space", fix)
         else:
             yield good(room)
 
@@ -197,17 +198,17 @@ def database_file(db: str) -> Path | None:
 def database(machine: Machine) -> Iterator[Finding]:
     file = database_file(machine.db)
     if file is not None and not os.access(file, os.F_OK):
-        return  # the first sweep makes it
+        return  # the first sweep creates it
     try:
         with Store.open(machine.db, mode="read") as store:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:
         what, _, fix = str(error).partition("\n")
-        fix = fix or ("" if isinstance(error, SchemaError) else "another --db")
-        yield problem(what, "nothing can be read there, and no sweep recorded", fix)
+        fix = fix or ("" if isinstance(error, SchemaError) else "choose another database with --db")
+        yield problem(what, "sweeps cannot be read or recorded there", fix)
         return
     if file is not None and not os.access(file, os.W_OK):
-        yield problem(f"{file} is read-only", "no sweep can be recorded in it", "chmod, or another --db")
+        yield problem(f"{file} is read-only", "no sweep can be recorded in it", "make it writable, or use another --db")
 
 
 #: Area -> checks; a check takes the Machine and yields findings.

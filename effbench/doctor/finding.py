@@ -1,4 +1,4 @@
-"""What a check reports, and what it reports on."""
+"""What a check yields (`Finding`), and what it examines (`Machine`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from effbench.measure.telemetry import Gpu, Nvml
 
 @dataclass(frozen=True)
 class Finding:
-    """`level` (good, note, warning: results suffer, or problem: something cannot be measured at all), `what` the check
-    found, its `effect` on results, the `fix`, and the `area`."""
+    """A finding of a check. `level`: good, note, warning (results suffer) or problem (something cannot be measured);
+    `what`: the fact; `effect`: its effect on results; `fix`: what to do; `area`: heading of the output."""
 
     level: str
     what: str
@@ -28,7 +28,7 @@ class Finding:
         return self.level in ("warning", "problem")
 
     def to_json(self) -> dict[str, str]:
-        # readers of the JSON know the fix as `mend`
+        # `mend` is the published JSON key of the fix
         return {"level": self.level, "what": self.what, "effect": self.effect, "mend": self.fix, "area": self.area}
 
 
@@ -40,7 +40,7 @@ problem = partial(Finding, "problem")
 
 @dataclass(frozen=True)
 class Machine:
-    """What checks look at. `answer`: the probe's, None if no worker runs. `root`: where the kernel's files are."""
+    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of /proc and /sys."""
 
     db: str
     answer: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class Machine:
         return [Gpu(self.nvml, handle, f"GPU {index}") for index, handle in handles if handle is not None]
 
     def text(self, path: str | Path) -> str:
-        """Return a file's text below `root` without its last newline, empty if it cannot be read."""
+        """Return the text of a file below `root` without its last newline; empty if it cannot be read."""
         try:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:

@@ -1,6 +1,6 @@
 """Experiments: a question, the sweeps and checks that answer it, and the claims that they decide.
 
-The experiments that ship are submodules too (`effbench.experiments.overheads`), so that `_target_` of a shipped model
+The shipped experiments are also submodules (`effbench.experiments.overheads`), so that `_target_` of a shipped model
 can name a class in one of them.
 """
 

@@ -1,5 +1,5 @@
-"""What behaviour checks share. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it shows what
-torch does, in a process of its own, and returns measured facts as JSON (docs/reference/experiments.md)."""
+"""Helpers of behaviour checks. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it tests what
+torch does, in a process of its own, and returns facts as JSON (docs/reference/experiments.md)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CUDA = "CUDA"
 
 
 def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
-    """Mark a function as a behaviour check. If the machine lacks one of its needs, it raises UnsupportedError."""
+    """Mark a function as a behaviour check, which raises UnsupportedError if the machine lacks one of its `needs`."""
 
     def mark(function: Callable[..., Facts]) -> Callable[..., Facts]:
         @functools.wraps(function)
         def checked(device: torch.device, **settings: Any) -> Facts:
             if CUDA in needs and device.type != "cuda":
-                raise UnsupportedError(f"{function.__name__} needs CUDA, and this runs on {device.type}")
+                raise UnsupportedError(f"{function.__name__} needs CUDA, but this runs on {device.type}")
             compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
             for need in compiling.keys() & set(needs):
                 if reason := needs_compiler(compiling[need]):
@@ -48,7 +48,7 @@ def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callabl
 
 @dataclass
 class Attempt:
-    """What a call came to: a value, or an exception."""
+    """The outcome of a call: a value or an exception."""
 
     value: Any = None
     raised: Exception | None = None
@@ -62,22 +62,22 @@ class Attempt:
 
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Attempt:
-    """Call it; an exception is an observation."""
+    """Call the function; return its value or its exception."""
     try:
         return Attempt(value=function(*args, **kwargs))
-    except Exception as error:  # whatever it raises is what was observed
+    except Exception as error:  # any exception is an observation
         return Attempt(raised=error)
 
 
 def error_facts(error: Exception | None) -> Facts:
-    """Type and first line, both None without an error."""
+    """Return the type and first line of an error, both None without an error."""
     if error is None:
         return {"error_type": None, "error": None}
     return {"error_type": type(error).__name__, "error": first_line(text_of(error))}
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:
-    """Return the first row of a tensor (B, ...) as a list of at most `most` values; JSON takes NaN as text."""
+    """Return the first row of a tensor (B, ...) as a list of at most `most` values, with NaN as text for JSON."""
     row = tensor.detach().cpu()
     if row.dim() > 1:
         row = row.flatten(1)[0]
@@ -89,13 +89,13 @@ def finite(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Equal but for the rounding of float32 sums in another order; NaN equals nothing."""
-    return found.shape == expected.shape and torch.allclose(found.float(), expected.float(), rtol=1e-4, atol=1e-5)
+def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether two tensors differ at most by the rounding of reordered float32 sums; NaN equals nothing."""
+    return actual.shape == expected.shape and torch.allclose(actual.float(), expected.float(), rtol=1e-4, atol=1e-5)
 
 
 def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
-    """Return the milliseconds of one call, from a device at rest to a device at rest."""
+    """Return the time of one call in ms, from an idle device until the device is idle again."""
     synchronize = synchronizer(device)
     synchronize()
     began = time.perf_counter_ns()
@@ -110,7 +110,7 @@ def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, ca
 
 @contextmanager
 def fresh_compile_cache() -> Iterator[None]:
-    """Compile without finding what was compiled before, in a folder below this process's caches."""
+    """Compile with an empty cache, in a folder below this process's caches."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch._inductor.utils import fresh_cache
 
@@ -119,7 +119,7 @@ def fresh_compile_cache() -> Iterator[None]:
 
 
 class Counting:
-    """A backend of torch.compile that keeps the graphs that Dynamo hands it and runs them as they are."""
+    """A backend of torch.compile that keeps Dynamo's graphs and runs them unchanged."""
 
     def __init__(self) -> None:
         self.graphs: list[torch.fx.GraphModule] = []
@@ -150,7 +150,7 @@ def logged(name: str) -> Iterator[list[str]]:
 
 @dataclass
 class Recorded:
-    """A CUDA graph that reads its inputs where they lay during capture. The next replay overwrites `output`."""
+    """A CUDA graph that reads its inputs at their addresses during capture. Each replay overwrites `output`."""
 
     captured: Captured
     inputs: tuple[Any, ...]
@@ -165,5 +165,5 @@ class Recorded:
 
 
 def record(function: Callable[..., Any], *args: Any) -> Recorded:
-    """Capture `function(*args)` on a stream of its own after three calls there."""
+    """Capture `function(*args)` on a separate stream after three warm-up calls there."""
     return Recorded(GraphCapture(warmups=3)(function, args, {}), args)

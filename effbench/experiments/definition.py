@@ -1,4 +1,4 @@
-"""What an experiment's file contains, and how it is read (docs/reference/experiments.md)."""
+"""Read and check the files of experiments (docs/reference/experiments.md)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 
 from effbench.errors import ConfigError, nearest
 
-#: Columns by whose values a claim may be split, besides the swept parameters.
+#: Columns that may split a claim (`each`), besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a claim's function returns. `holds`: a condition, or statement -> condition if it says several things.
+    """The result of a claim's function. `holds`: a condition, or statement -> condition for several statements.
 
-    `value`: the figure to be shown. `also`: text -> further figures, which decide nothing.
+    `value`: the figure to show. `also`: text -> further figures, which do not affect the verdict.
     """
 
     holds: Any
@@ -34,11 +34,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement; as a decorator, it takes the function that judges it.
+    """A published statement; used as a decorator, it takes the function that judges it.
 
-    The function's parameters name what it needs: `rows` (of all sweeps), a sweep (its rows), or a check (its facts). It
-    returns a Found. `each`: columns for each of whose combinations it is judged separately. `needs`: cuda, if it says
-    nothing about other devices. `not_measurable`: why no measurement decides it. `published`: figures of others.
+    The function's parameters name its inputs: `rows` (of all sweeps), a sweep (its rows), or a check (its facts). It
+    returns a Found. `each`: columns; each combination of their values is judged separately. `needs`: cuda, if the claim
+    is only about CUDA. `not_measurable`: why no measurement can decide it. `published`: the published figures.
     """
 
     id: str
@@ -65,7 +65,7 @@ class Claim:
 @dataclass(frozen=True)
 class Pivot:
     """A table to print: one value for each combination of `rows` × `columns`. `value`: a column, or a function that
-    makes one from the rows. `sweep`: whose rows, by default those of all."""
+    returns one for the rows. `sweep`: the sweep that gives the rows, by default all."""
 
     title: str
     value: str | Callable[[Any], Any]
@@ -77,8 +77,8 @@ class Pivot:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`gpu_seconds`: its cost on one GPU; `sweeps`: name -> Hydra overrides; `checks`: names of functions. An outline
-    has no checks and tables, and claims without their functions."""
+    """An experiment. `gpu_seconds`: its cost on one GPU; `sweeps`: name -> Hydra overrides; `checks`: names of
+    functions. An outline has no checks and tables, and its claims have no functions."""
 
     name: str
     question: str
@@ -91,7 +91,7 @@ class Experiment:
 
     @property
     def swept(self) -> dict[str, str]:
-        """Column -> path of the parameters that its sweeps set: `width` of `model.module.width=16,32`."""
+        """Column -> path of each parameter that the sweeps set: `width` for `model.module.width=16,32`."""
         keys = [word.partition("=")[0] for words in self.sweeps.values() for word in words]
         return {key.rpartition(".")[2]: key for key in keys if key.startswith(("model.", "mode.", "numerics."))}
 
@@ -101,7 +101,7 @@ class Experiment:
 
 
 def load_all() -> list[Experiment]:
-    """Return the outlines of the experiments that ship, by name."""
+    """Return the outlines of the shipped experiments, by name."""
     from effbench.experiments import FOLDER
 
     return [outline(path) for path in sorted(FOLDER.glob("*.py")) if not path.name.startswith("_")]
@@ -111,9 +111,9 @@ def find(words: Sequence[str]) -> list[Experiment]:
     """Load the experiments that words name: `all`, names, ids of claims, paths of files. Raises ConfigError."""
     known: dict[str, list[Path]] = {}
     if not all(word.endswith(".py") for word in words):
-        for one in load_all():
-            for name in ("all", one.name, *(claim.id for claim in one.claims)):
-                known.setdefault(name, []).append(one.path)
+        for shipped in load_all():
+            for name in ("all", shipped.name, *(claim.id for claim in shipped.claims)):
+                known.setdefault(name, []).append(shipped.path)
     chosen: dict[Path, None] = {}
     for word in words:
         paths = [Path(word)] if word.endswith(".py") else known.get(word) or known.get(word.upper())
@@ -125,8 +125,8 @@ def find(words: Sequence[str]) -> list[Experiment]:
 
 
 def outline(path: Path) -> Experiment:
-    """Read an experiment without running its file, and so without importing torch: its question, constants, and claims
-    without their functions. Raises ConfigError that names the file and what is wrong."""
+    """Return an experiment's question, constants and claims (without their functions), without running its file and so
+    without importing torch. Raises ConfigError that names the file and the fault."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -156,7 +156,7 @@ def literal(path: Path, node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        reason = "constants and the arguments of Claim(…) are read without running the file: write a literal"
+        reason = "constants and the arguments of Claim(…) are read without running the file; write a literal"
         raise ConfigError(f"{path}, line {node.lineno}: {reason}") from error
 
 
@@ -170,7 +170,7 @@ def claim_of(path: Path, call: ast.Call) -> Claim:
 
 
 def check_outline(experiment: Experiment) -> None:
-    """Raise ConfigError for what is missing or out of bounds."""
+    """Raise ConfigError if a part is missing or invalid."""
     require, seconds, sweeps = experiment.require, experiment.gpu_seconds, experiment.sweeps
     is_name = _NAME.fullmatch(experiment.path.stem) and experiment.name != "all"
     require(is_name, "name the file with letters, digits, - and _, and not `all`")
@@ -187,15 +187,15 @@ def check_outline(experiment: Experiment) -> None:
     for claim in experiment.claims:
         where = f"claim {claim.id}"
         is_text = all(isinstance(text, str) and text for text in (claim.id, claim.text))
-        require(is_text, f"{where}: id and text must be texts and not empty")
-        require(ids.count(claim.id) == 1, f"{where} is there twice: change one id")
+        require(is_text, f"{where}: id and text must be non-empty strings")
+        require(ids.count(claim.id) == 1, f"{where} is defined twice; change one id")
         require(claim.needs in (None, "cuda"), f"{where}: needs: expected 'cuda' or nothing, got {claim.needs!r}")
         is_known = isinstance(claim.each, str | list | tuple) and set(claim.axes) <= set(known)
         require(is_known, f"{where}: each: expected columns among {', '.join(known)}, got {claim.each!r}")
 
 
 def load(path: Path) -> Experiment:
-    """Run an experiment's file and return all of it. Raises ConfigError that names the file and what is wrong."""
+    """Run an experiment's file and return the experiment. Raises ConfigError that names the file and the fault."""
     listed = outline(path)
     values = vars(execute(path))
     functions = {value.id: value.function for value in values.values() if isinstance(value, Claim)}
@@ -208,7 +208,7 @@ def load(path: Path) -> Experiment:
     require, sweeps, checks = experiment.require, experiment.sweeps, experiment.checks
     unlisted = functions.keys() - {claim.id for claim in listed.claims}
     require(not unlisted, f"write @Claim(…) at the top level of the file: {', '.join(unlisted)}")
-    require(not set(sweeps) & set(checks), f"choose other names: {', '.join(sweeps)} name sweeps and checks")
+    require(not set(sweeps) & set(checks), f"a sweep and a check have the same name; rename one of {', '.join(sweeps)}")
     for table in experiment.tables:
         require(isinstance(table, Pivot), f"TABLES: expected a list of Pivot, got {table!r}")
         require(table.sweep in ("rows", *sweeps), f"table {table.title!r}: no sweep {table.sweep!r}")
@@ -225,7 +225,7 @@ def load(path: Path) -> Experiment:
 
 
 def execute(path: Path) -> ModuleType:
-    """Run a file as a module; what lies next to it is importable from it. Raises ConfigError if it fails."""
+    """Run a file as a module, which may import its neighbours; return it. Raises ConfigError if it fails."""
     name = f"effbench_experiment_{path.stem}"
     if (parent := str(path.resolve().parent)) not in sys.path:
         sys.path.append(parent)

@@ -1,7 +1,7 @@
 """Figures with 95 % intervals, conditions with three values, and the functions that combine them in claims.
 
-The bounds of a sum, product or ratio are those of interval arithmetic: never too narrow. A comparison is true or false
-if the intervals decide it, and open if they overlap. NaN marks a row without the figure.
+Sums, products and ratios get their bounds by interval arithmetic, which is never too narrow. A comparison is true or
+false if the intervals decide it, and open if they overlap. NaN marks a row without the figure.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
 UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
 
-#: Index labels of the rows that were asked for a figure that they lack, since `judge` last emptied it.
+#: Index labels of the rows that lacked a requested figure, since `judge` last emptied this set.
 no_figure: set[Any] = set()
 
 
 class ClaimError(UsageError):
-    """A claim asks for something that does not exist."""
+    """A claim uses something that does not exist."""
 
 
 @dataclass(eq=False)
 class Truth:
-    """A condition: `holds` is True, False or None (open, and `why`). `missing`: nothing was measured to decide it.
+    """A condition. `holds`: True, False, or None (open; `why` gives the reason). `missing`: nothing was measured.
 
     Combine conditions with `&`, `|` and `~`, as in pandas.
     """
@@ -68,7 +68,7 @@ def truth(value: Any) -> Truth:
 
 
 def all_of(truths: Iterable[Any]) -> Truth:
-    """False if any is false, else open if any is open (or there are none)."""
+    """Return false if any condition is false, else open if any is open (or there is none), else true."""
     conditions = [truth(item) for item in truths]
     if not conditions:
         return truths if isinstance(truths, Missing) else Missing("nothing was measured of it")
@@ -79,17 +79,17 @@ def all_of(truths: Iterable[Any]) -> Truth:
 
 
 def any_of(truths: Iterable[Any]) -> Truth:
-    """True if any is true, else open if any is open."""
+    """Return true if any condition is true, else open if any is open, else false."""
     return truths if isinstance(truths, Missing) else ~all_of([~truth(item) for item in truths])
 
 
 def share(truths: Iterable[Any]) -> Figure:
     """Return the fraction of conditions that are true; open ones widen the interval."""
-    found = [item for item in map(truth, truths) if not isinstance(item, Missing)]
-    if not found:
+    known = [item for item in map(truth, truths) if not isinstance(item, Missing)]
+    if not known:
         return Missing("nothing was measured")
-    certain, undecided = (sum(item.holds is held for item in found) for held in (True, None))
-    return Figure(*((certain + part * undecided) / len(found) for part in (0.5, 0, 1)))
+    certain, undecided = (sum(item.holds is held for item in known) for held in (True, None))
+    return Figure(*((certain + part * undecided) / len(known) for part in (0.5, 0, 1)))
 
 
 def as_figure(value: Any) -> Figure:
@@ -116,7 +116,7 @@ def less(a: Any, b: Any) -> Truth:
 
 
 def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
-    """Return +, -, × or ÷ of two numbers with the extremes over their bounds; NaN if a row lacks one of them."""
+    """Return the sum, difference, product or ratio of two numbers with its extremes; NaN if a row lacks one of them."""
     for value in (a, b):
         if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
             return value
@@ -130,7 +130,7 @@ def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
     if divides and b.low <= 0 <= b.high:
         return Figure(value, -math.inf, math.inf)
     corners = [function(x, y) for x, y in product((a.low, a.high), (b.low, b.high))]
-    if function is operator.mul:  # a bound at infinity is no bound, and 0 times it is 0
+    if function is operator.mul:  # an infinite bound means unknown, so 0 times it is 0
         corners = [0.0 if math.isnan(corner) else corner for corner in corners]
     known = [corner for corner in corners if not math.isnan(corner)]
     return Figure(value, min(known), max(known))
@@ -183,7 +183,7 @@ class Figure:
 
 
 class Missing(Figure, Truth):
-    """A figure, fact or condition that was not measured. Whatever is made of it is missing for the same reason."""
+    """A figure, fact or condition that was not measured. Everything computed from it is missing for the same reason."""
 
     missing = True
 
@@ -215,7 +215,7 @@ def between(value: Any, low: Any, high: Any) -> Truth:
 
 
 def rising(function: Callable[[float], float], value: Any) -> Figure:
-    """Return a rising function of a figure and of its bounds."""
+    """Return an increasing function of a figure and of its bounds."""
     value = as_figure(value)
     if isinstance(value, Missing):
         return value
@@ -237,7 +237,7 @@ def exp(value: Any) -> Figure:
 
 
 def figures(values: Any) -> list[Figure]:
-    """Return the figures of a column, or of a list, without those that rows lack."""
+    """Return the figures of a column or a list, without missing ones."""
     if hasattr(values, "index") and hasattr(values, "dropna"):
         no_figure.update(values.index[values.isna()])
         values = values.dropna()
@@ -245,7 +245,7 @@ def figures(values: Any) -> list[Figure]:
 
 
 def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Figure]:
-    """Turn a function of one or more figures into one of a column, or of a list that may be empty."""
+    """Turn a function of a list of figures into a function of a column or a list, which may be empty."""
 
     @wraps(function)
     def reduced(values: Any) -> Figure:
@@ -260,7 +260,7 @@ def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Fig
 
 @reduction
 def mean(values: list[Figure]) -> Figure:
-    """Return the mean; the intervals are combined as independent ones."""
+    """Return the mean; the intervals are taken as independent."""
     if not all(math.isfinite(figure.value) for figure in values):
         return UNKNOWN
     center = sum(figure.value for figure in values) / len(values)
@@ -271,12 +271,12 @@ def mean(values: list[Figure]) -> Figure:
 
 @reduction
 def geomean(values: list[Figure]) -> Figure:
-    """Return the geometric mean of positive figures; the intervals are combined as independent ones."""
+    """Return the geometric mean of positive figures; the intervals are taken as independent."""
     return exp(mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
 
 
 def of_bounds(function: Callable[[list[float]], float]) -> Callable[[Any], Figure]:
-    """Turn a function of numbers into one of figures: its bounds are those of the figures' bounds."""
+    """Turn a function of numbers into a function of figures, which applies it to the values and to both bounds."""
 
     @reduction
     def reduced(values: list[Figure]) -> Figure:
@@ -292,9 +292,9 @@ lowest, median, highest = of_bounds(min), of_bounds(statistics.median), of_bound
 
 @reduction
 def only(values: list[Figure]) -> Figure:
-    """Return the figure of the one row that is left. Raises ClaimError for several."""
+    """Return the figure of the only row. Raises ClaimError for several rows."""
     if len(values) != 1:
-        raise ClaimError(f"only() takes one row, and {len(values)} are left")
+        raise ClaimError(f"only() takes one row, but {len(values)} are left; select one with where()")
     return values[0]
 
 
@@ -302,7 +302,7 @@ def only(values: list[Figure]) -> Figure:
 
 
 class Facts(dict):
-    """What a check returned; parts are read as attributes or by key. Numbers are figures, booleans are conditions."""
+    """The facts of a check, read as attributes or by key. Numbers are figures, booleans are conditions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -319,7 +319,7 @@ class Facts(dict):
         raise ClaimError(f"the check returned no {name!r}; it has {', '.join(map(str, self)) or 'nothing'}")
 
     def each(self, name: str) -> list[Any]:
-        """Return the fact of this name of every part that has it."""
+        """Return the fact `name` of every part that has it."""
         return [fact_value(part[name]) for part in self.values() if isinstance(part, Mapping) and name in part]
 
 

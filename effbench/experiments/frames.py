@@ -1,4 +1,4 @@
-"""Rows of the view `results` as a DataFrame for claims, with a column for each swept parameter."""
+"""Turn rows of the view `results` into a DataFrame for claims, with a column for each swept parameter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return one line a row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
+    """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
 
-    `paths`: further columns, each the dotted path of a parameter. A row's `facts` are what its mode reported.
+    `paths`: name of a further column -> dotted path of its parameter. A row's `facts` are those of its mode.
     """
     import pandas as pd
 
@@ -30,13 +30,13 @@ def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None 
         line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
-    # for parts of the frame; a function, as pandas copies all other attributes with every part
+    # parts of the frame need the whole; a function, because pandas copies other attributes with every part
     frame.attrs = {"whole": lambda: frame, "paths": paths or {}}
     return frame
 
 
 def figure_of(row: Mapping[str, Any], name: str) -> Any:
-    """Return one figure of a row. That of a single trial has no bounds, so that its comparisons stay open."""
+    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons stay open."""
     value = row[name]
     if row["status"] != Status.OK or value is None:
         return math.nan
@@ -49,7 +49,7 @@ def figure_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def parameter(params: Mapping[str, Any], path: str) -> Any:
-    """Return a parameter of a cell by its dotted path, lists and mappings as JSON; NaN if the cell has none."""
+    """Return a cell's parameter by its dotted path, lists and mappings as JSON; NaN if the cell does not have it."""
     value: Any = params
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:
@@ -72,15 +72,15 @@ def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
 
 
 def fact(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return for each row what its mode reported of its own preparation (the median over trials)."""
+    """Return for each row the fact `name` that its mode reported about its preparation (the median over trials)."""
     return rows["facts"].map(lambda facts: facts.get(name, math.nan)).rename(name)
 
 
 def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:
-    """Return for each row: the figure of the row that is the same cell except that `name` is `reference`, ÷ its own.
-    Above 1: this row's figure is lower.
+    """Return for each row the figure of its reference ÷ its own figure. Above 1, the row's figure is lower than the
+    reference's, which is the same cell except that `name` is `reference`.
 
-    `name` is mode, model, a swept parameter, or a dotted path. A reference of the same sweep goes before another.
+    `name`: mode, model, a swept parameter, or a dotted path. A reference of the same sweep takes precedence.
     """
     whole, paths = rows.attrs["whole"](), rows.attrs["paths"]
     path = {**paths, "mode": "mode.name", "model": "model.name"}.get(name, name)
@@ -93,7 +93,7 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
         if is_absent(value):
             failed[cell] = label
         elif sweep_id in references.setdefault(cell, {}):
-            raise ClaimError(f"relative(): several rows have {name} = {reference}, and differ in that alone")
+            raise ClaimError(f"relative(): several rows have {name} = {reference} and are otherwise the same cell")
         else:
             references[cell][sweep_id] = value
 
@@ -116,8 +116,8 @@ def is_absent(value: Any) -> bool:
 
 
 def identity(row: Any, path: str) -> str:
-    """Return all of a cell except one parameter (or its whole mode or model), with where it was measured. A model's
-    inputs follow from its settings, so they are omitted with any of these."""
+    """Return a key of a cell and its environment without one parameter (or the whole mode or model). A model's inputs
+    depend on its settings, so they are omitted with any of these."""
     params = json.loads(json.dumps(row["params"]))
     *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
     if path.startswith("model.module."):
@@ -131,8 +131,8 @@ def identity(row: Any, path: str) -> str:
 
 
 def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the label and the rows of each combination of values, in order of appearance. Rows that lack such a
-    parameter (a baseline, of a mode's setting) are in no part."""
+    """Yield the label and the rows of each combination of values, in order of appearance. Rows that lack one of the
+    parameters (such as a baseline, which lacks a mode's setting) are in no part."""
     for values, part in rows.groupby(list(names), sort=False):
         pairs = zip(names, values, strict=True)
         yield " ".join(shown(v) if name in ("model", "mode") else f"{name}={shown(v)}" for name, v in pairs), part

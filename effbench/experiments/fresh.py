@@ -1,6 +1,6 @@
-"""Calls a function in a new interpreter: for actions that are possible once per process, or break it.
+"""Call a function in a new interpreter, for actions that are possible only once per process, or that break it.
 
-`python -m effbench.experiments.fresh` is the other end: it reads one line of JSON and answers one.
+`python -m effbench.experiments.fresh` is the other end: it reads a line of JSON and answers with one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def in_fresh_process(
 ) -> dict[str, Any]:
     """Call a function of an experiment's file in a new interpreter that does not find the packages `hide`.
 
-    Return `{"succeeded", "error_type", "error"}` and its facts; one that dies or hangs has not succeeded.
+    Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs, it did not succeed.
     """
     file, name = function.__code__.co_filename, function.__name__
     order = json.dumps([file, name, str(device), list(hide), settings])
@@ -46,10 +46,10 @@ def in_fresh_process(
 
 def main() -> None:
     answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed must not reach the answer
+    os.dup2(2, 1)  # printed text must not mix with the answer
     file, name, device, hide, settings = json.load(sys.stdin)
     for package in hide:
-        sys.modules[package] = None  # type: ignore[assignment] - the import system's own way to say: not there
+        sys.modules[package] = None  # type: ignore[assignment] - None makes the import fail
     import torch
 
     from effbench.experiments.checks import attempt
@@ -60,7 +60,7 @@ def main() -> None:
     answer.write(json.dumps({**done.facts(), **(done.value or {})}))
     answer.flush()
     sys.stderr.flush()
-    os._exit(0)  # a CUDA context that a failed capture left behind must not hold up the end
+    os._exit(0)  # a CUDA context that a failed capture left behind may block a normal exit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Judges claims. A verdict follows the measurement; what the intervals leave open is `undecided`."""
+"""Judge claims by what was measured; a claim that the intervals leave open is `undecided`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effbench.store.decisions import ClaimVerdict
 
 @dataclass(frozen=True)
 class Part:
-    """What holds in one part of the matrix, or of one statement (its label; empty for all), and the figure there."""
+    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all), and the figure."""
 
     label: str
     holds: Truth
@@ -36,8 +36,8 @@ class Judgement:
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by what its function asks for: name -> DataFrame of rows, Facts, or Missing. Raises ClaimError if
-    the function fails or asks for what does not exist."""
+    """Judge a claim by the inputs of its function: name -> DataFrame of rows, Facts, or Missing. Raises ClaimError if
+    the function fails or uses something that does not exist."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
     frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}
@@ -64,14 +64,14 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
 
 
 def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> tuple[Found, list[Part]]:
-    """Return what the claim's function finds over all rows, and in each part. A part of the matrix without
-    measurements is omitted; a statement without them stays open."""
+    """Return the result of the claim's function over all rows, and the parts. A part of the matrix without measurements
+    is omitted; a statement without measurements stays open."""
     try:
         overall = found_by(claim, inputs)
     except ClaimError:
         if not claim.axes:
             raise
-        overall = Found(None)  # such as of only(), which has one row in each part and several in all
+        overall = Found(None)  # for example only() finds one row in each part, but several in all
     if not claim.axes or not frames:
         return overall, parts_of(overall, "")
     ((name, frame),) = frames.items()
@@ -84,14 +84,14 @@ def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> 
 def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
     assert claim.function is not None
     try:
-        found = claim.function(**inputs)
+        result = claim.function(**inputs)
     except ClaimError:
         raise
     except (Exception, SystemExit) as error:  # the user's function may raise anything
         raise ClaimError(f"its function raised {described(error)}") from error
-    if not isinstance(found, Found):
-        raise ClaimError(f"its function returned {type(found).__name__}, not Found(holds, value, also)")
-    return found
+    if not isinstance(result, Found):
+        raise ClaimError(f"its function returned {type(result).__name__}, not Found(holds, value, also)")
+    return result
 
 
 def parts_of(found: Found, label: str) -> list[Part]:
@@ -119,7 +119,7 @@ def without_measurement(reasons: Sequence[str]) -> ClaimVerdict:
 
 
 def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
-    """Return where it holds and where not."""
+    """Return where the claim holds and where it does not."""
     if len(parts) == 1 and not parts[0].label:
         texts = {ClaimVerdict.CONFIRMED: "holds", ClaimVerdict.REFUTED: "does not hold"}
         return texts.get(verdict, parts[0].holds.why)
@@ -139,7 +139,7 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
 
 
 def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
-    """Name the failed rows that were left out, with their swept parameters and the first one's reason."""
+    """Return the names of the failed rows, with their swept parameters, and the reason of the first one."""
     if not failed:
         return ""
     swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
@@ -159,12 +159,12 @@ def bounds(value: Figure | None) -> dict[str, float]:
 
 
 def as_json(value: Any) -> Any:
-    """Return figures, conditions and facts as JSON carries them; an infinite bound is no bound."""
+    """Return figures, conditions and facts for JSON; an infinite bound becomes None."""
     if isinstance(value, Figure):
         return None if isinstance(value, Missing) else as_json(value.value if value.is_exact else bounds(value))
     if isinstance(value, Truth):
         return value.holds
-    if hasattr(value, "tolist"):  # of NumPy and pandas
+    if hasattr(value, "tolist"):  # NumPy and pandas
         return as_json(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): as_json(inner) for key, inner in value.items()}

@@ -1,7 +1,7 @@
-"""Runs an experiment: its sweeps (without what is measured already), its checks, its claims; stores the verdicts.
+"""Run an experiment: measure what its sweeps lack, run its checks, judge its claims, and store the verdicts.
 
-Cells that are compared with each other (all modes of one case) are taken from one sweep: a speedup across sweeps would
-compare two sessions. So a case that no sweep measured completely is measured again.
+Cells that are compared with each other (all modes of one case) come from one sweep, because a speedup across sweeps
+would compare two sessions. So a case that no sweep measured completely is measured again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe
 from effbench.sweeping.run import Command
 
-NO_CUDA = "needs a CUDA GPU, and there is none here"
-#: Groups whose choice brings its own settings. Those of a model or mode stay: they are what the claims compare.
+NO_CUDA = "needs a CUDA GPU, but this machine has none"
+#: Groups whose choice replaces the experiment's settings in them. The claims compare settings of models and modes.
 GROUPS = {"protocol", "stream", "executor"}
-#: Settings of a sweep that an experiment does not take: it measures what is missing, under effbench's own interpreter.
+#: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own interpreter.
 REFUSED = ("resume", *plan.INTERPRETER_KEYS)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where an experiment is judged: here, or (without `probed`, the probe's answer) where results were stored."""
+    """The machine of the judged results: this one (`probed`: the probe's answer), or that of stored results."""
 
     server: ForkServer
     environment_id: str
@@ -57,18 +57,18 @@ class Machine:
 
     @classmethod
     def stored(cls, server: ForkServer, row: Mapping[str, Any]) -> Machine:
-        """`row`: of the table `environment`."""
+        """Return the machine of a row of the table `environment`."""
         name = f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}"
         return cls(server, row["id"], name, row["gpu_name"] is not None)
 
 
 @dataclass
 class Run:
-    """An experiment on a machine. `overrides`: given by the user: they ask another question. `rows` of each sweep, in
-    the order of its cells; `reused`: how many of them were measured before; `checks`: name -> status, reason, facts.
+    """An experiment on a machine. `overrides`: the user's, which change the question. `rows`: sweep -> rows in order of
+    its cells; `reused`: how many rows were measured before; `checks`: name -> status, reason, facts.
 
-    `interrupted` and `missing` (what was not stored): nothing was judged. `mistakes`: of claims that ask for what does
-    not exist.
+    If `interrupted` or `missing` (what is not stored) is set, nothing was judged. `mistakes`: errors of claims that use
+    something that does not exist.
     """
 
     experiment: Experiment
@@ -90,17 +90,17 @@ class Run:
         return not self.machine.has_cuda or any(word.split("=") == ["device", "cpu"] for word in self.overrides)
 
     def is_asked(self, name: str) -> bool:
-        """Return whether to gather a sweep or the facts of a check: without a GPU not what only claims about CUDA ask
-        for. A sweep that no claim asks for may have tables."""
+        """Return whether a sweep or a check is needed: without a GPU not if only claims about CUDA use it. A sweep that
+        no claim uses is needed, because it may have tables."""
         names = {name, "rows"} if name in self.experiment.sweeps else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
         return any(not (self.on_cpu and claim.needs) for claim in claims) or (not claims and "rows" in names)
 
     def execute(self) -> Run:
-        """Measure what is missing (nothing on a machine whose results are stored), judge the claims, store the
-        verdicts; return itself.
+        """Measure what is missing (nothing for a machine with stored results), judge the claims, store the verdicts;
+        return self.
 
-        Raises EffbenchError for what is wrong before a sweep's first trial; trials and checks that fail are statuses.
+        Raises EffbenchError for errors before a sweep's first trial; failed trials and checks only get a status.
         """
         check_settings(self.overrides)
         self.gather()
@@ -114,7 +114,7 @@ class Run:
         return self
 
     def gather(self) -> None:
-        """Collect the rows of the sweeps, then the facts of the checks: measured, or as they are stored."""
+        """Collect the rows of the sweeps, then the facts of the checks, measured or stored."""
         experiment, machine = self.experiment, self.machine
         for name in filter(self.is_asked, experiment.sweeps):
             words = command_of(experiment, name, self.overrides, self.db)
@@ -126,8 +126,8 @@ class Run:
         if machine.probed:
             device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
-            for name, one in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
-                self.checks[name] = {"status": str(one.status), "reason": one.reason, "facts": one.facts}
+            for name, done in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
+                self.checks[name] = {"status": str(done.status), "reason": done.reason, "facts": done.facts}
             return
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
@@ -139,7 +139,7 @@ class Run:
     def sweep(
         self, name: str, jobs: Sequence[plan.Job], command: Command, server: ForkServer, *rest: Any, **more: Any
     ) -> None:
-        """Take the rows of one sweep, after measuring what is missing. Hydra's launcher calls it for `conduct`."""
+        """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it like `conduct`."""
         parts, settings = plan.split(jobs)
         environment_id, has_cuda = self.machine.environment_id, self.machine.has_cuda
         if self.machine.probed:
@@ -155,7 +155,7 @@ class Run:
             self.reused += len(rows)
             lacking = keys.keys() - {row["cell_key"] for row in rows}
             if lacking and not self.machine.probed:
-                self.missing = f"of the sweep {name}, {len(lacking)} of the {len(keys)} cells were not measured"
+                self.missing = f"{len(lacking)} of {len(keys)} cells of the sweep {name} were not measured"
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = plan.conduct(left, command, server, *rest, **more).state == "interrupted"
@@ -169,7 +169,7 @@ class Run:
         return list({(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}.values())
 
     def input(self, name: str) -> Any:
-        """Return what a claim's function gets for a parameter: a frame of rows, or a check's facts."""
+        """Return the argument of a claim's function for a parameter: a frame of rows, or a check's facts."""
         if name not in self.experiment.checks:
             return frame_of(self.rows_of(name), self.experiment.swept)
         check = self.checks[name]
@@ -177,7 +177,7 @@ class Run:
         return Facts(check["facts"] or {}) if is_ok else Missing(f"{check['status']}: {check['reason']}")
 
     def judge(self, claim: Claim) -> Judgement:
-        """Judge a claim. A mistake in one costs that one alone."""
+        """Judge a claim. A mistake in it does not affect other claims."""
         if self.on_cpu and claim.needs:
             return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable or NO_CUDA)
         try:
@@ -213,7 +213,7 @@ class Run:
 
 
 def check_settings(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for unknown settings, also if no sweep asks Hydra."""
+    """Raise ConfigError for unknown settings; Hydra checks them only if there is a sweep."""
     known = [setting.name for setting in fields(Config) if setting.name not in REFUSED]
     for word in overrides:
         name = re.split(r"[./@]", str(key_of(word)))[0]
@@ -222,41 +222,41 @@ def check_settings(overrides: Sequence[str]) -> None:
 
 
 def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: str) -> list[str]:
-    """Return the words of a sweep: the experiment's, without those that the user overrides. Who chooses a group
-    replaces the experiment's settings of it, too: `protocol.rounds=3` was meant for the protocol that
-    `protocol=quick` replaces."""
+    """Return the words of a sweep: the experiment's, without those that the user overrides. A group that the user
+    chooses also replaces the experiment's settings in it: `protocol=quick` replaces `protocol.rounds=3`, which is meant
+    for another protocol."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
     words = [*experiment.sweeps[name], f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
-    own = {word: str(key_of(word)) for word in words}
+    keys = {word: str(key_of(word)) for word in words}
     given = {str(key_of(word)) for word in overrides}
-    replaced = given | {key for key in own.values() if key.partition(".")[0] in given & GROUPS}
-    return ["-m", *(word for word, key in own.items() if key not in replaced), *overrides]
+    replaced = given | {key for key in keys.values() if key.partition(".")[0] in given & GROUPS}
+    return ["-m", *(word for word, key in keys.items() if key not in replaced), *overrides]
 
 
 def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings) -> list[dict[str, Any]]:
-    """Return the rows of the complete cases, each from the newest sweep that has it, measured by the same protocol in
-    this environment. A cell that failed is complete however many rounds it ran."""
+    """Return the rows of the complete cases, each from the newest sweep that measured it with the same protocol in this
+    environment. A failed cell is complete after any number of rounds."""
     cases: dict[str, set[str]] = {}
     for cell in cells:
         case = digest({key: value for key, value in cell.params().items() if key != "mode"})
         cases.setdefault(case, set()).add(cell.key)
-    found: list[dict[str, Any]] = []
+    complete: list[dict[str, Any]] = []
     for sweep in store.sweeps():
         if not cases or (sweep.protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
             continue
         rows = {}
         for row in store.results(sweep.id):
-            # rounds end early if a cell is known well enough
+            # a cell may end before the last round if its interval is narrow enough
             ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
             if row["environment_id"] == environment_id and (ended or not Status(row["status"]).is_measured):
                 rows[row["cell_key"]] = row
         for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
-            found += [rows[key] for key in cases.pop(case)]
-    return found
+            complete += [rows[key] for key in cases.pop(case)]
+    return complete
 
 
 def add_facts(store: Store, rows: Sequence[dict[str, Any]]) -> None:
-    """Give each row the `facts` that its mode reported in its `ok` trials: medians of numbers, else the last."""
+    """Add `facts` to each row: what its mode reported in its `ok` trials, as the median of numbers, else the last."""
     values: dict[tuple[str, ...], dict[str, list[Any]]] = {}
     for sweep_id in {row["sweep_id"] for row in rows}:
         for trial in store.trials(sweep_id):

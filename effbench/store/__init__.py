@@ -1,4 +1,4 @@
-"""The results database. `Store` is its interface; the view `results` is the public one for SQL."""
+"""The results database. `Store` is its Python interface, the view `results` its SQL interface."""
 
 from effbench.store.schema import HEAD_REVISION, RESULT_COLUMNS
 from effbench.store.store import Store

@@ -1,6 +1,6 @@
-"""What bounds a call, and why, in a sentence: launches, memory, arithmetic, or kernels too small to reach any ceiling.
+"""Name a call's bottleneck (launch, memory, compute or latency) and explain it in a sentence.
 
-After the roofline model (Williams, Waterman, Patterson 2009), with ceilings measured on the machine itself.
+This is the roofline model (Williams, Waterman, Patterson 2009) with ceilings measured on the machine itself.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from typing import Any, NamedTuple
 
 from effbench.metrics import METRICS, format_bytes, percent, significant
 
-#: From here on the GPU is idle so much between kernels that launching them decides, not what they do.
+#: A call is launch-bound if the GPU is idle for this fraction of its period or more.
 LAUNCH_IDLE = 0.2
-#: Below this share of a ceiling while busy, neither memory nor arithmetic explains the time.
+#: If a busy GPU reaches less than this fraction of each ceiling, neither memory nor arithmetic explains the time.
 NEAR_A_CEILING = 0.25
-#: From here on a call's enqueueing fills its period: the host is the bottleneck.
+#: The host is the bottleneck if enqueueing a call takes this fraction of its period or more.
 HOST_SHARE = 0.7
 _ms = METRICS["period_ms"].format
 
 
 class Floors(NamedTuple):
-    """Least milliseconds of a call: its FLOPs at the matrix rate, its least bytes at the copy bandwidth."""
+    """Shortest possible time of a call in ms: its FLOPs at the matrix rate, its minimum bytes at the copy bandwidth."""
 
     compute: float | None
     memory: float | None
 
 
 def idle_fraction(busy_ms: float | None, period_ms: float | None) -> float | None:
-    """Return the share of the period (0 to 1) in which no kernel runs; None if either is unknown. Busy and period come
-    from different runs: noise may make busy the longer one, which counts as 0."""
+    """Return the fraction of the period (0 to 1) in which no kernel runs; None if either time is unknown. The two times
+    come from different runs, so noise may make the busy time longer than the period; then return 0."""
     if not busy_ms or not period_ms:
         return None
     return max(0.0, 1.0 - busy_ms / period_ms)
 
 
 def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str | None:
-    """Return what most of the period goes into; None if that is not known.
+    """Return the bottleneck of a call; None if it is unknown.
 
-    `launch`: the GPU is idle for a fifth of the time or more, waiting for kernels to be launched. `memory`, `compute`:
-    it is busy, and that floor is the larger one. `latency`: it is busy, but kernels are too small or too inefficient to
-    come near a ceiling: the larger floor is under a quarter of its busy time.
+    `launch`: the GPU is idle for 20 % of the period or more, waiting for kernel launches. `memory`, `compute`: the GPU
+    is busy, and this floor is the larger one. `latency`: the GPU is busy, but its kernels are too small or inefficient
+    to come near a ceiling: the larger floor is under 25 % of the busy time.
     """
     idle = idle_fraction(busy_ms, period_ms)
     if idle is None:
@@ -56,22 +56,22 @@ def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str
 
 
 def roofline_fraction(period_ms: float | None, floors: Floors) -> float | None:
-    """Return the larger floor ÷ period: 1 is as fast as this machine can. Above 1 the bytes come from a cache."""
+    """Return the larger floor ÷ period: 1 is the fastest this machine can be; above 1, bytes come from a cache."""
     largest = max(floors.compute or 0.0, floors.memory or 0.0)
     return largest / period_ms if largest and period_ms else None
 
 
 def why(row: Mapping[str, Any]) -> str | None:
-    """Return the reason behind the time of a row of the view `results`; None if it has no profile or no period."""
+    """Return a sentence that explains the period of a row of the view `results`; None without profile or period."""
     busy, period, idle = row.get("gpu_busy_ms"), row.get("period_ms"), row.get("gpu_idle_fraction")
     if busy is None or period is None or idle is None:
         return None
     number, near, bottleneck = row.get("kernels"), row.get("roofline_fraction"), row.get("bound")
     kernels = "its kernels" if number is None else f"{int(number)} kernel{'' if number == 1 else 's'}"
-    # imported rows may lack the figures of a ceiling
+    # imported rows may lack figures
     ceiling = None
     if bottleneck == "memory" and near is not None and row.get("min_bytes") is not None:
-        ceiling = f"the copy bandwidth ({format_bytes(row['min_bytes'])} at least)"
+        ceiling = f"the copy bandwidth (at least {format_bytes(row['min_bytes'])})"
     elif bottleneck == "compute" and near is not None and row.get("flops") is not None:
         ceiling = f"the matrix rate ({_si(row['flops'])}FLOP)"
     if ceiling:
@@ -91,6 +91,6 @@ def why(row: Mapping[str, Any]) -> str | None:
 
 
 def _si(value: float) -> str:
-    """Return a number with the prefix that leaves one to three digits: `3.4e11` is `340 G`."""
+    """Return a number with an SI prefix and one to three digits before the point: `340 G` for `3.4e11`."""
     power = min(4, int(math.log10(value) // 3)) if value >= 1000 else 0
     return f"{significant(value / 1000**power, 3)} {' kMGT'[power]}" if power else f"{value:.0f} "

@@ -1,7 +1,7 @@
-"""From a URL to an engine, with errors of one or two lines.
+"""Open a database by its URL, and turn its errors into messages of one or two lines.
 
-SQLite connections are made here and not by SQLAlchemy's URL, so that a reader never creates a file, a database in a
-read-only folder can be read, and Python's own transaction handling stays out of the way.
+SQLite connections are made here, not from SQLAlchemy's URL: a reader must never create a file, a database in a
+read-only folder must be readable, and Python's own transaction handling must not interfere.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
-ELSEWHERE = "name another (db=URL, or --db URL of a command)"
+ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
 BUSY_TIMEOUT_S = 30.0
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
-#: Words in a database's error, and what they mean for the user.
+#: Words in a database's error -> the explanation for the user.
 _EXPLANATIONS = (
     (("not a database", "malformed", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
-    (("locked",), "stayed locked by another process; try again when that has ended"),
+    (("locked",), "stayed locked by another process; try again when that process has ended"),
     (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
     (("disk i/o", "disk is full"), f"failed: the disk is full or damaged; free some space or {ELSEWHERE}"),
 )
 
 
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
-    """Return `url` as SQLAlchemy's type; a plain path is a SQLite file. Raises StoreError for what cannot be used."""
+    """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an unusable URL."""
     given = os.fspath(url)
     if not given:
-        raise StoreError(f"the database has no name; {_FORMS}")
+        raise StoreError(f"the database URL is empty; {_FORMS}")
     if "://" not in given:
         return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
     try:
@@ -52,18 +52,18 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
         raise StoreError(f"not a database URL: {masked_url(given)}; {_FORMS}") from error
     if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
         if parsed.host or "?" in given or parsed.database in (None, "", ":memory:"):
-            form = "sqlite:///PATH of a file (four slashes for an absolute path), without a host and a ?"
-            raise StoreError(f"{masked_url(given)}: a SQLite URL is {form}")
+            form = "sqlite:///PATH of a file, without host and ?; an absolute path has four slashes"
+            raise StoreError(f"{masked_url(given)}: expected {form}")
         return parsed
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
     if "@" in (parsed.host or ""):
-        raise StoreError(f"{masked_url(given)}: a user name or password holds @: write it as %40")
+        raise StoreError(f"{masked_url(given)}: the user name or password contains @; write it as %40")
     return parsed.set(drivername="postgresql+psycopg")
 
 
 def artifact_home(url: str | os.PathLike[str]) -> Path:
-    """Return the folder that the names of artifacts are relative to: that of a SQLite file, else `results`."""
+    """Return the folder that artifact names are relative to: the folder of a SQLite file, else `results`."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         return Path(parsed.database).parent
@@ -71,7 +71,7 @@ def artifact_home(url: str | os.PathLike[str]) -> Path:
 
 
 def describe(url: sa.URL) -> str:
-    """Return the database for a person: the path, or the URL without its password."""
+    """Return the database's name for messages: its path, or its URL without the password."""
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
@@ -82,7 +82,7 @@ def name_of(connection: sa.Connection) -> str:
 
 
 def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False) -> sa.Engine:
-    """Return an engine of which one connection has been tried. `create` makes a missing SQLite file and its folder."""
+    """Return an engine after a test connection. `create`: create a missing SQLite file and its folder."""
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
@@ -90,11 +90,11 @@ def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool =
 
 @contextmanager
 def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bool = False) -> Iterator[sa.Connection]:
-    """Yield a connection to an existing database in one transaction that sees one moment."""
+    """Yield a connection to an existing database, in one transaction that sees a snapshot of it."""
     parsed = parse_url(url)
     engine = connect(parsed, write=write, untrusted=untrusted)
     options: dict[str, Any] = {WRITE_OPTION: write}
-    if engine.dialect.name == "postgresql":  # SQLite's transactions see one moment anyway
+    if engine.dialect.name == "postgresql":  # SQLite's transactions always see a snapshot
         options["isolation_level"] = "REPEATABLE READ"
     try:
         with engine.execution_options(**options).begin() as connection:
@@ -106,7 +106,7 @@ def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bo
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
-    """Return an INSERT that can be told to do nothing on a conflict."""
+    """Return the INSERT of the connection's dialect, which has `on_conflict_do_nothing`."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql as dialect
     else:
@@ -115,7 +115,7 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def use_wal(engine: sa.Engine) -> None:
-    """Switch to write-ahead logging, once in a database's life; if another process is in the way, a later one does."""
+    """Switch the database to write-ahead logging for good; if another process locks it, a later call will do it."""
     with engine.connect() as connection, suppress(sqlite3.OperationalError):
         connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
 
@@ -130,7 +130,7 @@ def revision(connection: sa.Connection) -> str | None:
         return None
     if len(versions) != 1 or "sweep_cell" not in tables:
         some = ", ".join(sorted(tables)[:3])
-        raise StoreError(f"{name_of(connection)} is a database of another program ({some} …); name another")
+        raise StoreError(f"{name_of(connection)} belongs to another program (tables {some} …); {ELSEWHERE}")
     return versions[0]
 
 
@@ -142,11 +142,11 @@ def require_head(current: str, name: str) -> None:
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
     if current != HEAD_REVISION:
-        raise SchemaError(f"{name} has schema {current}, this effbench reads {HEAD_REVISION}; {hint}")
+        raise SchemaError(f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}")
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
-    """Return a database's error as one of ours."""
+    """Return a database's error as a StoreError with an explanation."""
     text = _first_line(error)
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
@@ -180,7 +180,7 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     try:
         engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
     except ImportError as error:
-        raise StoreError(f"{name} needs a PostgreSQL driver; pip install 'effbench[postgres]'") from error
+        raise StoreError(f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'") from error
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)
     try:
@@ -194,9 +194,9 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
 def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:
     path = Path(url.database or "")
     _check_path(path, create=create)
-    # absolute: a later change of the working directory must not lead to another file
+    # absolute, because the working directory may change later
     file = path.absolute()
-    # only a connection that may write removes the files of a write-ahead log
+    # only a writable connection removes the files of a write-ahead log
     mode = "ro" if untrusted and not _has_write_ahead_log(file) else "rw"
     try:
         _open_sqlite(file, "rwc" if create else mode, write).close()
@@ -204,14 +204,14 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
         log = file.with_name(f"{file.name}-wal")
-        if log.exists() and log.stat().st_size:  # read as immutable, the database would look older than it is
-            hint = "copy it with its -wal file to a folder with room that can be written"
+        if log.exists() and log.stat().st_size:  # reading it as immutable would miss the transactions in the log
+            hint = "copy it and its -wal file to a writable folder with free space"
             raise StoreError(f"{path} has an unfinished log that cannot be read here ({error}); {hint}") from error
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
 
     def creator() -> sqlite3.Connection:
-        if opened and identity(file) != opened:  # never go on in another file, let alone a new one
+        if opened and identity(file) != opened:  # never continue in another file, or a new one
             raise moved(str(path))
         return _open_sqlite(file, mode, write)
 
@@ -224,7 +224,7 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # IMMEDIATE takes the write lock at once and waits for it; a deferred one that turns writer fails instead
+        # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail instead
         writes = connection.get_execution_options().get(WRITE_OPTION, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -236,17 +236,17 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
         f"file:{urllib.parse.quote(str(file))}?mode={mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
-        isolation_level=None,  # transactions are begun by us
+        isolation_level=None,  # the `begin` event starts transactions
         check_same_thread=False,
     )
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")  # a file may define what runs when it is read
+        connection.execute("PRAGMA trusted_schema = OFF")  # a file may contain code that runs when it is read
         connection.execute("PRAGMA foreign_keys = ON")
         if write:
             connection.execute("PRAGMA synchronous = NORMAL")
         else:
             connection.execute("PRAGMA query_only = ON")
-            connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not need room on a disk
+            connection.execute("PRAGMA temp_store = MEMORY")  # sorting must not need disk space
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         connection.close()
@@ -262,14 +262,14 @@ def _check_path(path: Path, *, create: bool) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
             raise StoreError(
-                f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` makes one"
+                f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` creates one"
             )
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error
 
 
 def _has_no_index(error: sqlite3.Error) -> bool:
-    """Return whether the index of a log cannot be made, so that no other process can have the database open."""
+    """Return whether SQLite cannot create the log's index: then no other process can have the database open."""
     message = str(error).lower()
     return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
 

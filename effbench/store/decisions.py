@@ -1,4 +1,4 @@
-"""What people and experiments decided about measured sweeps: baselines, acknowledged changes, verdicts on claims."""
+"""Read and write decisions about sweeps: baselines, acknowledged changes and verdicts on claims."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP,
 from effbench.store.sweeps import hardware
 from effbench.store.values import now, text
 
-#: What a change is acknowledged by.
+#: Columns that identify an acknowledged change.
 KEYS = ("cell_key", "hardware", "metric", "sweep_id")
 
 
 class ClaimVerdict(StrEnum):
-    """What measuring says of a claim."""
+    """The verdict on a published claim."""
 
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
@@ -34,7 +34,7 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A name for a sweep, once for each hardware. The last three are its sweep's, None if that is gone."""
+    """A baseline on one kind of hardware. The last three fields describe its sweep; None if that was deleted."""
 
     name: str
     hardware: str
@@ -47,10 +47,10 @@ class BaselineInfo:
 
 
 def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str | None = None) -> list[str]:
-    """Name the sweep a baseline on all hardware that it has trials on, which is returned. Raises UsageError for a name
-    that could be mistaken, NothingFoundError for a sweep without trials."""
+    """Make the sweep the baseline `name` on all hardware on which it has trials; return this hardware. Raises
+    UsageError for an invalid name, NothingFoundError for a sweep without trials."""
     if not re.fullmatch(r"(?!last$|\d{8}-\d{6}-[0-9a-f]{4}$)[A-Za-z0-9][\w.+@/-]*", name):
-        allowed = "use letters, digits and . _ - + @ / (as main or v1.2), and neither `last` nor the id of a sweep"
+        allowed = "use letters, digits and . _ - + @ / (such as main or v1.2), but not `last` or a sweep id"
         raise UsageError(f"{name!r} cannot name a baseline: {allowed}")
     machines = hardware(connection, sweep_id)
     if not machines:
@@ -62,33 +62,33 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
 
 
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
-    """Return all baselines by name and hardware, or those of this name. Raises NothingFoundError if it is unknown."""
+    """Return all baselines in order, or those with this name. Raises NothingFoundError for an unknown name."""
     query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
     query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
     query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)
     known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
-    found = [baseline for baseline in known if name in (None, baseline.name)]
-    if found or name is None:
-        return found
+    named = [baseline for baseline in known if name in (None, baseline.name)]
+    if named or name is None:
+        return named
     names = sorted({baseline.name for baseline in known})
-    hint = f"there are {', '.join(names)}" if names else f"`effbench baseline set {name} last` sets it"
+    hint = f"choose from {', '.join(names)}" if names else f"`effbench baseline set {name} last` sets it"
     raise NothingFoundError(f"no baseline {name!r} in {name_of(connection)}; {hint}")
 
 
 def remove_baseline(connection: sa.Connection, name: str, hardware: str | None = None) -> list[BaselineInfo]:
-    """Forget the name on this hardware (None: on all) and return what was removed. Raises NothingFoundError."""
+    """Delete the baseline on this hardware (None: on all) and return what was deleted. Raises NothingFoundError."""
     known = baselines(connection, name)
-    found = [baseline for baseline in known if hardware in (None, baseline.hardware)]
-    if not found:
+    removed = [baseline for baseline in known if hardware in (None, baseline.hardware)]
+    if not removed:
         places = ", ".join(baseline.hardware for baseline in known)
-        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}")
-    machines = [baseline.hardware for baseline in found]
+        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}; use one of these")
+    machines = [baseline.hardware for baseline in removed]
     connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
-    return found
+    return removed
 
 
 def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
-    """Store `changes`, which hold the four `KEYS`; one that is acknowledged already gets the new reason."""
+    """Acknowledge `changes`, mappings with the four `KEYS`; acknowledged ones get the new reason."""
     given = {"reason": text(reason), "acknowledged_at": now()}
     for change in changes:
         row = insert(connection, ACKNOWLEDGEMENT).values(**{key: change[key] for key in KEYS}, **given)
@@ -106,21 +106,21 @@ def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
 
 
 def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
-    """Add rows of `claim_verdict`, which come without environment and time."""
+    """Add rows of `claim_verdict`; `judged` holds them without `environment_id` and `judged_at`."""
     given = {"environment_id": environment_id, "judged_at": now()}
     if rows := [{**row, **given} for row in judged]:
         connection.execute(sa.insert(VERDICT), rows)
 
 
 def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
-    """Return the newest judgement of each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
+    """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
     `cpu_name` and `torch_version` of its environment."""
     query = sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
     query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
-    query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # an older one may have been imported since
-    found: dict[tuple, dict[str, Any]] = {}
+    query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
+    newest: dict[tuple, dict[str, Any]] = {}
     for row in connection.execute(query).mappings():
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
-        found.pop(key, None)
-        found[key] = dict(row)
-    return list(found.values())
+        newest.pop(key, None)
+        newest[key] = dict(row)
+    return list(newest.values())

@@ -1,4 +1,4 @@
-"""Whether the process that runs a sweep still exists. One that was killed leaves the sweep as `running`."""
+"""Check whether the process that runs a sweep still exists; if it was killed, its sweep is still `running`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """Return what tells this process from all others; a sweep keeps it as `host["process"]`. None: not known here."""
+    """Return the facts that identify this process, which a sweep stores as `host["process"]`; None for unknown ones."""
     return {
         "hostname": platform.node(),
         "boot": _read("/proc/sys/kernel/random/boot_id"),
@@ -20,20 +20,20 @@ def identity() -> dict[str, Any]:
 
 
 def has_ended(process: Any) -> bool:
-    """Return whether the process of this identity, which may be forged, has certainly ended; False if that cannot be
-    known from here."""
+    """Return whether the process with this identity (which may be forged) has certainly ended; False if that is
+    unknown."""
     here = identity()
     if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
         return False
     if process.get("boot") != here["boot"]:
         return True
-    if process.get("namespace") != here["namespace"]:  # another container: its processes are not seen from here
+    if process.get("namespace") != here["namespace"]:  # another container, whose processes are invisible here
         return False
     try:
         os.kill(process["pid"], 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's
+    except PermissionError:  # it exists, and belongs to another user
         pass
     except (KeyError, TypeError, OverflowError):
         return False
@@ -41,7 +41,7 @@ def has_ended(process: Any) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return clock ticks from boot to the start of the process: another one may get the same number later."""
+    """Return the start of the process in clock ticks since boot, which tells apart processes that reuse a pid."""
     fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     if not fields:
         return None

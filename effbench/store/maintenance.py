@@ -1,4 +1,4 @@
-"""`effbench db upgrade` and `effbench db check`: migrations, and whether every row is sound."""
+"""Upgrade a database's schema, and check that every row is valid: `effbench db upgrade` and `effbench db check`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row
 from effbench.store.trials import derive, rebuild_results
 
-#: lines of SQLite's integrity check about a value; `_faulty_rows` names its row as well
+#: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def migrations(connection: sa.Connection | None = None) -> Any:
-    """Return alembic's configuration, made in code: users need no ini file."""
+    """Return alembic's configuration, built in code so that users need no ini file."""
     from alembic.config import Config
 
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -54,18 +54,18 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
 
 
 def check(url: str | os.PathLike[str]) -> list[str]:
-    """Return what is wrong with the database, one line each; an empty list if it is sound. Changes nothing.
+    """Return one line for each fault of the database; an empty list if it has none. Changes nothing.
 
-    Checks the file's structure, foreign keys, every row (`soundness`), and whether results follow from their trials.
-    Raises StoreError and SchemaError as opening it does.
+    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Raises
+    StoreError and SchemaError if the database cannot be opened.
     """
     with connect.connected(url) as connection:
         references = []
-        if connection.dialect.name == "sqlite":  # PostgreSQL lets neither break
+        if connection.dialect.name == "sqlite":  # PostgreSQL guarantees both
             lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
             damage = [f"damaged file: {line}" for line in lines if line != "ok" and not _VALUE.match(line)]
             if damage:
-                return damage  # nothing read from it could be relied on
+                return damage  # rows read from a damaged file are unreliable
             broken = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
             references = [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
         current = connect.revision(connection)
@@ -73,12 +73,12 @@ def check(url: str | os.PathLike[str]) -> list[str]:
             return [f"{connect.name_of(connection)} is empty"]
         connect.require_head(current, connect.name_of(connection))
         faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table)]
-        # nothing can be derived from values of the wrong type
+        # results cannot be derived from faulty rows
         return [*references, *(faults or _wrong_results(connection))]
 
 
 def _faulty_rows(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
-    """Yield a line for each column that has faults: the first one, its row, and how many more there are."""
+    """Yield a line for each column with faults: the first fault, its row, and the number of other faults."""
     any_text(connection)
     query = raw(table).order_by(*table.primary_key.columns).execution_options(yield_per=1000)
     first: dict[str, str] = {}
@@ -99,16 +99,16 @@ def _wrong_results(connection: sa.Connection) -> Iterator[str]:
     for sweep_id, baseline_mode in connection.execute(sa.select(SWEEP.c.id, SWEEP.c.baseline_mode)).all():
         try:
             derived = _by_cell(derive(connection, sweep_id, baseline_mode))
-        except Exception as error:  # whatever a value of the right type can still break
+        except Exception as error:  # valid types do not exclude impossible values
             yield f"sweep {sweep_id}: its results cannot be derived from its trials: {type(error).__name__} {error}"
             continue
         stored = _by_cell(connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings())
         for key in sorted(derived.keys() | stored.keys()):
-            there, expected = stored.get(key, {}), derived.get(key, {})
-            wrong = [name for name in {**expected, **there} if not _same(there.get(name), expected.get(name))]
+            row, expected = stored.get(key, {}), derived.get(key, {})
+            wrong = [name for name in {**expected, **row} if not _same(row.get(name), expected.get(name))]
             if wrong:
                 cell = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
-                yield f"{cell}: result differs from its trials in {', '.join(wrong) if there and expected else 'all'}"
+                yield f"{cell}: result differs from its trials in {', '.join(wrong) if row and expected else 'all'}"
 
 
 def _by_cell(rows: Any) -> dict[tuple[str, str], Any]:

@@ -1,7 +1,7 @@
-"""The tables, and the view `results`; measured columns come from `metrics.py`.
+"""The tables and the view `results`; measured columns come from `metrics.py`.
 
-Times are UTC; a physical column carries its unit in its name. A new database is made from these declarations. A change
-needs a migration in `store/migrations` for existing ones, and its revision here.
+Times are UTC; the names of physical quantities end with their unit. New databases are created from these declarations.
+A change also needs a migration in `store/migrations` for existing databases, and its revision here.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer,
 
 from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
-#: revisions that `effbench db upgrade` starts from, oldest first; here so that opening a database spares alembic
+#: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic is slow
 REVISIONS = ("0006", "0007")
-#: before the first of them; their sweeps can be imported
+#: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
 STATES = ("running", "completed", "interrupted", "failed")
 
 
 def utc(value: dt.datetime) -> dt.datetime:
-    """Return a time as aware UTC; one without a zone is UTC."""
+    """Return a time as aware UTC; a time without zone is taken as UTC."""
     return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
 class UtcDateTime(sa.TypeDecorator[dt.datetime]):
-    """An aware UTC datetime; SQLite keeps it without its zone."""
+    """An aware UTC datetime, which SQLite stores without its zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -67,7 +67,7 @@ def optional(kind: Any, *names: str) -> Iterator[Column]:
 
 
 def measured(kinds: Mapping[str, type]) -> Iterator[Column]:
-    """Yield a column, NULL where it does not apply, for each quantity of `metrics.py`."""
+    """Yield a nullable column for each quantity of `metrics.py`."""
     types = {float: Double, int: BigInteger, bool: Boolean, str: String}
     return (Column(name, types[kind]) for name, kind in kinds.items())
 
@@ -87,11 +87,11 @@ ENVIRONMENT = table(
     *optional(String, "triton_version"),
     *required(String, "python", "cpu_name", "platform"),
     *required(JSON, "flags"),
-    *required(JSON, "details"),  # more facts, as first seen
+    *required(JSON, "details"),  # further facts, never updated
     *required(UtcDateTime, "first_seen_at"),
 )
 
-#: one invocation that plans cells
+#: one invocation of effbench that plans cells
 SWEEP = table(
     "sweep",
     Column("id", String, primary_key=True),
@@ -120,7 +120,7 @@ CELL = table(
     *required(JSON, "params"),
 )
 
-#: what a sweep planned, in order; `overrides` plan the cell again, NULL if they are unknown
+#: the cells that a sweep planned, in order; `overrides` reproduce the cell, NULL if they are unknown
 PLANNED = table(
     "sweep_cell",
     Column("sweep_id", String, ForeignKey("sweep.id"), primary_key=True),
@@ -159,7 +159,7 @@ SAMPLE = table(
     *required(LargeBinary, "data"),
 )
 
-#: the summary of a cell in a sweep and environment: derived, can be rebuilt from the trials
+#: the summary of a cell in a sweep and environment; it can be rebuilt from the trials
 RESULT = table(
     "result",
     Column("sweep_id", String, primary_key=True),
@@ -172,7 +172,7 @@ RESULT = table(
     in_plan(),
 )
 
-#: what a machine was measured to be capable of (`ceilings`) and how its figures spread (`noise`); the newest counts
+#: a machine's measured ceilings and the noise between its processes; the newest row counts
 CALIBRATION = table(
     "calibration",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -182,7 +182,7 @@ CALIBRATION = table(
     *optional(JSON, "ceilings", "noise"),
 )
 
-#: a name for a sweep that later sweeps on the same `hardware` (GPU, without one the CPU) are compared with
+#: a named sweep that later sweeps on the same `hardware` (GPU, or else CPU) are compared with
 BASELINE = table(
     "baseline",
     Column("name", String, primary_key=True),
@@ -192,7 +192,7 @@ BASELINE = table(
     *optional(Text, "note"),
 )
 
-#: a change in the history of a cell that is known and accepted; `sweep_id`: the first sweep after it
+#: an accepted change in the history of a cell; `sweep_id`: the first sweep after the change
 ACKNOWLEDGEMENT = table(
     "acknowledgement",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -204,8 +204,8 @@ ACKNOWLEDGEMENT = table(
     sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),
 )
 
-#: one judgement of a claim; `measured`: figure, interval, parts, evidence and all sweeps it rests on; `sweep_id`: the
-#: newest of these, NULL if it rests on evidence alone
+#: one verdict on a claim; `measured`: figure, interval, parts, evidence and all sweeps that were used; `sweep_id`: the
+#: newest of these sweeps, NULL if only evidence of checks was used
 VERDICT = table(
     "claim_verdict",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -232,7 +232,7 @@ _SHOWN = {
     "cell_key": CELL.c.key,
     "params": CELL.c.params,
 }
-#: the view `results`, declared for reading; its own metadata keeps it out of the tables
+#: the view `results`, declared for queries; separate metadata keeps it out of METADATA's tables
 RESULTS = sa.Table("results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items()))
 RESULT_COLUMNS = tuple(_SHOWN)
 _DTYPES = {
@@ -248,7 +248,7 @@ VIEW_QUERY = (
     .join(CELL, CELL.c.key == RESULT.c.cell_key)
     .join(ENVIRONMENT, ENVIRONMENT.c.id == RESULT.c.environment_id)
 )
-#: alembic's own table; declared so that a new database spares alembic
+#: alembic's own table, declared so that creating a database does not import alembic
 _REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
 
 
@@ -258,7 +258,7 @@ def make_view(connection: sa.Connection) -> None:
 
 
 def make(connection: sa.Connection) -> str:
-    """Create the tables and the view in an empty database; return its revision, the newest one."""
+    """Create the tables and the view in an empty database; return its revision, which is the newest."""
     METADATA.create_all(connection)
     make_view(connection)
     _REVISION.create(connection, checkfirst=True)

@@ -1,4 +1,4 @@
-"""What comparisons and history read of sweeps: few columns of many trials or results, a pass each."""
+"""Queries for comparisons and history, which read few columns of many trials or results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRI
 from effbench.store.summary import counted
 from effbench.store.sweeps import CONFIRMING
 
-#: Metrics with one figure a trial; the others that are compared have one value a sweep.
+#: Compared metrics with one figure per trial, and those with one value per sweep.
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
@@ -26,7 +26,7 @@ PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == 
 @dataclass(frozen=True)
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric -> round -> figure of
-    that round's trial; a metric with one value a sweep has it under round 0."""
+    that round's trial. A metric with one value per sweep has it under round 0."""
 
     status: str
     reason: str | None = None
@@ -38,7 +38,7 @@ class CellResult:
 
 
 def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
-    """Return (cell key, environment id) -> every result of the sweep with the figures of its counted trials."""
+    """Return (cell key, environment id) -> result, with the figures of its counted trials, for a sweep."""
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
     query = (
         sa.select(*keys, TRIAL.c.round, TRIAL.c.attempt, TRIAL.c.status, *(TRIAL.c[name] for name in PER_TRIAL))
@@ -55,12 +55,12 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         }
     columns = ("cell_key", "environment_id", "status", "reason", "bound", *PER_SWEEP)
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
-    found = {}
+    results = {}
     for cell_key, environment_id, status, reason, bound, *values in connection.execute(query):
         whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
         of_trials = figures.get((cell_key, environment_id), {})
-        found[cell_key, environment_id] = CellResult(status, reason, bound, of_trials | whole)
-    return found
+        results[cell_key, environment_id] = CellResult(status, reason, bound, of_trials | whole)
+    return results
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
@@ -83,17 +83,18 @@ def levels(
     host: str | None = None,
     most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:
-    """Return (cell key, metric) -> environment id -> `ok` results of the cells of `sweep_id`, oldest first, in the
-    newest `most` sweeps with the same name (or without one) that have any in these environments, and began before
-    `before`; `host`: only those of this host. Re-runs are excluded."""
+    """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
+
+    They come from the newest `most` sweeps that have the same name (or none, like this sweep), began before `before`,
+    and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
     if line.startswith(CONFIRMING):
         return found
     metrics = [name for name in metrics if name in RESULT.columns]
-    own = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
+    cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
     here = RESULT.c.environment_id.in_(list(environment_ids))
-    having = sa.select(RESULT.c.sweep_id).where(RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(own))
+    having = sa.select(RESULT.c.sweep_id).where(RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(cells))
     on_host = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
     recent = connection.scalars(
         sa.select(SWEEP.c.id)
@@ -104,7 +105,7 @@ def levels(
     query = (
         sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
-        .where(SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(own), RESULT.c.status == Status.OK)
+        .where(SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(cells), RESULT.c.status == Status.OK)
         .order_by(SWEEP.c.started_at, SWEEP.c.id)
     )
     for key, environment_id, *values in connection.execute(query):
@@ -115,7 +116,7 @@ def levels(
 
 
 def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Rows of `environment` in which the sweep has trials, oldest first."""
+    """Return the rows of `environment` in which the sweep has trials, oldest first."""
     used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
     query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
     return _rows(connection, query)
@@ -130,9 +131,9 @@ def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Series:
-    """`sweeps` oldest first; `environments` and `cells` by id and key; `rows` are plain tuples in the order of
-    `columns`, unordered. `measured`: every (sweep id, environment id, model) that has a result, also if the rows are
-    limited to some models and modes."""
+    """Results of all sweeps. `sweeps`: oldest first; `environments` by id, `cells` by key; `rows`: tuples of `columns`,
+    in no order. `measured`: every (sweep id, environment id, model) that has a result, even if the rows are limited to
+    some models and modes."""
 
     sweeps: list[dict[str, Any]]
     environments: dict[str, dict[str, Any]]
@@ -142,12 +143,12 @@ class Series:
     measured: list[tuple[str, str, str]]
 
     def of(self, sweep_ids: Collection[str]) -> Series:
-        """Return what these sweeps measured; `sweeps` are still all."""
+        """Return a copy with only the rows of these sweeps; `sweeps` is not limited."""
         rows = [row for row in self.rows if row[0] in sweep_ids]
-        return replace(self, rows=rows, measured=[one for one in self.measured if one[0] in sweep_ids])
+        return replace(self, rows=rows, measured=[entry for entry in self.measured if entry[0] in sweep_ids])
 
     def without_reruns(self) -> Series:
-        """Return it without the sweeps that only re-ran some cells of another one: they are no points in time."""
+        """Return a copy without the sweeps that only re-ran cells of another sweep: these are not part of a history."""
         sweeps = [sweep for sweep in self.sweeps if not (sweep["name"] or "").startswith(CONFIRMING)]
         return replace(self.of({sweep["id"] for sweep in sweeps}), sweeps=sweeps)
 
@@ -155,8 +156,8 @@ class Series:
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
 ) -> Series:
-    """Read `columns` of all results, after sweep_id, cell_key, environment_id, status and reason; with None there are
-    no rows and nothing `measured`. `models`, `modes`: only cells of these names; empty for all."""
+    """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and `columns`; None:
+    without `rows` and `measured`. `models`, `modes`: only cells of these (empty: all)."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):

@@ -1,7 +1,7 @@
-"""What a sound row is: types, bounds and sizes of its values, and what must follow from what.
+"""Check that a row is valid: types, ranges and sizes of its values, and values that must match each other.
 
-SQLite stores anything in any column, and a file may be a stranger's. `db check` reports rows that are not sound; an
-import refuses their sweeps. Types and NULLs are those of the schema.
+SQLite stores anything in any column, and a file may come from an untrusted source. `db check` reports invalid rows; an
+import refuses their sweeps. The schema gives types and NULLs.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, UtcDateTime, utc
 from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
 
-#: column -> what it may hold
+#: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
-#: columns that count
+#: columns that must not be negative
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)
-#: folders are named by it
+#: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 
-#: column, whether it is sound, and what is wrong with it otherwise
+#: column, whether it is valid, and the fault otherwise
 Rule = Iterator[tuple[str, Any, str]]
 
 
 def raw(table: sa.Table, names: Iterable[str] | None = None) -> sa.Select:
-    """Select all columns of a table, or these, as the database holds them, without SQLAlchemy's conversion."""
+    """Return a SELECT of a table's columns (all, or `names`) without SQLAlchemy's conversion of values."""
     columns = [table.c[name] for name in table.c.keys() if names is None or name in names]  # noqa: SIM118
     return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns))
 
 
 def any_text(connection: sa.Connection) -> None:
-    """Let SQLite return text that is not UTF-8 with lone surrogates, which no sound text has, instead of failing."""
+    """Make SQLite return invalid UTF-8 with lone surrogates instead of failing; no valid text has these."""
     if connection.dialect.name == "sqlite":
         connection.connection.driver_connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `raw` row with the types of its columns, None for missing ones. Raises ValueError for the first
-    fault."""
+    """Return a `raw` row with the types of the table's columns, None for missing columns. Raises ValueError for the
+    first fault."""
     row = {column.name: sound_value(column, values.get(column.name)) for column in table.columns}
     rules = _RULES.get(table.name, lambda row: iter(()))
     try:
         fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
-        fault = f"{table.name} has values that do not fit together: {one_line(error, 100)}"
+        fault = f"{table.name} has inconsistent values: {one_line(error, 100)}"
     if fault:
         raise ValueError(fault)
     return row
 
 
 def sound_value(column: sa.Column, value: Any) -> Any:
-    """Return a raw value as its column's type. Raises ValueError for one of another type, or beyond all bounds."""
+    """Return a raw value with its column's type. Raises ValueError for a wrong type or an impossible value."""
     try:
         if value is None and not column.nullable:
             raise ValueError("is NULL, which is not allowed")
@@ -116,7 +116,7 @@ def _json(value: Any, wanted: type) -> Any:
             raise ValueError("is not JSON") from error
     _require_shallow(value, JSON_DEPTH)
     _require(isinstance(value, wanted), value, f"a JSON {'array' if wanted is list else 'object'}")
-    _require(wanted is dict or _is_texts(value), value, "a list of texts")
+    _require(wanted is dict or _is_texts(value), value, "a list of strings")
     return plain(value)
 
 
@@ -137,12 +137,12 @@ def _time(value: Any) -> dt.datetime:
 
 
 def _sweep_rules(row: Mapping[str, Any]) -> Rule:
-    yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not the id of a sweep"
+    yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not a sweep id"
     environments = row["host"].get("environments")
     for facts in environments.values() if environments is not None else ():
         given, *scalars = facts.get("given", []), *(value for name, value in facts.items() if name != "given")
         right = _is_texts(given) and not any(isinstance(value, dict | list) for value in scalars)
-        yield "host", right, "has odd environments: expected environment id -> facts of its interpreter"
+        yield "host", right, "has invalid environments: expected environment id -> facts of its interpreter"
 
 
 def _cell_rules(row: Mapping[str, Any]) -> Rule:
@@ -153,22 +153,22 @@ def _cell_rules(row: Mapping[str, Any]) -> Rule:
     if (stream := params.get("stream")) is not None:
         sizes = stream["sizes"]
         right = stream["samples_per_call"] > 0 and isinstance(sizes, list) and all(isinstance(n, int) for n in sizes)
-        yield "params", right, "has an odd stream: expected its name, samples_per_call and sizes"
+        yield "params", right, "has an invalid stream: expected its name, samples_per_call and sizes"
     expected = cell_row(Cell.from_params(params))
     for name, value in row.items():
-        yield name, value == expected[name], "does not follow from cell.params: damaged or forged"
+        yield name, value == expected[name], "does not match cell.params: damaged or forged"
 
 
 def _environment_rules(row: Mapping[str, Any]) -> Rule:
     facts = Environment(**{name: row[name] for name in Environment.__dataclass_fields__})
-    yield "id", row["id"] == facts.id, "does not follow from the environment: damaged or forged"
+    yield "id", row["id"] == facts.id, "does not match the environment: damaged or forged"
 
 
 def _trial_rules(row: Mapping[str, Any]) -> Rule:
     extra, folder = row["extra"], artifact_folder(row["sweep_id"])
     names = extra.get("artifacts", [])
     right = _is_texts(names) and all(_is_below(name, folder) for name in names)
-    yield "extra", right, f"names artifacts that are not files below {folder}"
+    yield "extra", right, f"names artifacts outside {folder}"
     right = isinstance(extra.get("artifact_notes", {}), dict) and isinstance(extra.get("facts", {}), dict)
     yield "extra", right, "has artifact_notes or facts that are not objects"
     if (profile := extra.get("profile")) is not None:
@@ -176,7 +176,7 @@ def _trial_rules(row: Mapping[str, Any]) -> Rule:
         numbers += [kernel[name] for kernel in profile["top"] for name in ("count", "ms", "share")]
         right = all(isinstance(number, int | float) for number in numbers)
         right = right and all(isinstance(kernel["name"], str) for kernel in profile["top"])
-        yield "extra", right, "has an odd profile: expected its largest kernels with name, count, ms and share"
+        yield "extra", right, "has an invalid profile: expected its largest kernels with name, count, ms and share"
 
 
 def _sample_rules(row: Mapping[str, Any]) -> Rule:

@@ -1,6 +1,6 @@
-"""A database that whole sweeps are read from; it may be a stranger's.
+"""Read whole sweeps from a database that may be untrusted.
 
-It is opened for reading only, its own code never runs, known columns alone are read, and every row is checked
+It is opened for reading only, its own code never runs, only known columns are read, and every row is checked
 (`soundness.sound_row`).
 """
 
@@ -26,12 +26,12 @@ from effbench.store import connect, sweeps
 from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
 from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
-#: bytes of a row of SQLite
+#: largest row of SQLite, in bytes
 ROW_LIMIT = 2**26
 
 
 class RefusedError(StoreError):
-    """A sweep that is damaged, or contradicts what the database holds. Nothing of it was written."""
+    """A sweep is damaged or contradicts the database. Nothing was written."""
 
 
 @dataclass
@@ -43,18 +43,18 @@ class Source:
 
     @cached_property
     def columns(self) -> dict[str, list[str]]:
-        """Table -> those of its columns that the database has."""
+        """Table -> its columns in this database."""
         inspector = sa.inspect(self.connection)
         tables = {*inspector.get_table_names()} & {*METADATA.tables}
         return {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
 
     def has(self, table: sa.Table) -> bool:
-        """Return whether the table has all columns that it needs: an earlier version may have another form of it."""
+        """Return whether the table has all its required columns: in an earlier version it may have others."""
         names = self.columns.get(table.name, ())
         return all(column.nullable or column.name in names for column in table.columns)
 
     def rows(self, table: sa.Table, *where: Any) -> Iterator[dict[str, Any]]:
-        """Yield rows by primary key. Raises RefusedError for the first that is not sound."""
+        """Yield rows by primary key. Raises RefusedError for the first invalid row."""
         if not self.has(table):
             return
         for values in self.fetch(raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)):
@@ -64,14 +64,14 @@ class Source:
                 raise RefusedError(f"{self.name}: {error}") from error
 
     def fetch(self, query: sa.Select) -> Iterator[sa.RowMapping]:
-        """Yield rows as the database holds them. Raises RefusedError if it fails."""
+        """Yield rows without converting their values. Raises RefusedError if the database fails."""
         try:
             yield from self.connection.execute(query).mappings()
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
-        """Return the sweeps that are asked for, each once; without references all, oldest first.
+        """Return the ids of the referenced sweeps, each once; without references those of all sweeps, oldest first.
 
         Raises NothingFoundError if there are none.
         """
@@ -82,16 +82,16 @@ class Source:
         names = ("id", "name", "started_at")
         known = []
         for row in rows:
-            with suppress(ValueError):  # else it can only be meant by "all"
+            with suppress(ValueError):  # an invalid row cannot be referenced
                 known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in names))
         return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
-    """Open a database, or standard input (`-`), to read whole sweeps from.
+    """Open a database, or standard input (`-`), for reading whole sweeps.
 
-    Raises StoreError for a file that is not a sound database of effbench, SchemaError for one of a newer version.
+    Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a newer version.
     """
     with ExitStack() as stack:
         if url == "-":
@@ -116,9 +116,9 @@ def _make_safe(connection: sa.Connection, name: str) -> None:
     connection.exec_driver_sql("PRAGMA cell_size_check = ON")
     any_text(connection)
     damage = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
-    # values of a wrong type are found row by row
+    # wrong values are reported later, with their rows
     if damage and damage != ["ok"] and " value in " not in str(damage[0]):
-        raise StoreError(f"{name} is damaged ({one_line(damage[0], 100)}); nothing of it was imported")
+        raise StoreError(f"{name} is damaged ({one_line(damage[0], 100)}); nothing was imported")
     known = {*METADATA.tables, "alembic_version"}
     for kind, table, text in connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all():
         if str(table).lower() not in known:
@@ -126,4 +126,4 @@ def _make_safe(connection: sa.Connection, name: str) -> None:
         is_table = kind == "table" and str(text).upper().startswith("CREATE TABLE")
         hidden = connection.exec_driver_sql("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).scalar()
         if not is_table or hidden:
-            raise StoreError(f"{name}: {table} is not a plain table; nothing of it was imported")
+            raise StoreError(f"{name}: {table} is not a plain table; nothing was imported")

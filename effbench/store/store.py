@@ -1,4 +1,4 @@
-"""The results database: opening it, transactions, and errors of a line or two."""
+"""The results database: how it is opened, transactions, and short errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from effbench.store.schema import make
 if TYPE_CHECKING:
     import numpy as np
 
-#: cells whose trials with samples are in memory at a time: some hundred trials
+#: number of cells whose trials and samples are in memory at a time: about a hundred trials
 CELLS = 20
 P, R = ParamSpec("P"), TypeVar("R")
 
@@ -31,7 +31,7 @@ P, R = ParamSpec("P"), TypeVar("R")
 def in_transaction(
     query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
 ) -> Callable[Concatenate[Store, P], R]:
-    """Return a function of a connection as a method of `Store`, one transaction a call."""
+    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call."""
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -42,12 +42,12 @@ def in_transaction(
 
 
 class Store:
-    """A results database: SQLite by default, PostgreSQL the same.
+    """A results database, in SQLite (the default) or PostgreSQL.
 
-    One Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
+    A Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
     transaction, and raises StoreError if the database fails. Several processes may write to one database: each waits
-    for the other's transaction (on SQLite 30 s, then StoreError). The queries are functions of this package that take a
-    connection, so that several can share a transaction.
+    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). The queries are functions of this
+    package that take a connection, so that several can share a transaction.
     """
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool) -> None:
@@ -59,8 +59,8 @@ class Store:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
-        """Open the database at `url`, a URL or the path of a SQLite file; "write" makes what is missing. Raises
-        StoreError, SchemaError for another schema."""
+        """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing one. Raises
+        StoreError, and SchemaError for another version's schema."""
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)
@@ -74,7 +74,7 @@ class Store:
         return store
 
     def _prepare(self) -> None:
-        """Require this version's schema; a database that is opened for writing gets it if it is empty."""
+        """Require this version's schema; create it in an empty database that is opened for writing."""
         with self._reading() as connection:
             current = connect.revision(connection)
         if current is None and not self._writable:
@@ -82,7 +82,7 @@ class Store:
         if current is None:
             with self._writing() as connection:
                 if connection.dialect.name == "postgresql":
-                    # two processes that both found it empty: the second waits, then finds the schema
+                    # if two processes find the database empty, the second waits, then finds the schema
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
                 current = connect.revision(connection)
                 if current is None:
@@ -92,7 +92,7 @@ class Store:
             with self._translated():
                 connect.use_wal(self._engine)
 
-    # in this class body a module's own name comes last: the method shadows it from there on
+    # a method that has the name of its module comes last, because it shadows the module in this class body
     find_sweep = in_transaction(sweeps.find_sweep)
     planned = in_transaction(sweeps.planned)
     cell_overrides = in_transaction(sweeps.cell_overrides)
@@ -129,8 +129,8 @@ class Store:
     upgrade = staticmethod(maintenance.upgrade)
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
-        """Store a trial (see `trials.record`). Raises StoreError also if the database file was moved, deleted or
-        replaced: the trial is then stored where `rescue` finds it."""
+        """Store a trial (see `trials.record`). Also raises StoreError if the database file was moved, deleted or
+        replaced; the trial is then stored where `rescue` finds it."""
         with self._writing() as connection:
             trial_id = trials.record(connection, sweep_id, environment_id, trial)
         if self.is_moved():
@@ -140,8 +140,8 @@ class Store:
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield what `trials.trials_of_cells` returns for the set `part` of `parts` nearly equal sets of cells; no
-        transaction stays open meanwhile."""
+        """Yield the trials of the set `part` of `parts` nearly equal sets of cells (see `trials.trials_of_cells`). No
+        transaction stays open between them."""
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
         keys = keys[part * len(keys) // parts : (part + 1) * len(keys) // parts]
@@ -156,8 +156,8 @@ class Store:
         return opened is not None and connect.identity(file) != opened
 
     def rescue(self, suffix: str) -> Path:
-        """Save all that a moved, deleted or replaced database holds in a new file next to the old path, or in a new
-        temporary folder; return its path. Raises StoreError if neither can be written."""
+        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path, or in a
+        new temporary folder; return its path. Raises StoreError if neither can be written."""
         file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
         name = f"{file.stem}.recovered-{suffix}.db"
         with self._lock, self._engine.connect() as connection:
@@ -214,11 +214,11 @@ def _copy(connection: sa.Connection, target: Path) -> Path:
 
 
 def _remove_log(file: Path) -> None:
-    """Remove this process's log: SQLite would take it for that of any file that is put where the database was."""
+    """Remove this process's log: SQLite would apply it to any file that is put in the database's place."""
     try:
         ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
     except OSError:  # not Linux
         return
     for log in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
-        if (found := connect.identity(log)) and found in ours:
+        if (file_id := connect.identity(log)) and file_id in ours:
             log.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The summary of a cell over its trials in one sweep and one environment: trials in, a row of `result` out."""
+"""Summarise the trials of a cell in one sweep and one environment as a row of `result`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 from effbench.stats.intervals import geometric_mean, speedup
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
-#: noisy rounds are set aside while so many ok ones remain
+#: noisy rounds are ignored if at least this many ok rounds remain
 ENOUGH_OK = 3
 
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
@@ -24,7 +24,7 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that count: last attempts, without noisy ones if enough ok ones remain. Rows of `trial` do."""
+    """Return the trials (or rows of `trial`) that count: last attempts, without noisy ones if enough ok ones remain."""
     kept = last_attempts(trials)
     if sum(trial.status == Status.OK for trial in kept) >= ENOUGH_OK:
         kept = [trial for trial in kept if trial.status != Status.NOISY]
@@ -32,7 +32,7 @@ def counted(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that gives the result its status and reason; of equals the first that states a reason."""
+    """Return the trial that decides the result's status and reason: among equals, the first one with a reason."""
     return min(trials, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round))
 
 
@@ -41,9 +41,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
 
-    `bs` is the cell's batch size, of a stream the mean one. `baseline` holds the trials of the cell that differs only
-    in its mode; with `is_baseline` the cell is its own. `trials` in the row counts the rounds that the figures rest on.
-    A failed cell has no figures but those that explain it. Raises ValueError without trials.
+    `bs`: the cell's batch size (mean of a stream). `baseline`: trials of the baseline cell, which differs only in its
+    mode; `is_baseline`: the cell is its own baseline. The row's `trials` is the number of rounds behind the figures. A
+    failed cell only has the figures that explain the failure. Raises ValueError without trials.
     """
     trials = list(trials)
     kept = counted(trials)
@@ -56,7 +56,7 @@ def summarise(
             row[metric.name] = _COMBINE[metric.combine](getattr(trial, metric.name) for trial in kept)
     if not decisive.status.is_measured:
         return row
-    # a cold compile is seen once: also in a trial whose timing was disturbed
+    # only one trial compiles cold, so it counts even if its timing was disturbed
     seen = [trial for trial in trials if trial.status.is_measured]
     row["compile_cold_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "cold")
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
@@ -76,7 +76,7 @@ def summarise(
 
 
 def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
-    """Add what explains the time: from the profiled trials, and from all trials for steadiness."""
+    """Add the figures that explain the time: from profiled trials, and the steadiness from all trials."""
     busy_ms, period_ms = row["gpu_busy_ms"], row["period_ms"]
     floors = Floors(*(_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields))
     row["gpu_idle_fraction"] = idle_fraction(busy_ms, period_ms)
@@ -87,34 +87,34 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
 
 
 def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_baseline: bool) -> None:
-    """Add what follows from the baseline's trials."""
+    """Add the figures that compare the cell with the baseline's trials."""
     reserved = _max(trial.peak_reserved_bytes for trial in reference)
     if reserved and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / reserved
-    own, other = _positive(trial.latency_ms for trial in kept), _positive(trial.latency_ms for trial in reference)
-    if not (own and other and row["status"] is worst(reference).status is Status.OK):
+    times, old_times = (_positive(trial.latency_ms for trial in trials) for trials in (kept, reference))
+    if not (times and old_times and row["status"] is worst(reference).status is Status.OK):
         return
     if is_baseline:
-        # by definition, not by measurement: an interval would suggest doubt where there is none
+        # 1 by definition: an interval would wrongly suggest doubt
         row["speedup"] = row["speedup_ci_low"] = row["speedup_ci_high"] = 1.0
         return
-    ratio = speedup(other, own)
+    ratio = speedup(old_times, times)
     row |= {"speedup": ratio.value, "speedup_ci_low": ratio.low, "speedup_ci_high": ratio.high}
-    if ratio.low is not None and ratio.low <= 1:  # the interval includes 1: no gain that pays anything back
+    if ratio.low is not None and ratio.low <= 1:  # the interval includes 1: no significant gain
         return
     preparation_s = row["compile_cold_s"]
-    # a mode that compiles but was only seen warm has an unknown cold cost, not its warm one
+    # the cold cost of a mode that was only seen compiling warm is unknown
     if preparation_s is None and all(trial.compile_s is None for trial in kept):
         preparation_s = _mean(trial.prepare_s for trial in kept)
-    row["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(other).value, row["latency_ms"])
+    row["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(old_times).value, row["latency_ms"])
 
 
 def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float | None) -> int | None:
-    """Return the calls until `preparation_s` is paid back by the time saved on each; None if it never is."""
+    """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never does."""
     if preparation_s is None or latency_ms is None or not baseline_ms > latency_ms:
         return None
     calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
-    # beyond that no one lives to see it, and no database column holds it
+    # a larger number is meaningless, and does not fit into a database column
     return math.ceil(calls) if calls < 2**53 else None
 
 

@@ -1,4 +1,4 @@
-"""Sweeps with their plans, environments and calibrations. Every function takes a connection."""
+"""Read and write sweeps with their plans, environments and calibrations. Every function takes a connection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
-#: How the names of sweeps begin that only run some cells of another one again: `last` is none of them.
+#: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
-#: A clock may be ahead of ours by this much.
+#: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
 
 
@@ -27,7 +27,7 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 class SweepInfo:
     """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by status. Times are UTC.
 
-    One that is stored as running is `interrupted` here if its process has ended. `imported_at` is set by an import.
+    If the process of a running sweep has ended, its state here is `interrupted`. `imported_at`: None if not imported.
     """
 
     id: str
@@ -51,7 +51,7 @@ class SweepInfo:
 
 
 def starts_in_future(started_at: dt.datetime) -> bool:
-    """Return whether a sweep claims a start that is still to come. Such a sweep is never the newest one."""
+    """Return whether a sweep starts in the future, by its own account. Such a sweep never counts as the newest one."""
     return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
@@ -70,18 +70,18 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[Sweep
     for key, status, count in connection.execute(results.where(chosen).group_by(RESULT.c.sweep_id, RESULT.c.status)):
         statuses.setdefault(key, {})[status] = count
     query = sa.select(SWEEP, number_of(PLANNED), number_of(TRIAL)).where(chosen)
-    found = []
+    infos = []
     for row in connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).mappings():
         facts = dict(row)
         counts = {"cells": facts.pop("sweep_cell"), "trials": facts.pop("trial")}
         if row["state"] == "running" and liveness.has_ended((row["host"] or {}).get("process")):
             facts["state"] = "interrupted"
-        found.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
-    return sorted(found, key=lambda sweep: starts_in_future(sweep.started_at))
+        infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
+    return sorted(infos, key=lambda sweep: starts_in_future(sweep.started_at))
 
 
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
-    """Return the sweep that `ref` means: `last`, an id, a name (its newest), or the unique start of an id.
+    """Return the sweep that `ref` means: `last`, an id, a name (the newest sweep with it), or a unique start of an id.
 
     A sweep that starts in the future counts as the oldest and is never `last`. Raises NothingFoundError, UsageError.
     """
@@ -97,20 +97,20 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
     started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
     if ref == "last" and started:
-        return next((one for one in started if not (names[one] or "").startswith(CONFIRMING)), started[0])
+        return next((key for key in started if not (names[key] or "").startswith(CONFIRMING)), started[0])
     exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
     starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
     if exact or len(starting) == 1:
         return [*exact, *starting][0]
     if starting:
-        raise UsageError(f"{ref!r} is the start of {len(starting)} sweeps, such as {starting[0]}; give more of the id")
+        raise UsageError(f"{len(starting)} sweep ids start with {ref!r}, such as {starting[0]}; give a longer start")
     known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
     some = ", ".join(known[:4]) + (" …" if known[4:] else "")
-    raise NothingFoundError(f"no sweep {ref!r} in {database}; there are {some}")
+    raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:
-    """Return the sweep's baseline mode; lock its row, so that no one derives from trials that another is adding."""
+    """Lock the sweep's row, so that no process derives results while another adds trials; return its baseline mode."""
     mode = connection.scalar(sa.select(SWEEP.c.baseline_mode).where(SWEEP.c.id == sweep_id).with_for_update())
     if mode is None:
         raise NothingFoundError(f"no sweep {sweep_id!r} in {name_of(connection)}")
@@ -126,12 +126,12 @@ def begin_sweep(
 ) -> str:
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
-    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> the overrides that plan the cell again.
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell.
     """
     started = now()
     values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
     sweep_id = None
-    while sweep_id is None:  # the id is taken; PostgreSQL's driver returns no rowcount
+    while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
         new = insert(connection, SWEEP).values(id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
     extend_sweep(connection, sweep_id, plan, cell_overrides)
@@ -144,7 +144,7 @@ def extend_sweep(
     cells: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """Plan further cells after those of the sweep; cells that are planned already keep their place."""
+    """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
     known = dict(connection.execute(planned).all())
@@ -166,13 +166,13 @@ def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
 
 
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
-    """Return cell key -> the overrides that plan the cell again, None if they are unknown; in the order of the plan."""
+    """Return cell key -> overrides that reproduce the cell (None if they are unknown), in the order of the plan."""
     query = sa.select(PLANNED.c.cell_key, PLANNED.c.overrides).where(PLANNED.c.sweep_id == sweep_id)
     return {row.cell_key: row.overrides for row in connection.execute(query.order_by(PLANNED.c.position))}
 
 
 def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
-    """Add facts of further environments to the sweep's `host["environments"]`; those that are there stay."""
+    """Add facts of further environments to the sweep's `host["environments"]`; existing ones stay unchanged."""
     lock(connection, sweep_id)
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
     known = {**facts, **(host.get("environments") or {})}
@@ -180,7 +180,7 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
-    """Set the state and the time of the end; `running` takes the end back, because this process runs the sweep now."""
+    """Set the sweep's state and end; `running` removes the end and names this process as the one that runs it."""
     lock(connection, sweep_id)
     values: dict[str, Any] = {"state": state, "finished_at": now()}
     if state == "running":
@@ -190,7 +190,7 @@ def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
 
 
 def add_environment(connection: sa.Connection, env: Environment, details: dict[str, Any]) -> str:
-    """Store an environment once; return its id. `details` are kept as they were the first time."""
+    """Store an environment unless it is known; return its id. `details` of a known environment stay unchanged."""
     row = {name: scalar(getattr(env, name)) for name in env.__dataclass_fields__}
     row |= {"id": env.id, "details": details, "first_seen_at": now()}
     connection.execute(insert(connection, ENVIRONMENT).values(**row).on_conflict_do_nothing())
@@ -206,7 +206,7 @@ def environments(connection: sa.Connection, ids: Iterable[str] | None = None) ->
 
 
 def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
-    """Return what the sweep has trials on: GPUs by name; a machine without one by its CPU."""
+    """Return the names of the GPUs on which the sweep has trials, or of the CPU on a machine without GPU."""
     used = connection.scalars(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct())
     return sorted({row["gpu_name"] or row["cpu_name"] for row in environments(connection, used)})
 
@@ -214,7 +214,7 @@ def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
 def add_calibration(
     connection: sa.Connection, environment_id: str, gpu_uuid: str | None, **measured: dict[str, Any] | None
 ) -> None:
-    """Store `ceilings`, `noise` or both (docs/explanation/measuring.md) of this environment; older ones are kept."""
+    """Store `ceilings`, `noise` or both (docs/explanation/measuring.md) of this environment; older rows stay."""
     row = {"environment_id": environment_id, "gpu_uuid": gpu_uuid, "measured_at": now(), **measured}
     connection.execute(sa.insert(CALIBRATION).values(**row))
 
@@ -222,7 +222,7 @@ def add_calibration(
 def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any] | None:
     """Return the environment's newest `ceilings` and newest `noise`, with time and GPU of the newest row; None if
     neither was measured."""
-    # by time, not by id: an older one may have been imported since
+    # by time, because ids follow the order of import
     query = sa.select(CALIBRATION).order_by(CALIBRATION.c.measured_at.desc(), CALIBRATION.c.id.desc())
     rows = connection.execute(query.where(CALIBRATION.c.environment_id == environment_id)).mappings().all()
     if not rows:

@@ -1,6 +1,6 @@
-"""Whole sweeps from one database into another: new ones, ones that have grown since, and ones that contradict.
+"""Copy whole sweeps from one database into another.
 
-Rows are known by keys that mean the same everywhere. Missing rows are added, others are compared, and the first
+Rows are identified by keys that are the same in every database. Missing rows are added and others are compared; a
 difference refuses the sweep. Every sweep is one transaction. Results are derived from the trials.
 """
 
@@ -38,9 +38,9 @@ from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
 from effbench.store.values import now
 
-#: rows compared at a time; trials with their samples are some 60 kB each at most
+#: rows compared at a time; a trial with its samples has at most about 60 kB
 CHUNK = 200
-#: table -> columns that a row is known by
+#: table -> columns that identify a row
 _KEYS = {
     SWEEP: ("id",),
     ENVIRONMENT: ("id",),
@@ -53,7 +53,7 @@ _KEYS = {
     ACKNOWLEDGEMENT: ("cell_key", "hardware", "metric", "sweep_id"),
     BASELINE: ("name", "hardware"),
 }
-#: table -> columns in which both sides may differ: a sweep goes on, words are masked, and what is set here stays
+#: table -> columns that may differ: a sweep may have continued, passwords are masked, and the target's decisions stay
 _MAY_DIFFER = {
     SWEEP: {"state", "finished_at", "imported_at", "command", "overrides"},
     ENVIRONMENT: {"details", "first_seen_at"},
@@ -65,7 +65,7 @@ _MAY_DIFFER = {
 
 @dataclass
 class Arrival:
-    """What became of one sweep. `added`: table -> number of rows; `notes`: what the user should know besides."""
+    """The outcome of copying one sweep. `added`: table -> number of new rows; `notes`: remarks for the user."""
 
     sweep_id: str
     name: str | None = None
@@ -78,10 +78,10 @@ class Arrival:
 def copy(
     source: Source, target: Store, sweep_ids: Iterable[str], *, baselines: bool = False, samples: bool = True
 ) -> Iterator[Arrival]:
-    """Copy these sweeps, one transaction each; yield what became of each.
+    """Copy these sweeps, one transaction each; yield the outcome of each.
 
-    With `baselines` also their baselines and acknowledgements, if these are not set in `target` yet. A sweep that is
-    damaged or contradicts `target` is refused, and the next one follows. Raises StoreError if a database fails.
+    `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep that is damaged or
+    contradicts `target` is refused, and the next one follows. Raises StoreError if a database fails.
     """
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
@@ -99,7 +99,7 @@ def copy(
 
 @dataclass
 class _Copy:
-    """One sweep on its way into the database `name`."""
+    """Copies one sweep into the database `name`."""
 
     source: Source
     connection: sa.Connection
@@ -140,11 +140,11 @@ class _Copy:
             self.arrival.outcome = "imported" if is_new else "completed"
 
     def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> int:
-        """Insert missing rows and return their number. Raises RefusedError for one that is there and differs."""
+        """Insert missing rows and return their number. Raises RefusedError for an existing row that differs."""
         inserted = 0
         names = _KEYS[table]
         key = sa.tuple_(*(table.c[name] for name in names))
-        # in one order everywhere, so that two imports at a time cannot deadlock
+        # always in the same order, so that two simultaneous imports cannot deadlock
         rows = sorted(rows, key=lambda row: tuple(row[name] for name in names))
         for start in range(0, len(rows), CHUNK):
             chunk = rows[start : start + CHUNK]
@@ -167,11 +167,11 @@ class _Copy:
                 keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
                 raise RefusedError(
                     f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}: {table.name} {keys} "
-                    f"has {name} {one_line(here[name], 60)} there, {one_line(value, 60)} in what is imported"
+                    f"has {name} {one_line(here[name], 60)} there, but {one_line(value, 60)} in the import"
                 )
 
     def take(self, table: sa.Table, where: Any) -> None:
-        """Merge rows and count those that are new; ids of trials and decisions mean nothing in another database."""
+        """Merge rows and count the new ones; drop ids of trials and decisions, which belong to one database."""
         rows = list(self.source.rows(table, where))
         for row in rows:
             if "id" not in _KEYS[table]:
@@ -197,9 +197,9 @@ class _Copy:
                 self.arrival.added += Counter(sample=self.merge(SAMPLE, samples))
 
     def go_on(self, row: dict[str, Any]) -> bool:
-        """Take the newer state: that of a source which brought trials, else of the side that ended later.
+        """Take over the source's state if it brought trials or ended later; return whether this changed the state.
 
-        A sweep that was run here is marked as imported if its plan or state is no longer what was typed here.
+        Mark a sweep that ran here as imported if the source changes its plan or state.
         """
         here = self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"])).mappings().one()
         ended, ended_here = row["finished_at"], here["finished_at"]
@@ -208,14 +208,14 @@ class _Copy:
         has_changed = any(here[name] != value for name, value in state.items())
         if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()
-            self.arrival.notes.append("it was run here, but now counts as imported: its plan or state has changed")
+            self.arrival.notes.append("it ran here, but now counts as imported: its plan or state has changed")
         if state:
             self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
         return has_changed
 
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
-    """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first one that is damaged."""
+    """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged sweep."""
     with Store.open(path, mode="write") as store:
         for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
             if arrival.reason:
@@ -223,5 +223,5 @@ def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a log next to it
         connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
-        connection.execute("PRAGMA page_size = 1024")  # rows of 2 to 3 kB leave less room unused
+        connection.execute("PRAGMA page_size = 1024")  # wastes less space with rows of 2 to 3 kB
         connection.execute("VACUUM")

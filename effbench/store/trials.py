@@ -1,4 +1,4 @@
-"""Trials with their samples, and the results that are derived from them. Every function takes a connection."""
+"""Read and write trials with their samples, and derive the results. Every function takes a connection."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-#: what one call works on: of a stream its mean batch size
+#: samples per call: the batch size, or the mean batch size of a stream
 _SAMPLES_PER_CALL = sa.func.coalesce(
     CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)
 ).label("samples_per_call")
-#: what a summary reads; `extra` can be large
+#: columns that a summary reads; not `extra`, which can be large
 _SUMMARISED = [TRIAL.c[name] for name in TRIAL_FIELDS if name != "extra"]
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
-    """Store a trial with its samples, and derive the results of all cells that it is compared with; return its id.
-
-    Raises StoreError for a trial that is recorded already, or whose cell or environment is unknown.
+    """Store a trial with its samples, and derive the results of its cell and of all cells compared with it; return its
+    id. Raises StoreError for a trial that is already recorded, or whose cell or environment is unknown.
     """
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
     try:
         (trial_id,) = connection.execute(sa.insert(TRIAL).values(**row)).inserted_primary_key
     except exc.IntegrityError as error:
-        is_there = "unique" in str(error.orig).lower()
-        fault = "is recorded already" if is_there else "belongs to an unknown environment or a cell that is not planned"
-        what = f"round {trial.round + 1}, try {trial.attempt + 1} of cell {trial.cell_key[:12]}"
+        is_known = "unique" in str(error.orig).lower()
+        fault = "is already recorded" if is_known else "belongs to an unknown environment or a cell that is not planned"
+        what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
         raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
@@ -73,8 +72,8 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
 def trials_of_cells(
     connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-    """Return the rows of `trial` of these cells by cell key, environment, round and attempt, each with
-    timer -> (samples taken, float32 array of those that are stored)."""
+    """Return the rows of `trial` of these cells, ordered by cell key, environment, round and attempt, each with
+    timer -> (number of samples taken, float32 array of the stored ones)."""
     cells = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.cell_key.in_(cell_keys))
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
     rows = connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings().all()
@@ -93,8 +92,8 @@ def derive(
     environment_id: str | None = None,
     comparison_key: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of `result` that follow from the trials of a sweep, or of only those cells that are compared with
-    each other in one environment."""
+    """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
+    `comparison_key` in one environment."""
     query = (
         sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL, *_SUMMARISED)
         .join(CELL, CELL.c.key == TRIAL.c.cell_key)
@@ -112,11 +111,11 @@ def derive(
         facts[row["cell_key"]] = (row["mode"], row["samples_per_call"])
     rows = []
     for (environment, _), cells in compared.items():
-        # two variants of the baseline mode: the one planned first is the baseline of all
+        # of several variants of the baseline mode, the first in the plan is the baseline of all cells
         reference = next((key for key in cells if facts[key][0] == baseline_mode), None)
-        for key, own in cells.items():
+        for key, of_cell in cells.items():
             baseline = cells[reference] if reference not in (None, key) else ()
-            summary = summarise(own, bs=facts[key][1], is_baseline=key == reference, baseline=baseline)
+            summary = summarise(of_cell, bs=facts[key][1], is_baseline=key == reference, baseline=baseline)
             values = {name: scalar(value) for name, value in summary.items()}
             rows.append({"sweep_id": sweep_id, "cell_key": key, "environment_id": environment, **values})
     return rows
@@ -125,7 +124,7 @@ def derive(
 def rebuild_results(
     connection: sa.Connection, sweep_id: str, environment_id: str | None = None, comparison_key: str | None = None
 ) -> None:
-    """Derive results again from their trials: all of the sweep, or those that `derive` returns for these arguments."""
+    """Replace results of the sweep by newly derived ones: all, or those that `derive` returns for these arguments."""
     rows = derive(connection, sweep_id, lock(connection, sweep_id), environment_id, comparison_key)
     stale = sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id)
     if comparison_key is not None:
@@ -137,7 +136,7 @@ def rebuild_results(
 
 
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict[str, Any]]:
-    """Return rows of the view `results` of one sweep or of all: oldest sweep first, then in the order of the plan."""
+    """Return the rows of the view `results` for one sweep or all: oldest sweep first, then in the order of the plan."""
     place = sa.and_(PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key)
     query = sa.select(RESULTS).join(PLANNED, place)
     if sweep_id is not None:

@@ -1,4 +1,4 @@
-"""Values as any database can hold them: what cannot be stored becomes NULL, never an exception."""
+"""Convert values to types that every database can store; a value that cannot be stored becomes NULL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns)
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
-#: samples kept of one timer of one trial
+#: maximum number of samples stored per timer of a trial
 SAMPLE_LIMIT = 5000
 
 
@@ -30,12 +30,12 @@ def now() -> dt.datetime:
 
 
 def text(value: str) -> str:
-    """Return `value` without what UTF-8 or PostgreSQL refuse: lone surrogates and NUL."""
+    """Return `value` without lone surrogates and NUL, which UTF-8 and PostgreSQL refuse."""
     return encodable(value.replace("\x00", "\ufffd"))
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as strict JSON can hold it: NaN and infinities become null, unknown types their text."""
+    """Return `value` for strict JSON: NaN and infinities become null, unknown types become text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -52,7 +52,7 @@ def dump_json(value: Any) -> str:
 
 
 def scalar(value: Any) -> Any:
-    """Return one value for a typed column; an integer beyond 64 bits becomes None."""
+    """Return `value` for a typed column; an integer beyond 64 bits becomes None."""
     if hasattr(value, "item"):  # numpy's
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -79,7 +79,7 @@ def cell_row(cell: Cell) -> dict[str, Any]:
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:
-    """Return the columns of `trial` that come from the record itself."""
+    """Return the columns of `trial` that come from the trial itself."""
     try:
         started_at = utc(dt.datetime.fromisoformat(trial.started_at)) if trial.started_at else None
     except ValueError:
@@ -89,7 +89,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def trial_of(row: dict[str, Any]) -> Trial:
-    """Return the record of a row of `trial`, without its samples."""
+    """Return the Trial of a row of `trial`, without its samples."""
     fields = {name: row[name] for name in TRIAL_FIELDS}
     started = fields["started_at"]
     fields["started_at"] = started.isoformat() if started else None
@@ -97,10 +97,10 @@ def trial_of(row: dict[str, Any]) -> Trial:
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
-    """Return how many of `values` are stored, and their blob. More than `SAMPLE_LIMIT` are thinned evenly, in order."""
+    """Return the number of stored values, and their blob. More than `SAMPLE_LIMIT` values are thinned out evenly."""
     import numpy as np
 
-    # a missing value stays in its place as NaN: order and spacing matter
+    # a missing value becomes NaN, because order and spacing matter
     with np.errstate(over="ignore"):
         array = np.asarray([np.nan if value is None else value for value in values], dtype="<f4")
     if len(array) > SAMPLE_LIMIT:
@@ -109,11 +109,11 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def decode_samples(codec: str, data: bytes, stored: int) -> np.ndarray:
-    """Return the `stored` float32 samples of a blob, and inflate no more. Raises StoreError if it is damaged."""
+    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError if it is damaged."""
     import numpy as np
 
     if codec != CODEC:
-        raise StoreError(f"samples are stored as {codec!r}; this effbench reads {CODEC!r}: upgrade effbench")
+        raise StoreError(f"samples are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench")
     if not 0 <= stored <= SAMPLE_LIMIT:
         raise StoreError(f"damaged samples: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
     inflater = zlib.decompressobj()

@@ -75,7 +75,7 @@ def test_the_list_and_its_figures(advise, trace):
     assert {"sglang", "sglang-classic", "vllm", "no-padding"} <= set(others)
     assert all(best["latency_ms"] <= one["latency_ms"] for one in others.values())
     text = advise("buckets", "--trace", trace)
-    assert "capture: [3, 16, 40]" in text and "follow from others: [3, 40]" in text
+    assert "capture: [3, 16, 40]" in text and "estimated from other sizes: [3, 40]" in text
 
 
 def test_sizes_that_failed(advise, tmp_path):
@@ -83,13 +83,13 @@ def test_sizes_that_failed(advise, tmp_path):
     best, others = buckets(advise, "--trace", str(tmp_path / "a"))
     assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
     (tmp_path / "b").write_text("3\n128\n")
-    assert "up to 128: measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+    assert "up to 128; measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
 
 
 def test_a_budget(advise, trace):
     for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
         assert buckets(advise, "--trace", trace, "--memory-budget", budget)[0]["sizes"] == sizes
-    assert "too much" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
+    assert "over budget" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
 
 
 def test_a_generated_trace_and_the_period(advise):
@@ -103,14 +103,14 @@ def test_a_generated_trace_and_the_period(advise):
     [
         ("buckets --stream uniform --model other", 3, "measured models: net"),
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
-        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no memory of graphs was measured"),
+        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
         ("mode --bs 1 --memory 10MiB", 3, "cuda-graph needs more memory than allowed"),
         ("mode --bs 128", 3, "cuda-graph oom: out of memory"),
         ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
         ("mode --bs 2", 3, "bs=2 was not measured"),
-        ("mode --bs 1 --calls 0", 2, "number of calls"),
+        ("mode --bs 1 --calls 0", 2, "--calls: expected at least 1"),
     ],
 )
 def test_refusals(advise, words, code, expected):
@@ -122,10 +122,10 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-    assert "run cuda-graph: least latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
+    assert "run cuda-graph: lowest latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
     text = advise("mode", "--bs", "64", "--calls", "1000")
     assert "run eager" in text
-    assert "default is faster a call; from" in text
+    assert "default is faster per call; from" in text
 
 
 def test_byte_sizes():

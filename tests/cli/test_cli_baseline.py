@@ -10,10 +10,10 @@ def test_set_ls_rm(made, effbench):
     for text in ("main", "NVIDIA H200", first, "v1", "[red]good"):
         assert text in listed
     second = made.sweep([a_cell()], name="nightly")
-    assert f"sweep {second}, before {first}" in effbench("baseline", "set", "main", "nightly").out
+    assert f"sweep {second} (was {first})" in effbench("baseline", "set", "main", "nightly").out
     assert "before" not in effbench("baseline", "set", "main", second).out
     assert "(nightly)" in effbench("baseline", "ls").out
-    assert effbench("baseline", "rm", "main").out == f"baseline main on NVIDIA H200 forgotten; it was sweep {second}\n"
+    assert effbench("baseline", "rm", "main").out == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
     assert second in effbench("ls").out
 
 

@@ -38,7 +38,7 @@ def checked(made, effbench):
         ({EAGER: FAST, GRAPH: FAST}, {EAGER: FAST, GRAPH: BROKEN}, ("--cell", "eager"), 0, "check passed"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, (), 1, "1 missing"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, ("--set", "on_missing=ignore"), 0, "missing (ignored)"),
-        ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures to compare"),
+        ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures in both sweeps"),
         ({EAGER: FAST}, {DEFAULT: FAST}, (), 3, "nothing comparable"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_configuration_with_exceptions(checked, effbench, tmp_path):
     for mode, date, code, said in (
         ("eager", "2999-01-01", 0, "ignored: shared runner"),
         ("eager", "2020-01-01", 1, "exception for mode=eager metric=latency_* ended on 2020-01-01: shared runner"),
-        ("defualt", "2999-01-01", 1, "fits no cell here"),
+        ("defualt", "2999-01-01", 1, "matches no cell here"),
     ):
         (conf / "ours.yaml").write_text(rule.replace("EAGER", mode).replace("DATE", date))
         done = effbench("check", "--baseline", "main", "--config", "ours")
@@ -133,14 +133,14 @@ def test_baselines_that_cannot_be_used(made, effbench):
     sweep = made.sweep({EAGER: FAST})
     refused(3, "no baseline 'main'")
     effbench("baseline", "set", "main", sweep)
-    refused(3, "there are main", "mian")
+    refused(3, "choose from main", "mian")
     refused(2, "both sides are sweep")
     unmeasured = made.sweep({EAGER: None}, state="running")
     refused(3, "has no trial yet")
     made.delete_sweep(unmeasured)
     made.sweep({EAGER: FAST})
     made.delete_sweep(sweep)
-    refused(3, "gone from this database")
+    refused(3, "not in this database any more")
 
 
 def test_hardware_that_was_not_checked_is_named(made, effbench):

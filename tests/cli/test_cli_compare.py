@@ -23,7 +23,7 @@ def two(made):
 def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
     done = effbench("compare", *two)
     assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
-    for text in ("▲ slower", "1.100", "1 slower, 23 same (23 rows that are the same are not shown: --all)"):
+    for text in ("▲ slower", "1.100", "1 slower, 23 same (--all shows the 23 rows with the verdict same)"):
         assert text in done.out
     assert "\x1b" not in done.out
     assert effbench("compare", *two, "--all").out.count("= same") == 23
@@ -67,9 +67,9 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     made.sweep([*settings, EAGER], name="settings")
     found, (note,) = names("mode.fullgraph", "settings")
     assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
-    assert note == "omitted, as they have no mode.fullgraph: mlp bs=8 eager bfloat16"
+    assert note == "omitted, because they have no mode.fullgraph: mlp bs=8 eager bfloat16"
     told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
-    assert told[1] == ["not compared here: mode=default {'fullgraph': False}"]
+    assert told[1] == ["not compared: mode=default {'fullgraph': False}"]
 
 
 def test_across(made, effbench):
@@ -77,7 +77,7 @@ def test_across(made, effbench):
     for after, name, said in (
         (made.sweep({a_cell(dtype="float16"): SLOW}), "dtype", "differ in dtype bfloat16 → float16"),
         (made.sweep({a_cell(numerics={"tf32": True}): SLOW}), "numerics", "differ in numerics.tf32 False → True"),
-        (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 against NVIDIA A100"),
+        (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 and NVIDIA A100"),
     ):
         refused = effbench("compare", before, after)
         assert (refused.code, refused.out) == (3, "")
@@ -92,19 +92,19 @@ def test_what_is_refused(made, two, effbench):
     for words, said in (
         ("", "required: SWEEP"),
         ("last", "compare takes two sweeps"),
-        ("last last --by dtype", "--by takes one sweep"),
+        ("last last --by dtype", "name one sweep, not 2"),
         ("last --by dtype", "has 1 value of dtype"),
         ("last --by colour", "no cell of"),
-        ("last --by dtype --across dtype", "--across is for two sweeps"),
+        ("last --by dtype --across dtype", "--across needs two sweeps"),
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),
         ("last last --floor nan", "--floor=nan: expected a number"),
-        ("last last --metric latency", "compared are latency_ms"),
-        ("last last --across mode", "--across mode is not possible"),
+        ("last last --metric latency", "choose from latency_ms"),
+        ("last last --across mode", "--across: unknown name mode"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
         ("first last --on B200", "no trial on 'B200'"),
-        ("first last --cell gpt2", "among those asked for"),
+        ("first last --cell gpt2", "is selected"),
         (f"first {empty}", "has no trial yet"),
     ):
         done = effbench("compare", *words.split())

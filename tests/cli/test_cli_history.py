@@ -177,7 +177,7 @@ def test_a_line(made, history, read):
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
     assert latencies(read("--name", "main")["changes"]) == []
-    assert "taken back" in history("--name", "main", "ack", "--rm", change)
+    assert "removed" in history("--name", "main", "ack", "--rm", change)
 
 
 def ids(read):
@@ -195,7 +195,7 @@ def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     listed = history("acks")
     assert listed.count(known["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
     history("ack", known["broken"], "--reason", "known")
-    assert history("ack", "--rm", known["slower"]).startswith(f"taken back {known['slower']}")
+    assert history("ack", "--rm", known["slower"]).startswith(f"removed acknowledgement {known['slower']}")
     (slower,) = [one for one in read()["changes"] if one["word"] == "slower"]
     assert slower["id"] == known["slower"]
     assert "no ids start with" in history("ack", "--rm", known["slower"], code=2)
@@ -205,7 +205,7 @@ def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     (change,) = [one for one in read()["changes"] if one["word"] == "slower"]
     assert change["alarms"] and change["after_label"] == "v9"
     assert "no ids start with" in history("ack", slower["id"], "--reason", "x", code=2)
-    assert "taken back" in history("ack", "--rm", slower["id"])
+    assert "removed" in history("ack", "--rm", slower["id"])
 
 
 def test_patterns(db, history, read):
@@ -220,16 +220,16 @@ def test_patterns(db, history, read):
 
 def test_what_is_refused(db, effbench):
     for words, said in (
-        ("ack", "name changes by their ids"),
-        ("ack 3f9a2c", "say why"),
+        ("ack", "needs changes and a reason"),
+        ("ack 3f9a2c", "add --reason"),
         ("ack ffffffffffff --reason x", "no ids start with"),
-        ("ack model=nothing --reason x", "no change that is not acknowledged fits model=nothing"),
-        ("ack x --rm 3f9a2c", "needs no change and no reason"),
-        ("ack modle=net --reason x", "modle= is no pattern; allowed are model"),
+        ("ack model=nothing --reason x", "no unacknowledged change matches model=nothing"),
+        ("ack x --rm 3f9a2c", "omit changes and --reason"),
+        ("ack modle=net --reason x", "unknown pattern modle=; choose from model"),
         ("--since yesterday", "is no date"),
         ("--metric flops", "has no history"),
         ("--model nothing", "there are models net, other"),
     ):
         done = effbench("history", *words.split())
         assert done.code in (2, 3) and said in done.err, words
-    assert effbench("history", "--db", str(db.path), "acks").out == "nothing is acknowledged\n", "--db before acks"
+    assert effbench("history", "--db", str(db.path), "acks").out == "no acknowledgements\n", "--db before acks"

@@ -83,21 +83,21 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     sql("x.db", "UPDATE sweep SET seed = 7")
     done = run("import", odd, "--db", "x.db")
     assert (done[1].count(": refused"), done[1].count("imported, ")) == (1, 2)
-    refused(done, "has seed 7 there, 1099511627776 in what is imported")
+    refused(done, "has seed 7 there, but 1099511627776 in the import")
 
 
 REFUSALS = [
-    (["import", ""], ["has no name"], 2),
+    (["import", ""], ["URL is empty"], 2),
     (["import", "nowhere"], ["no database at nowhere"], 2),
     (["import", "folder"], ["is a folder"], 2),
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
-    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format is for the view"], 2),
+    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-    (["export", "--db", "ODD", "--no-samples"], ["for --whole"], 2),
-    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format are for files"], 2),
+    (["export", "--db", "ODD", "--no-samples"], ["needs --whole or --to"], 2),
+    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format, which are for files"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
 ]
 
@@ -141,4 +141,4 @@ def test_a_hostile_name_stays_on_its_line(run):
     line, last = said.splitlines()
     assert code == 0 and (line + last).isprintable() and len(line) < 140 and " evil [2J name xxx" in line
     whole.set_state("results/effbench.db", sweep_id, label="c\nd")
-    refused(run("import", "x.db"), "label c d there, a b in what is imported")
+    refused(run("import", "x.db"), "label c d there, but a b in the import")

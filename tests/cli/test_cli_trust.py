@@ -219,5 +219,5 @@ def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_p
     sweep_id = made.sweep({OWN: FAST})
     outcome = Outcome(sweep_id, environment().id, db, "interrupted", "fail", [])
     assert end_of_sweep(outcome) == 130
-    last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("go on with: ")[2])
+    last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']

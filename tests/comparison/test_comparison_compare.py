@@ -87,7 +87,7 @@ def test_of_two_gpus_one_is_chosen(made):
 def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made):
     half = a_cell(dtype="float16")
     whole, part = made.sweep([EAGER, half]), made.sweep([EAGER, half], state="interrupted", rounds=2)
-    note = f"{part} is interrupted, not completed: only what it has measured is compared"
+    note = f"{part} is interrupted, not completed: only its measured cells are compared"
     assert compared(made, whole, part).notes == halves(made, part, "dtype").notes == [note]
 
 
@@ -137,6 +137,6 @@ def test_a_reference_may_be_a_baseline(made):
         assert find(store, "main").id == first
         assert find(store, second).id == find(store, "last").id == second
         store.set_baseline("main", second)
-        with pytest.raises(UsageError, match="set on NVIDIA A100, NVIDIA H200: choose one with --on"):
+        with pytest.raises(UsageError, match="set on NVIDIA A100, NVIDIA H200; choose one with --on"):
             find(store, "main")
         assert find(store, "main", on="h200").id == first

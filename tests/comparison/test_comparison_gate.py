@@ -30,7 +30,7 @@ def test_a_sweep_on_several(made):
 
     both, sweep = swept("L40S", "A100"), swept("L40S", "A100", "L4")
     set_main(made, both)
-    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S: choose one with --on"):
+    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S; choose one with --on"):
         chosen(made, sweep)
     assert chosen(made, sweep, on="a100").hardware == "NVIDIA A100"
     # a name in full goes before a part
@@ -58,4 +58,4 @@ def test_what_was_not_judged_is_said():
     hazy, status = replace(same, verdict=Verdict.AMBIGUOUS), replace(same, metric=STATUS)
     assert "1 of 2 rows could not be judged" in line(same, hazy)
     assert line(replace(same, verdict=Verdict.BROKEN, ignored=True)).endswith("ignored: 1 broken")
-    assert "1 of 2 cells have figures to compare" in line(same, status, replace(hazy, key="a", before=None))
+    assert "1 of 2 cells have figures in both sweeps" in line(same, status, replace(hazy, key="a", before=None))

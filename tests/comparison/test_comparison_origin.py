@@ -82,13 +82,13 @@ def test_what_cannot_be_run_says_why(repository):
     (repository / "later.py").write_text("")
     for before, cells, software, why in (
         (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
-        (new, [cell()], "torch_version 2.12 → 2.13", "is no longer here (torch_version 2.12 → 2.13)"),
+        (new, [cell()], "torch_version 2.12 → 2.13", "is no longer installed here (torch_version 2.12 → 2.13)"),
         ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
         ({**old, "git_revision": "0" * 40}, [cell()], None, "revision 000000000000 is not in this repository"),
-        ({**old, "git_revision": None, "git_description": None}, [cell()], None, "is under no version control"),
-        ({**old, "python": "/nowhere/bin/python"}, [cell()], None, "interpreter /nowhere/bin/python is not here"),
+        ({**old, "git_revision": None, "git_description": None}, [cell()], None, "is not under version control"),
+        ({**old, "python": "/nowhere/bin/python"}, [cell()], None, "/nowhere/bin/python does not exist here"),
         (None, [cell()], None, "does not record"),
-        (old, [cell("later.py:Net")], None, "later.py:Net of the baseline is not in it"),
+        (old, [cell("later.py:Net")], None, "its later.py:Net is missing"),
     ):
         refused(why, before, new, HERE, cells, software)
 
@@ -121,7 +121,7 @@ def test_a_package_below_src_is_the_worktrees(repository, tmp_path):
     commit(repository, "later")
     # modules in two folders are not taken for the baseline's
     cells = [cell("my_pkg.Net"), cell("flat.Net")]
-    refused("my_pkg.Net of the baseline would be imported from", old, installed.facts(), installed, cells)
+    refused("its my_pkg.Net would be imported from", old, installed.facts(), installed, cells)
 
 
 def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
@@ -131,7 +131,7 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     installed = virtual_environment(tmp_path / "there", package.parent)
     old = installed.facts()
     commit(repository, "later")
-    why = f"far_pkg.Net is imported from {package}, which no revision changes"
+    why = f"far_pkg.Net is imported from {package}, which does not depend on the revision"
     refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
     # next to code of the repository it stays what it is
     with origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
@@ -150,8 +150,8 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
             current({**facts, **changed}, "s1", [cell()])
 
     assert current(facts, "s1", [cell()]) == HERE
-    gone("which is not here", folder="/nowhere/at/all")
-    gone("which is not here", python="/nowhere/bin/python")
+    gone("which does not exist here", folder="/nowhere/at/all")
+    gone("which does not exist here", python="/nowhere/bin/python")
     with pytest.raises(UsageError, match="does not record its interpreter"):
         current(None, "s1", [cell()])
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
@@ -164,4 +164,4 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
     facts = HERE.facts()
     assert current(facts, "s1", [cell()]) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
-    gone("differ from those that the sweep ran")
+    gone("differ from those measured")

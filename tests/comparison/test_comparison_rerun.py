@@ -72,4 +72,4 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     there = environment(flags=THERE.flags, torch_version="2.99")
     judged, (row,) = again(made, {CELL: SLOW}, {CELL: FAST}, there)
     assert (row.verdict, "alternating" in row.reason) == ("slower", False)
-    assert any("is not what it was (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
+    assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)

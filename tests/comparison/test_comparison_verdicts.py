@@ -185,8 +185,8 @@ def test_a_metric_of_one_side_only_has_a_row():
     for before, after, reason in (
         ([1.0], [None], "not measured now"),
         ([None], [1.0], "not measured before"),
-        ([1.0], [nan], "not measured now; 1 of 1 trials now have no possible figure"),
-        ([nan], [math.inf], "1 of 1 trials before have no possible figure"),
+        ([1.0], [nan], "not measured now; 1 of 1 trials now have no valid figure"),
+        ([nan], [math.inf], "1 of 1 trials before have no valid figure"),
     ):
         for metric in ("compile_cold_s", "graph_breaks", "latency_ms"):
             change = only(before, after, metric)
@@ -202,7 +202,7 @@ def test_impossible_figures_are_omitted_and_reported():
     for bad in (math.nan, math.inf, 0.0, -1.0, "1.0", None):
         change = only([bad, *quiet[:4]], quiet, "gpu_busy_ms")
         assert (change.verdict, "1 of 5 trials before" in change.reason) == (Verdict.SAME, True)
-    assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now have no possible figure"
+    assert only([12] * 5, [12, None, 12, 12, 12], "kernels").reason == "1 of 5 trials now have no valid figure"
     assert only([0.0] * 5, [0.0] * 5, "latency_ms").verdict is Verdict.AMBIGUOUS
 
 

@@ -130,7 +130,7 @@ def test_what_is_known(monkeypatch, machine, cpu_answer):
 
     noise, ceilings = report()
     assert noise[0] == ceilings[0] == "good"
-    assert "launch-bound cells from 44 % on, of GPU-bound cells from 2.1 % on" in noise[1]
+    assert "from 44 % in launch-bound cells, 2.1 % in GPU-bound cells" in noise[1]
     assert "copies 4.02 TB/s, bfloat16 745 TFLOP/s, float32 51.0 TFLOP/s, a launch 4.1 µs" in ceilings[1]
     ((level, what),) = report({**NOISE, "device": "cpu", "gpu_bound": None}, None, probe=cpu_answer)
     assert level == "good" and "GPU-bound" not in what

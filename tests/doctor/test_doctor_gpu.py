@@ -26,10 +26,10 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
     ("check", "changes", "level", "words"),
     [
         (gpu.whole, {}, None, ""),
-        (gpu.whole, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "an instance is measured"),
+        (gpu.whole, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "sweeps measure an instance"),
         # an instance's own handle does not know the mode, but it has a parent
         (gpu.whole, {"nvmlDeviceGetMigMode": NVMLError, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent"},
-         "warning", "an instance is measured"),
+         "warning", "sweeps measure an instance"),
         (gpu.whole, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
         (gpu.processes, {}, "good", "no other process"),
         (gpu.processes, {COMPUTE: [process(12, 5 * GIB), process(13), process(14, 2**64 - 1), process(os.getpid())]},
@@ -39,7 +39,7 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
         (gpu.processes, {MEMORY: SimpleNamespace(used=3 * GIB)}, "warning", "3.00 GiB of its memory are in use"),
         (gpu.processes, {BUSY: SimpleNamespace(gpu=97)}, "warning", "busy 97 %"),
         (gpu.processes, {MEMORY: SimpleNamespace(used=GIB // 10), BUSY: SimpleNamespace(gpu=3)}, "good", ""),
-        (gpu.clocks, {}, "good", "no slowdown"),
+        (gpu.clocks, {}, "good", "not slowed down"),
         (gpu.clocks, {REASONS: 0x20}, "warning", "slowed down now: sw_thermal_slowdown"),
         (gpu.clocks, {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}, "warning", "hw_thermal"),
         (gpu.clocks, {REASONS: NVMLError}, None, ""),
@@ -82,10 +82,12 @@ def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
     def found(**settings):
         return [(finding.level, finding.fix.split(",")[0]) for finding in gpu.visible(machine(**settings))]
 
-    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "a machine with an NVIDIA GPU")]
-    assert found(probe=cpu_answer) == [("problem", "this torch is built without CUDA: install a CUDA build")]
+    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "use a machine with an NVIDIA GPU")]
+    assert found(probe=cpu_answer) == [("problem", "install a CUDA build of torch: this one is built without CUDA")]
     cpu_answer["environment"]["cuda_version"] = "13.0"
-    assert found(probe=cpu_answer) == [("problem", "nvidia-smi")]
+    assert found(probe=cpu_answer) == [
+        ("problem", "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why")
+    ]
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     assert found(probe=cpu_answer, environ=hidden) == [("note", "unset CUDA_VISIBLE_DEVICES")]
 

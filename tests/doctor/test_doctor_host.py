@@ -33,7 +33,7 @@ LOW_MEMORY = 3 * 2**30
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
         (checks.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
         (checks.load, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
-                      f"{CG}/pods/mine/cpu.max": "max 100000"}, 16, "a quota of 4 cores on 16 (cgroup)"),
+                      f"{CG}/pods/mine/cpu.max": "max 100000"}, 16, "CPU quota of 4 out of 16 cores (cgroup)"),
         (checks.governor, {}, 2, None),
         (checks.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
         (checks.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
@@ -84,7 +84,7 @@ def test_little_room(here, machine, monkeypatch):
 def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     (here / "file").write_text("")
     below = attention(machine(db=str(here / "file" / "a.db")))
-    assert ("problem", f"{here}/file takes no folder for the database") in below
+    assert ("problem", f"{here}/file is not a writable folder for the database") in below
     (here / "a.db").write_text("no database, but long enough to be taken for one " * 100)
     for db in ("mysql://x/y", "postgresql://me:secret@localhost:1/none", "a.db"):
         ((level, what),) = attention(machine(db=db))

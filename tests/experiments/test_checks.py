@@ -65,7 +65,7 @@ def test_tensors_as_facts():
 
 def test_needs(monkeypatch):
     for check in (graph_weights.weights, graph_limits.limits, inductor.memory):
-        with pytest.raises(UnsupportedError, match="needs CUDA, and this runs on cpu"):
+        with pytest.raises(UnsupportedError, match="needs CUDA, but this runs on cpu"):
             check(CPU)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert needs_compiler(CPU)

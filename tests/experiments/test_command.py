@@ -86,15 +86,15 @@ def test_verdicts_are_printed_and_kept(here):
 
 def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     done = here.run("reproduce", "mine.py", *here.tiny3, "--quiet")
-    assert done.code == 0 and "4 rows were measured before (--fresh measures them again)" in done.out
+    assert done.code == 0 and "4 rows reused (--fresh measures them again)" in done.out
     (here.folder / "mine.py").write_text(MINE.replace("slowdown > 1", "slowdown > 10**9"))
     done = here.run("reproduce", "mine.py", *here.tiny3, "--stored")
     assert (done.code, done.err) == (0, ""), done
     assert "on " in done.out and verdicts(here.db)["wide"]["verdict"] == "refuted"
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
-    assert done.code == 3 and "4 of the 4 cells were not measured" in done.out
-    assert "was measured completely" in done.err
+    assert done.code == 3 and "4 of 4 cells of the sweep main were not measured" in done.out
+    assert "no complete results" in done.err
 
 
 def test_claims(here):

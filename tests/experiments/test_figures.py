@@ -104,7 +104,7 @@ def test_reductions():
     assert [bounds(reduce(values)) for reduce in (lowest, median, highest)] == [(1, 0, 2), (2, 1, 3), (3, 2, 9)]
     assert bounds(median(values[1:])) == (1.5, 0.5, 2.5)
     assert only([5]).value == 5
-    with pytest.raises(ClaimError, match="takes one row, and 2 are left"):
+    with pytest.raises(ClaimError, match="takes one row, but 2 are left"):
         only([1, 2])
 
 

@@ -80,7 +80,7 @@ def test_parts():
     found = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
     assert (found.verdict, found.value) == (Verdict.DEPENDS, None), "a figure of each part need not be one of all"
     for each in ("bs", ()):
-        with pytest.raises(ClaimError, match="and 2 are left"):
+        with pytest.raises(ClaimError, match="but 2 are left"):
             of(eager(), row(), row(model="gpt2"), each=each, function=single)
 
 

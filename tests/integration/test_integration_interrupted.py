@@ -76,7 +76,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
     state, before = recorded(cli)
     assert state == "interrupted"
     assert len(before) < TRIALS
-    assert f"interrupted; go on with: effbench -m resume={sweep_id}\n" in out
+    assert f"interrupted; resume with: effbench -m resume={sweep_id}\n" in out
     assert compiled.exists(), "what was compiled is kept for resume"
     finish(cli, before)
     assert list(cli.cache.iterdir()) == []
@@ -99,7 +99,7 @@ def test_ctrl_c_on_a_terminal(cli, waiting):
         os.close(terminal)
     assert process.wait(60) == 130
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
-    assert "interrupted; go on with: effbench -m resume=" in text
+    assert "interrupted; resume with: effbench -m resume=" in text
     assert "Traceback" not in text
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
     assert recorded(cli)[0] == "interrupted"
@@ -115,7 +115,7 @@ def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, number):
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with" in out
+    assert "resume with" in out
     assert recorded(cli)[0] == "interrupted"
 
 

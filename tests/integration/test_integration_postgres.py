@@ -115,7 +115,7 @@ def test_recorded_there_as_in_sqlite(postgres, tmp_path):
     assert Store.upgrade(postgres)[0] == Store.upgrade(postgres)[1]
     with Store.open(postgres, mode="write") as store:
         sweep_id, key = store.find_sweep("same").id, whole.cells()[0].key
-        for cell, said in ((key, "recorded already"), ("0" * 64, "not planned")):
+        for cell, said in ((key, "already recorded"), ("0" * 64, "not planned")):
             with pytest.raises(StoreError, match=said):
                 store.record(sweep_id, whole.environment().id, Trial(cell, 0, Status.OK))
 

@@ -111,7 +111,7 @@ def test_what_needs_cuda_says_so():
         *(("pointer-chase", {"variant": variant}) for variant in ("memory", "shared", "register")),
         *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda")),
     ):
-        with pytest.raises(UnsupportedError, match=r"CUDA.*, and (this cell runs on cpu|torch sees no CUDA)"):
+        with pytest.raises(UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"):
             run(name, **settings)
 
 
@@ -175,7 +175,7 @@ def test_gradient_modes_are_what_they_say(variant, around):
     assert y.is_inference() is (variant == "inference_mode")
     assert here == (around is torch.enable_grad, around is torch.inference_mode), "it is put back"
     if variant == "grad":
-        with torch.inference_mode(), pytest.raises(UnsupportedError, match="made outside inference mode"):
+        with torch.inference_mode(), pytest.raises(UnsupportedError, match="created outside inference mode"):
             module(x.clone())
 
 

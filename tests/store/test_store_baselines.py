@@ -47,5 +47,5 @@ def test_names(made, opened):
     for name in ("main", "v1.2", "release/2.13", "torch@2.13+cu128", "nightly_h200"):
         opened.set_baseline(name, sweep)
         assert opened.baselines(name)[0].name == name
-    with pytest.raises(NothingFoundError, match="there are main, nightly"):
+    with pytest.raises(NothingFoundError, match="choose from main, nightly"):
         opened.remove_baseline("zzz")

@@ -33,7 +33,7 @@ def test_sentences_hold_their_figures():
     for changed, parts in [
         ({}, ["idle 52 %", "15 kernels take 0.0680 of 0.143 ms", "0.137 ms to enqueue"]),
         ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes", "gaps between kernels"]),
-        ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth (16.0 MiB"]),
+        ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth (at least 16.0 MiB"]),
         ({"bound": "compute", "roofline_fraction": 0.613, "flops": 3.43597e11}, ["61 % of the matrix rate (344 G"]),
         ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13}, ["busy 90 %", "8.7 µs on average"]),
     ]:

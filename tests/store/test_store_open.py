@@ -106,7 +106,7 @@ def test_urls_that_cannot_be(monkeypatch):
         ("sqlite://x.db", "sqlite:///PATH"),
         ("postgresql://u:secret@h:port/db", "not a database URL"),
         ("://", "not a database URL"),
-        ("", "no name"),
+        ("", "URL is empty"),
         ("postgresql://user:secret@127.0.0.1:1/db", "cannot be reached"),
     ):
         message = refused(url, "write")

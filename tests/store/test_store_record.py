@@ -108,7 +108,7 @@ def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store,
     store.record(sweep, here, Trial(one.key, 0, OK, attempt=1, latency_ms=1.0))
     before = store.results(), store.trials(sweep)
     for where, trial, said in (
-        (here, Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}), "recorded already"),
+        (here, Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}), "already recorded"),
         (here, Trial(other.key, 0, OK), "not planned"),
         ("nowhere", Trial(one.key, 1, OK), "belongs to an unknown environment"),
     ):

@@ -79,8 +79,8 @@ def test_what_is_not_found_names_what_there_is(store, cell, begin):
         store.find_sweep("last")
     ids = [begin(store, [cell()], name=f"nightly-{n}") for n in range(6)]
     for ref, kind, said in (
-        ("zzz", NothingFoundError, "there are .* …"),
-        (ids[0][:4], UsageError, "the start of 6 sweeps"),
+        ("zzz", NothingFoundError, "choose from .* …"),
+        (ids[0][:4], UsageError, "6 sweep ids start with"),
         ("", NothingFoundError, "no sweep ''"),
     ):
         with pytest.raises(kind, match=said):
