@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 import rich.console
 from rich import markup
@@ -11,9 +11,6 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from effbench.printable import printable
-
-if TYPE_CHECKING:
-    from effbench.table import Table
 
 #: Columns of output that is not a terminal: wide enough that no table is cut.
 PLAIN_WIDTH = 240
@@ -34,8 +31,8 @@ class Console(rich.console.Console):
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
-    def print_table(self, table: Table, **form: bool) -> None:
-        """Print a table as wide as the console; `form`: settings of `Table.rich`."""
+    def print_table(self, table: Any, **form: bool) -> None:
+        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`."""
         self.print(table.rich(width=self.width, **form))
 
     def print_line(self, text: str, style: str = "") -> None:
