@@ -128,6 +128,8 @@ class Protocol:
     check_steps: int = number(5, least=1)  # training: number of steps compared with eager's
     # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: float | None = number(None, above=0)
+    # the host counts as disturbed if fixed work takes longer than usual by more than this fraction; null: not checked
+    host_tolerance: float | None = number(0.1, above=0)
     attempts: int = number(2, least=1)  # attempts per round if trials are noisy
     profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
 

@@ -132,6 +132,7 @@ _ALL = (
     Metric("calls_per_block", kind=int, help="calls per block"),
     Metric("input_copy_ms", help="copy into a manual CUDA graph's static inputs, per call; part of latency and period"),
     Metric("discarded_blocks", kind=int, help="series of samples discarded after a disturbance"),
+    Metric("host_ms", help="time of a fixed piece of host work in this trial's quietest moments: the host's speed"),
     Metric("peak_host_bytes", kind=int, help="peak resident host memory of the process"),
     Metric("compute_floor_ms", help="`flops` ÷ this machine's matrix rate"),
     Metric("memory_floor_ms", help="`min_bytes` ÷ this machine's copy rate"),
@@ -245,6 +246,10 @@ _ALL = (
         "roofline_fraction", "roofline fraction", "", HIGHER, of_trial=False,
         help="the larger of FLOPs ÷ matrix rate and least bytes ÷ copy bandwidth of this machine, ÷ period: "
         "1 is the limit; above 1 the bytes came from a cache",
+    ),
+    Metric(
+        "disturbed_fraction", "disturbed fraction", "", LOWER, combine="max", explains=True,
+        help="fraction of the timed seconds in which the host was disturbed; these samples do not count",
     ),
     Metric(
         "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before calls were steady",

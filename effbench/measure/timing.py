@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from effbench.measure.host import PATIENCE, HostWatch
 from effbench.measure.watch import GpuWatch
 from effbench.stats.intervals import median_interval
 
@@ -31,6 +32,9 @@ MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
 STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
+HOST_BOUND = 0.7  # enqueue time ÷ period from which the host is the bottleneck
+HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
+BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 WARM_PASSES = 3  # maximum warm-up passes of a stream with passes longer than `max_warmup_calls`
 
 
@@ -64,12 +68,19 @@ class Rules:
 @dataclass
 class Timing:
     """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block (period). `enqueue_ms`:
-    host time per call until it returned (latency). `steady`: whether the warm-up ended in a steady state."""
+    host time per call until it returned (latency). `disturbed_ms`: samples that do not count, because the host was
+    disturbed. `steady`: whether the warm-up ended in a steady state."""
 
     samples_ms: list[float] = field(default_factory=list)
     enqueue_ms: list[float] = field(default_factory=list)
+    disturbed_ms: list[float] = field(default_factory=list)
+    disturbed_enqueue_ms: list[float] = field(default_factory=list)
     calls_per_block: int = 1
     steady: bool = False
+
+    def is_disturbed(self, least: int) -> bool:
+        """Return whether too few samples are undisturbed: fewer than `least`, and fewer than the disturbed ones."""
+        return self.samples_ms == self.disturbed_ms or len(self.samples_ms) < min(least, len(self.disturbed_ms))
 
 
 @contextmanager
@@ -107,7 +118,7 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 
 @dataclass
 class Timer:
-    """Times a step. `whole`: calls per pass of a stream, else 1."""
+    """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]
@@ -115,6 +126,7 @@ class Timer:
     rules: Rules
     watch: GpuWatch | None = None
     whole: int = 1
+    host: HostWatch | None = None
 
     def warm_up(self) -> Timing:
         """Call the step until it is steady, and return the samples.
@@ -142,16 +154,46 @@ class Timer:
         """Time synchronised calls until the median (of passes) is precise enough or the budget is spent. Return the
         samples, which begin at the first position of a stream."""
         rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
-        rules = self.rules.of_passes(self.whole)
+        rules, until = self.rules.of_passes(self.whole), time.perf_counter() + PATIENCE * budget_s
         while passes := next_batch(pass_means(result.samples_ms, self.whole), seconds, rules, budget_s):
-            kept, began = len(result.samples_ms), time.perf_counter()
-            self.call(rotation, passes * self.whole, result)
-            elapsed = time.perf_counter() - began
+            if self.host and not result.samples_ms and result.disturbed_ms:
+                passes = math.ceil(BATCH_MS / result.disturbed_ms[-1] / self.whole)
+            kept = len(result.samples_ms)
+            elapsed = self.call_watched(rotation, passes * self.whole, result, until)
             if self.watch and self.watch.disturbed():
                 del result.samples_ms[kept:], result.enqueue_ms[kept:]
             else:
                 seconds += elapsed
-        return result
+            if self.host and time.perf_counter() >= until:
+                break
+        return all_if_none(result)
+
+    def call_watched(self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float) -> float:
+        """Make `calls` synchronised calls in batches, and read the host's speed between them. Samples of disturbed
+        batches go to `disturbed_ms`. Return the seconds of the others."""
+        host = self.host
+        if host is None:
+            began = time.perf_counter()
+            self.call(rotation, calls, result)
+            return time.perf_counter() - began
+        seconds, before = 0.0, host.read()
+        while calls > 0 and time.perf_counter() < until:
+            known = result.samples_ms[-1:] or result.disturbed_ms[-1:]
+            batch = min(calls, math.ceil(BATCH_MS / known[0])) if known else 1
+            batch = math.ceil(batch / self.whole) * self.whole
+            kept, began = len(result.samples_ms), time.perf_counter()
+            self.call(rotation, batch, result)
+            elapsed, after = time.perf_counter() - began, host.read()
+            if host.is_undisturbed(before, after, elapsed):
+                seconds += elapsed
+            else:
+                result.disturbed_ms += result.samples_ms[kept:]
+                result.disturbed_enqueue_ms += result.enqueue_ms[kept:]
+                del result.samples_ms[kept:], result.enqueue_ms[kept:]
+                host.calm()
+                after = host.read()
+            calls, before = calls - batch, after
+        return seconds
 
     def period(self, budget_s: float) -> Timing:
         """Time blocks of back-to-back calls until their median is precise enough or the budget is spent.
@@ -162,27 +204,57 @@ class Timer:
         """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
         rotation, result, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
+        host, until = self.host, time.perf_counter() + PATIENCE * budget_s
         load(self.step, rotation, calls, self.rules.load_s)
         while batch := next_batch(result.samples_ms, seconds, self.rules, budget_s):
             blocks = min(batch, MOST_BLOCKS)
-            ends = [torch.cuda.Event(enable_timing=True) for _ in range(blocks + 1)]
+            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)]
+            readings = [host.read()] if host else []
             began = time.perf_counter()
             play(self.step, rotation, calls)
             done += calls
-            ends[0].record()
-            for number in range(1, blocks + 1):
+            for number, (start, end) in enumerate(events):
+                start.record()
                 play(self.step, rotation, calls)
-                ends[number].record()
-                ends[number - 1].synchronize()
+                end.record()
+                if number:
+                    events[number - 1][1].synchronize()
                 done += calls
                 if self.watch:
                     self.watch.poll(done)
-            ends[-1].synchronize()
+                if host:
+                    readings.append(host.read())
+            events[-1][1].synchronize()
             elapsed = time.perf_counter() - began
             if not (self.watch and self.watch.disturbed()):
-                result.samples_ms += [start.elapsed_time(end) / calls for start, end in itertools.pairwise(ends)]
-                seconds += elapsed
-        return result
+                for (start, end), pair in itertools.zip_longest(events, itertools.pairwise(readings)):
+                    counts = pair is None or host.is_undisturbed(*pair, elapsed / blocks)
+                    (result.samples_ms if counts else result.disturbed_ms).append(start.elapsed_time(end) / calls)
+                    seconds += counts * elapsed / blocks
+            if host:
+                if time.perf_counter() >= until:
+                    break
+                host.calm()
+        return all_if_none(result)
+
+    def waits_for_host(self, latency_ms: float) -> bool:
+        """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up measured it.
+
+        It does not if the GPU is the bottleneck of back-to-back calls and fills nearly all of a single one.
+        """
+        if self.device.type != "cuda":
+            return True
+        calls = self.choose_block(self.rules.budget_s)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        began = time.perf_counter()
+        play(self.step, itertools.cycle(self.inputs), calls)
+        enqueue_ms = (time.perf_counter() - began) * 1e3 / calls
+        end.record()
+        end.synchronize()
+        period_ms = start.elapsed_time(end) / calls
+        return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
 
     def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
         """Make `calls` synchronised calls and add their times to `result`."""
@@ -212,6 +284,13 @@ class Timer:
                 longest = max(1, int(budget_s * 100 / (elapsed / calls)))
                 return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
             calls *= 2
+
+
+def all_if_none(result: Timing) -> Timing:
+    """Return the timing with its disturbed samples if it has no others, so that a noisy trial has a figure."""
+    if not result.samples_ms:
+        result.samples_ms, result.enqueue_ms = [*result.disturbed_ms], result.disturbed_enqueue_ms
+    return result
 
 
 def pass_means(samples: list[float], whole: int) -> list[float]:

@@ -137,6 +137,11 @@ class Store:
             raise connect.moved(self.name)
         return trial_id
 
+    def host_speeds(self, environment_id: str, most: int) -> list[float]:
+        """Return the newest values of `trial.host_ms` in an environment, at most `most`, oldest first."""
+        with self._reading() as connection:
+            return trials.host_speeds(connection, environment_id, most)
+
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:

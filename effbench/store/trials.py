@@ -57,6 +57,12 @@ def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> di
     return {key: last_attempts(trials) for key, trials in by_cell.items()}
 
 
+def host_speeds(connection: sa.Connection, environment_id: str, most: int) -> list[float]:
+    """Return the newest values of `host_ms` in an environment, oldest first."""
+    query = sa.select(TRIAL.c.host_ms).where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None))
+    return list(connection.scalars(query.order_by(TRIAL.c.id.desc()).limit(most)))[::-1]
+
+
 def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
     """Return every row of `trial` of the sweep, in the order they were recorded, all attempts."""
     query = sa.select(TRIAL).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)

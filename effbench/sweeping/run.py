@@ -27,7 +27,7 @@ from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import Pools, measure_ceilings, open_pools
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import Schedule
+from effbench.sweeping.schedule import RECENT_TRIALS, Schedule
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ def run_sweep(
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
             history=history,
+            host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
         )
         state, failure = "failed", None

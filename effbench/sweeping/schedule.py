@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,10 +17,13 @@ from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.stats.intervals import enough
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 
+#: Newest trials that tell the usual speed of the host.
+RECENT_TRIALS = 50
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
 
@@ -27,7 +31,8 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 @dataclass
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
-    exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run."""
+    exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
+    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
 
     pools: Pools
     slots: list[Slot]
@@ -36,6 +41,7 @@ class Schedule:
     progress: Progress
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
+    host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
 
@@ -79,6 +85,8 @@ class Schedule:
             if record is None:
                 return
             self.record(trial, record)
+            if record.host_ms is not None:
+                self.host_speeds.setdefault(trial.run.interpreter, []).append(record.host_ms)
             known = self.history.get(trial.run, [])  # only the last attempt of a round counts
             self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
             more, retry = 0, False
@@ -161,6 +169,7 @@ class Schedule:
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             profile=self.settings.protocol["profile"],
+            host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
             ceilings=pool.ceilings,
             artifacts=self.artifacts(trial),
         )
@@ -188,6 +197,12 @@ class Schedule:
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request
+
+
+def usual_host_ms(speeds: Sequence[float]) -> float | None:
+    """Return `host_ms` of an undisturbed host, a low quantile over recent trials; None if there are none."""
+    recent = speeds[-RECENT_TRIALS:]
+    return statistics.quantiles(recent, n=5)[0] if len(recent) > 1 else next(iter(recent), None)
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:

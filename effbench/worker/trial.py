@@ -8,7 +8,8 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import counters, memory, timing, watch
+from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TrialRequest
@@ -33,6 +35,7 @@ from effbench.worker.workload import Inference, copies, latency_facts, make_sets
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
+TEAM_CORES = 1.2  # busy cores from which a step runs on several threads
 ONE_SHAPE = "this mode has one static shape, but a stream has many batch sizes: use bucketed-graph, or one bs"
 
 
@@ -95,7 +98,7 @@ class RunningTrial:
             del references
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
-            warmup = self.phase("warmup", timer.warm_up)
+            warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
             self.before = counters.read()
@@ -173,11 +176,19 @@ class RunningTrial:
         self.synchronize()
         trial.compile_s = time.perf_counter() - start if mode.compiles else None
 
+    def warm_up(self, timer: timing.Timer) -> timing.Timing:
+        """Warm up, and learn from the CPU time whether the step runs on several threads of the CPU."""
+        began, began_cpu = time.perf_counter(), time.process_time()
+        warmup = timer.warm_up()
+        busy_cores = (time.process_time() - began_cpu) / (time.perf_counter() - began)
+        self.uses_team = not self.on_cuda and busy_cores > TEAM_CORES
+        return warmup
+
     def take_timings(self, timer: timing.Timer) -> None:
         """Measure the latency and, on CUDA, the period while monitoring the GPU."""
         trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        with timing.no_garbage_collection():
+        with self.host_watched(timer), timing.no_garbage_collection():
             gpu_before = self.gpu.read()
             watcher.begin()
             latency = timer.latency(budget_s / 2 if self.on_cuda else budget_s)
@@ -185,6 +196,11 @@ class RunningTrial:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
+        for name, measured in (("latency", latency), ("period", period)) if self.on_cuda else (("latency", latency),):
+            if measured.disturbed_ms:
+                trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
+            if timer.host and measured.is_disturbed(self.rules.min_samples):
+                watcher.noisy = watcher.noisy or timer.host.reason()
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
         samples = trial.samples["latency_ms"] = latency.samples_ms
         interval = median_interval(samples)
@@ -206,6 +222,18 @@ class RunningTrial:
         trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
         if not self.cell.stream:  # the two medians of a stream may come from different batch sizes
             watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
+
+    @contextmanager
+    def host_watched(self, timer: timing.Timer) -> Iterator[None]:
+        """Watch the host's speed in this context, if the protocol asks for it and the step depends on it."""
+        tolerance = self.request.protocol.get("host_tolerance")
+        if tolerance is None or not timer.waits_for_host(statistics.median(self.trial.samples["warmup_ms"][-10:])):
+            yield
+            return
+        timer.host = host = HostWatch(self.request.host_ms, 1 + tolerance, moves=self.on_cuda, team=self.uses_team)
+        with host.watching():
+            yield
+        self.trial.host_ms, self.trial.disturbed_fraction = host.low_ms, host.disturbed_fraction
 
     def take_facts(self) -> None:
         """Record counters, memory and processes, and check whether training has diverged."""
