@@ -1,4 +1,4 @@
-"""The console that commands and progress print to. Data that contains control characters cannot reach the terminal."""
+"""The console of commands and progress. It drops control characters, so that data cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from effbench.printable import printable
 if TYPE_CHECKING:
     from effbench.table import Table
 
-#: Columns of output that is not a terminal: it has no width and must not be cut.
+#: Width in characters of output to files and pipes, which must not be cut.
 PLAIN_WIDTH = 240
 
 
 class Console(rich.console.Console):
-    """rich's console without emoji codes, which drops unprintable characters from the text that it prints."""
+    """rich's console without emoji codes; it drops unprintable characters from all text."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**{"emoji": False, **settings})
@@ -30,12 +30,12 @@ class Console(rich.console.Console):
             text = segment.text
             if segment.control or text.isprintable() or text == "\n":
                 yield segment
-            else:  # dropped, not replaced: rich has laid them out with no width
+            else:  # dropped, not replaced: in rich's layout they have no width
                 kept = "".join(c for c in text if c.isprintable() or c == "\n")
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Table, **form: bool) -> None:
-        """Print a table as wide as the console; `form`: settings of `Table.rich`."""
+        """Print a table at the console's width; `form`: arguments of `Table.rich`."""
         self.print(table.rich(width=self.width, **form))
 
     def print_line(self, text: str, style: str = "") -> None:
@@ -50,5 +50,5 @@ def terminal() -> Console:
 
 
 def escape(text: object) -> str:
-    """Return data as rich markup that shows it on one line, as it is."""
+    """Return data as one printable line, escaped for rich markup."""
     return markup.escape(printable(text, keep=""))

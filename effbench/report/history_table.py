@@ -1,4 +1,4 @@
-"""The history of cells, read from a database and shown: tables for terminal, Markdown and site; JSON and CSV."""
+"""The history of cells: reading it from a database, and rendering it as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from effbench.store.store import Store
 from effbench.store.sweeps import starts_in_future
 from effbench.table import Column, Shown, Table, as_json
 
-#: Longest label and longest other text in a table, in characters; JSON and CSV have all of them.
+#: Longest label and longest other text of a table, in characters; JSON and CSV do not shorten texts.
 LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
 #: Keys of an event in JSON and CSV.
@@ -46,17 +46,17 @@ def read(
     everything: bool = False,
     exceptions: Sequence[ExceptionRule] = (),
 ) -> History:
-    """Judge what the database holds, except re-runs.
+    """Read and judge all series of the database, except re-runs.
 
-    `name`: of the sweeps to look at (empty: those without one). What is older than `since` is omitted, and what is
-    acknowledged, unless `everything` is asked for. Raises UsageError if nothing has a given name.
+    `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:
+    include acknowledged events. Raises UsageError if a filter matches nothing.
     """
     whole = store.series(columns_of(metrics), models, modes)
     series = whole.without_reruns()
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()
-        there = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
-        raise UsageError(f"no cell with {', '.join([*models, *modes])}; there are {'; '.join(there)}")
+        names = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
+        raise UsageError(f"no cell with {', '.join([*models, *modes])}; available: {'; '.join(names)}")
     if hosts:
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
@@ -65,7 +65,7 @@ def read(
     found.whole, found.baselines = whole, store.baselines()
     if since is not None:
         first = position_of(since, series.sweeps)
-        # drifting and dead cells, which have no sweep after, stay
+        # drifting and dead cells have no sweep after them and stay
         found.events = [event for event in found.events if found.position.get(event.after_sweep, first) >= first]
     if not everything:
         shown = [event for event in found.events if event.acknowledged is None]
@@ -76,18 +76,18 @@ def read(
 def _of_sweeps(
     series: Series, what: str, wanted: Sequence[str], value_of: Callable[[Mapping[str, Any]], str | None]
 ) -> Series:
-    """Return what the sweeps with one of these values measured. Raises UsageError for a value that none has."""
+    """Return the series of the sweeps that have one of these values. Raises UsageError for a value that none has."""
     values = {sweep["id"]: value_of(sweep) for sweep in series.sweeps}
     known = list(dict.fromkeys(repr(value) for value in reversed(values.values()) if value is not None))
-    for one in wanted:
-        if one not in values.values():
-            raise UsageError(f"no sweep with {what} {one!r}; there are {one_line(', '.join(known) or 'none', TEXT)}")
+    for value in wanted:
+        if value not in values.values():
+            raise UsageError(f"no sweep with {what} {value!r}; available: {one_line(', '.join(known) or 'none', TEXT)}")
     return series.of({sweep_id for sweep_id, value in values.items() if value in wanted})
 
 
 def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
-    """Return the position of the first sweep that `since` means: an id, a label, a name or a date (UTC); `last` is the
-    newest that does not start in the future. Raises UsageError."""
+    """Return the position of the first sweep that matches `since`: an id, label, name or date (UTC). `last` is the
+    newest sweep that does not start in the future. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
         return max((at for at, sweep in enumerate(sweeps) if not starts_in_future(sweep["started_at"])), default=0)
     named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
@@ -96,7 +96,7 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     try:
         date = dt.datetime.fromisoformat(since)
     except ValueError as error:
-        text = f"--since {since!r} is no date (2026-03-01), and no id, label or name of a sweep; effbench ls"
+        text = f"--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench ls), got {since!r}"
         raise UsageError(text) from error
     date = date if date.tzinfo else date.replace(tzinfo=dt.UTC)
     return sum(sweep["started_at"] < date for sweep in sweeps)
@@ -106,9 +106,9 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 
 
 def summary(found: History) -> str:
-    """Return what was judged and what changed; first what is too short to judge."""
+    """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
     if not found.tracks:
-        return "no results yet: nothing has a history"
+        return "no results yet, so no history"
     states = Counter(found.states.values())
     short, total = states.pop("short", 0), len(found.states)
     sweeps = len({row.sweep_id for track in found.tracks for row in track.rows})
@@ -126,7 +126,7 @@ def summary(found: History) -> str:
 
 
 def lead(found: History) -> str:
-    """Return the conclusion in one or two sentences; first what is too short to judge."""
+    """Return the conclusion: how many series are too short to judge, and the worst open change."""
     total, short = len(found.states), sum(state == "short" for state in found.states.values())
     texts = []
     if short:
@@ -148,12 +148,12 @@ def _details(counts: Mapping[str, int]) -> str:
 
 
 def sweep_text(found: History, sweep_id: str | None) -> str:
-    """Return the label, without one the id; of None nothing."""
+    """Return the label of a sweep, or its id without a label; empty for None."""
     return one_line((sweep_id and found.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
 
 
 def change_text(event: Event) -> str:
-    """Return what a change did, and by how much: `slower 1.100× (1.093–1.107)`."""
+    """Return a change with its ratio and interval: `slower 1.100× (1.093–1.107)`."""
     interval = "" if event.low is None or event.high is None else f" ({event.low:.3f}–{event.high:.3f})"
     return event.word + ("" if event.ratio is None else f" {event.ratio:.3f}×{interval}")
 
@@ -162,23 +162,23 @@ def change_text(event: Event) -> str:
 
 
 def line_id(cell_key: str, place: str) -> str:
-    """Return the name of a track in the addresses of the site."""
+    """Return the id of a track in the site's URLs."""
     return digest([cell_key, place])[:12]
 
 
 def events_table(found: History, most: int | None = None) -> Table:
-    """Return a row for each event, or for the first `most`; `data` holds the exact values by COLUMNS."""
+    """Return a table with one row per event, at most `most`; its `data` holds the exact values of COLUMNS."""
     several = len({track.place for track in found.tracks}) > 1
     columns = [
-        Column("id", help="what effbench history ack calls a change"),
+        Column("id", help="argument of effbench history ack"),
         Column("change", filter=True),
         Column("cell"),
         *([Column("hardware", filter=True)] if several else []),
         Column("metric", filter=True),
-        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval if it is known"),
+        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval"),
         Column("levels", help="before and after"),
-        Column("first sweep after", help="with the last one before"),
-        Column("state", filter=True, help="open: worse, still so, and acknowledged by nobody"),
+        Column("first sweep after", help="with the last sweep before the change"),
+        Column("state", filter=True, help="open: worse, not undone and not acknowledged"),
         Column("notes", wide=True, optional=True),
     ]
     events = found.events[:most]
@@ -201,15 +201,14 @@ def _row(found: History, event: Event) -> dict[str, Any]:
     notes = []
     if event.earliest_sweep != event.latest_sweep:
         earliest, latest = (sweep_text(found, one) for one in (event.earliest_sweep, event.latest_sweep))
-        notes.append(f"first after it is one of {earliest} .. {latest} (95 %)")
-    notes += [f"{event.switches} switches, the last one in this sweep"] if event.switches else []
-    word = "goes" if event.kind == "flapping" else "coincides"
-    notes += [f"{word} with {', '.join(event.coincides)}"] if event.coincides else []
+        notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
+    notes += [f"{event.switches} switches, the last in this sweep"] if event.switches else []
+    notes += [f"coincides with {', '.join(event.coincides)}"] if event.coincides else []
     notes += [event.reason] if event.reason else []
     return {
         "id": found.short_id(event.id or ""),
         "change": Shown(None, f"{sign}{event.word}", tone),
-        "cell": Shown(None, one_line(found.names[series.cell_key]), "name", link=link, hint="its series as a figure"),
+        "cell": Shown(None, one_line(found.names[series.cell_key]), "name", link=link, hint="show its series"),
         "hardware": series.place,
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
@@ -224,7 +223,7 @@ def _row(found: History, event: Event) -> dict[str, Any]:
 
 
 def render(found: History, how: str) -> str:
-    """Return `markdown` (for people), `json` (everything) or `csv` (a line for each event)."""
+    """Return the history as `markdown`, `json` (all fields) or `csv` (one line per event)."""
     table = events_table(found)
     if how == "markdown":
         return f"{summary(found)}\n\n{table.render('markdown')}"
@@ -244,7 +243,7 @@ def render(found: History, how: str) -> str:
 
 
 def record(found: History, event: Event) -> dict[str, Any]:
-    """Return the exact values of an event, by COLUMNS."""
+    """Return the exact values of an event by the names of COLUMNS."""
     values = vars(event) | event.series._asdict()
     values |= {"cell": found.names[event.series.cell_key], "coincides": list(event.coincides)}
     values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}

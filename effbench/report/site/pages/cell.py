@@ -1,7 +1,7 @@
-"""One cell: its results, raw samples, trials, kernels and errors, and the command that runs it again.
+"""Cells: results, raw samples, trials, kernels and errors of a cell, and the command that measures it again.
 
-One page for all cells of a device sweep: its URL names the cell behind `#cell=`, and the cell's data is in one of the
-files of `cell_files`, which the page finds by the key.
+All cells of a device sweep share one page. Its URL names the cell (`#cell=KEY`), and by the key the page finds the
+cell's data in the files of `cell_files`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FIGURES = ("latency_ms", "speedup")
 
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
-    """Return what follows the page's name in the URL of a result's cell."""
+    """Return the fragment of the URL of a result's cell."""
     key = row["cell_key"]
-    key = key[:16] if len(key) == 64 else key  # enough of a hash to find it
+    key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
     where = f"&env={quote(row['environment_id'], safe='')}" if len(device_sweep.environments) > 1 else ""
     return f"#cell={quote(key, safe='')}{where}"
 
@@ -58,7 +58,7 @@ def link(own: DeviceSweep, row: LabelledRow) -> str:
 
 
 def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return values of CELL and TRIALS; the name is a link if the cell has a result (`own`: in which device sweep)."""
+    """Return the values of CELL and TRIALS. With `own`, the device sweep of its result, the name links to the cell."""
     return {
         "cell": Shown(row.name, row.name, "name", link=link(own, row) if own else ""),
         "model": row.case,
@@ -69,7 +69,7 @@ def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
 
 
 def list_of(own: DeviceSweep) -> Table:
-    """Return every cell with a link to it; failed ones without figures."""
+    """Return a table of all cells with links; only ok cells have figures."""
     columns = [*CELL, Column("status", filter=True)]
     columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
     rows = []

@@ -1,4 +1,4 @@
-"""The pages of small multiples: scaling (against batch size, and bottlenecks) and cost (memory, compiling)."""
+"""Scaling (figures against batch size, bottlenecks) and cost (memory, compile time), as small multiples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from effbench.report.site.pages.cell import link
 from effbench.report.tables import bottleneck_table
 
 BOTTLENECKS = (
-    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near a ceiling of this "
-    "machine. Latency: the kernels are too small or too inefficient to come near one. From a profiled pass, CUDA only."
+    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near the machine's limit. "
+    "Latency: the kernels are too small or too inefficient to reach a limit."
 )
 
 
