@@ -99,7 +99,7 @@ def mode_text(line: ModeChange) -> str:
 def sensitivity(compared: Compared) -> str | None:
     """Return the latency slowdowns that these trials can detect; None if no latency was compared."""
     latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
-    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
+    known = sorted((row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None)
     if known:
         middle, (worst, name) = known[len(known) // 2][0], known[-1]
         return (
@@ -134,7 +134,7 @@ def bullets(lines: Iterable[str]) -> str:
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields. `more`: others."""
     sides = (compared.before, compared.after)
-    before, after = ({"sweep": one.title, "label": one.label, "state": one.state} for one in sides)
+    before, after = ({"sweep": side.title, "label": side.label, "state": side.state} for side in sides)
     renamed = {"low": "ci_low", "high": "ci_high"}
     modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
     return json_text({
@@ -172,7 +172,7 @@ def check_markdown(
     rows to report. `line`: the verdict. `everything`: include unchanged rows."""
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
-    # longer than any run of backticks in the text, which cannot end the block then
+    # longer than any run of backticks in the text, so that the text cannot end the block
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return paragraphs(
         f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",

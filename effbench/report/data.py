@@ -141,7 +141,7 @@ class ReportData:
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {one.sweep["id"] for one in self.device_sweeps}
+        shown = {device_sweep.sweep["id"] for device_sweep in self.device_sweeps}
         names = [row["name"] or row["id"] for row in self.sweeps if row["trials"] and row["id"] not in shown]
         if not names:
             return ""
@@ -229,13 +229,13 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
         DeviceSweep(
             sweep=dataclasses.asdict(info),
             hardware=hardware,
-            rows=own,
-            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in own)],
-            unmeasured=unmeasured(store, info, own),
+            rows=of_hardware,
+            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in of_hardware)],
+            unmeasured=unmeasured(store, info, of_hardware),
             database=database,
             overrides=overrides,
         )
-        for hardware, own in by_hardware.items()
+        for hardware, of_hardware in by_hardware.items()
     ]
 
 
@@ -266,18 +266,18 @@ def read_changes(
 ) -> Changes:
     """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `cells`: as
     `cells_of_sweeps` returns them. If the comparison fails, the changes hold the reason."""
-    own = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
+    measured = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
     info = next(info for info in infos if info.id == after.sweep["id"])
-    earlier = (one for one in infos if (one.started_at, one.id) < (info.started_at, info.id))
-    measured_too = (one for one in earlier if not own.isdisjoint(cells.get(one.id, ())))
-    before = next((one for one in measured_too if not (one.name or "").startswith(CONFIRMING)), None)
+    earlier = (other for other in infos if (other.started_at, other.id) < (info.started_at, info.id))
+    comparable = (other for other in earlier if not measured.isdisjoint(cells.get(other.id, ())))
+    before = next((other for other in comparable if not (other.name or "").startswith(CONFIRMING)), None)
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
     limits = read_limits()
-    only = TIMES if len(own) > MOST_CELLS else ()
+    only = TIMES if len(measured) > MOST_CELLS else ()
     limits.metrics = only or limits.metrics
     try:
         compared = compare_sweeps(store, before, info, limits, on=after.hardware)

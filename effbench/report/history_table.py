@@ -61,16 +61,16 @@ def read(
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
         series = _of_sweeps(series, "name", [name], lambda sweep: sweep["name"] or "")
-    found = history(series, metrics, store.acknowledgements(), exceptions)
-    found.whole, found.baselines = whole, store.baselines()
+    past = history(series, metrics, store.acknowledgements(), exceptions)
+    past.whole, past.baselines = whole, store.baselines()
     if since is not None:
         first = position_of(since, series.sweeps)
         # drifting and dead cells have no sweep after them and stay
-        found.events = [event for event in found.events if found.position.get(event.after_sweep, first) >= first]
+        past.events = [event for event in past.events if past.position.get(event.after_sweep, first) >= first]
     if not everything:
-        shown = [event for event in found.events if event.acknowledged is None]
-        found.events, found.left_out = shown, len(found.events) - len(shown)
-    return found
+        shown = [event for event in past.events if event.acknowledged is None]
+        past.events, past.left_out = shown, len(past.events) - len(shown)
+    return past
 
 
 def _of_sweeps(
@@ -105,40 +105,40 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 # --- texts ---
 
 
-def summary(found: History) -> str:
+def summary(past: History) -> str:
     """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
-    if not found.tracks:
+    if not past.tracks:
         return "no results yet, so no history"
-    states = Counter(found.states.values())
-    short, total = states.pop("short", 0), len(found.states)
-    sweeps = len({row.sweep_id for track in found.tracks for row in track.rows})
+    states = Counter(past.states.values())
+    short, total = states.pop("short", 0), len(past.states)
+    sweeps = len({row.sweep_id for track in past.tracks for row in track.rows})
     texts = []
     if short:
         which = f"all {total}" if short == total else f"{short} of {total}"
         texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
-    changes = Counter(event.state for event in found.changes)
-    changes["acknowledged and omitted"] = found.left_out
+    changes = Counter(event.state for event in past.changes)
+    changes["acknowledged and omitted"] = past.left_out
     if changes.total() or total > short:
         texts.append(f"changes: {changes.total()}{_details(changes)}")
     if total > short:
         texts.append(f"judged series: {total - short}{_details(states)}")
-    return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {sweeps}"])
+    return " · ".join([*texts, f"cells: {len(past.tracks)}", f"sweeps: {sweeps}"])
 
 
-def lead(found: History) -> str:
-    """Return the conclusion: how many series are too short to judge, and the worst open change."""
-    total, short = len(found.states), sum(state == "short" for state in found.states.values())
+def lead(past: History) -> str:
+    """Return the conclusion: open changes and the worst of them, then how many series are too short to judge."""
+    total, short = len(past.states), sum(state == "short" for state in past.states.values())
     texts = []
-    if short:
-        which = "All" if short == total else f"{short} of"
-        texts.append(f"{which} {total} series are too short to judge (times need {SHORTEST} sweeps of a cell).")
-    alarms = [event for event in found.changes if event.alarms]
+    alarms = [event for event in past.changes if event.alarms]
     if alarms:
         worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
-        what = f"{found.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(found, worst.after_sweep)}"
+        what = f"{past.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
         texts.append(f"{len(alarms)} open change{several}: {what}.")
     elif short < total:
         texts.append(f"No open change in {total - short} judged series.")
+    if short:
+        which = "All" if short == total else f"{short} of"
+        texts.append(f"{which} {total} series are too short to judge (times need {SHORTEST} sweeps of a cell).")
     return one_line(" ".join(texts))
 
 
@@ -147,9 +147,9 @@ def _details(counts: Mapping[str, int]) -> str:
     return f" ({', '.join(texts)})" if texts else ""
 
 
-def sweep_text(found: History, sweep_id: str | None) -> str:
+def sweep_text(past: History, sweep_id: str | None) -> str:
     """Return the label of a sweep, or its id without a label; empty for None."""
-    return one_line((sweep_id and found.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
+    return one_line((sweep_id and past.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
 
 
 def change_text(event: Event) -> str:
@@ -166,9 +166,9 @@ def line_id(cell_key: str, place: str) -> str:
     return digest([cell_key, place])[:12]
 
 
-def events_table(found: History, most: int | None = None) -> Table:
+def events_table(past: History, most: int | None = None) -> Table:
     """Return a table with one row per event, at most `most`; its `data` holds the exact values of COLUMNS."""
-    several = len({track.place for track in found.tracks}) > 1
+    several = len({track.place for track in past.tracks}) > 1
     columns = [
         Column("id", help="argument of effbench history ack"),
         Column("change", filter=True),
@@ -181,11 +181,11 @@ def events_table(found: History, most: int | None = None) -> Table:
         Column("state", filter=True, help="open: worse, not undone and not acknowledged"),
         Column("notes", wide=True, optional=True),
     ]
-    events = found.events[:most]
-    return Table(columns, [_row(found, event) for event in events], [record(found, event) for event in events])
+    events = past.events[:most]
+    return Table(columns, [_row(past, event) for event in events], [record(past, event) for event in events])
 
 
-def _row(found: History, event: Event) -> dict[str, Any]:
+def _row(past: History, event: Event) -> dict[str, Any]:
     series = event.series
     tone = "status" if event.alarms else "good" if event.worse is False else ""
     sign = {True: "▲ ", False: "▼ ", None: ""}[event.worse]
@@ -194,26 +194,26 @@ def _row(found: History, event: Event) -> dict[str, Any]:
     interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
     level = str if series.metric == STATUS else METRICS[series.metric].format
     levels = [level(value) for value in (event.old, event.new) if value is not None]
-    after, before = (sweep_text(found, one) for one in (event.after_sweep, event.before_sweep))
+    after, before = (sweep_text(past, key) for key in (event.after_sweep, event.before_sweep))
     details = [] if after == (event.after_sweep or "") else [event.after_sweep]
     details += [f"after {before}"] if before else []
-    why = event.acknowledged or (f"in {sweep_text(found, event.undone_sweep)}" if event.undone_sweep else "")
+    why = event.acknowledged or (f"in {sweep_text(past, event.undone_sweep)}" if event.undone_sweep else "")
     notes = []
     if event.earliest_sweep != event.latest_sweep:
-        earliest, latest = (sweep_text(found, one) for one in (event.earliest_sweep, event.latest_sweep))
+        earliest, latest = (sweep_text(past, key) for key in (event.earliest_sweep, event.latest_sweep))
         notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
     notes += [f"{event.switches} switches, the last in this sweep"] if event.switches else []
     notes += [f"coincides with {', '.join(event.coincides)}"] if event.coincides else []
     notes += [event.reason] if event.reason else []
     return {
-        "id": found.short_id(event.id or ""),
+        "id": past.short_id(event.id or ""),
         "change": Shown(None, f"{sign}{event.word}", tone),
-        "cell": Shown(None, one_line(found.names[series.cell_key]), "name", link=link, hint="show its series"),
+        "cell": Shown(None, one_line(past.names[series.cell_key]), "name", link=link, hint="show its series"),
         "hardware": series.place,
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
         "levels": " → ".join(levels),
-        "first sweep after": Shown(found.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
+        "first sweep after": Shown(past.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
         "state": Shown(None, event.state, sub=one_line(why, TEXT)),
         "notes": "; ".join(one_line(note, TEXT) for note in notes),
     }
@@ -222,36 +222,36 @@ def _row(found: History, event: Event) -> dict[str, Any]:
 # --- formats ---
 
 
-def render(found: History, how: str) -> str:
+def render(past: History, how: str) -> str:
     """Return the history as `markdown`, `json` (all fields) or `csv` (one line per event)."""
-    table = events_table(found)
+    table = events_table(past)
     if how == "markdown":
-        return f"{summary(found)}\n\n{table.render('markdown')}"
+        return f"{summary(past)}\n\n{table.render('markdown')}"
     records = table.records()
     if how == "csv":
-        for one in records:
-            one["alarms"] = None if one["alarms"] is None else str(one["alarms"])
-            one["coincides"] = "; ".join(one["coincides"])
+        for row in records:
+            row["alarms"] = None if row["alarms"] is None else str(row["alarms"])
+            row["coincides"] = "; ".join(row["coincides"])
         return Table([Column(name) for name in COLUMNS], records).render("csv")
     kinds = (*OTHER_KINDS, "recent")
     return as_json({
-        "summary": summary(found),
-        "states": Counter(found.states.values()),
-        "changes": [one for one in records if one["kind"] not in kinds],
-        **{kind: [one for one in records if one["kind"] == kind] for kind in kinds},
+        "summary": summary(past),
+        "states": Counter(past.states.values()),
+        "changes": [row for row in records if row["kind"] not in kinds],
+        **{kind: [row for row in records if row["kind"] == kind] for kind in kinds},
     })  # fmt: skip
 
 
-def record(found: History, event: Event) -> dict[str, Any]:
+def record(past: History, event: Event) -> dict[str, Any]:
     """Return the exact values of an event by the names of COLUMNS."""
     values = vars(event) | event.series._asdict()
-    values |= {"cell": found.names[event.series.cell_key], "coincides": list(event.coincides)}
+    values |= {"cell": past.names[event.series.cell_key], "coincides": list(event.coincides)}
     values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}
-    values |= {name: values[name] and found.short_id(values[name]) for name in ("id", "undoes")}
+    values |= {name: values[name] and past.short_id(values[name]) for name in ("id", "undoes")}
     if event.kind in ("new", "dead"):
         values["metric"] = None
     for side in ("before", "after"):
-        sweep = found.sweeps.get(values[f"{side}_sweep"]) or {"label": None, "started_at": None}
+        sweep = past.sweeps.get(values[f"{side}_sweep"]) or {"label": None, "started_at": None}
         started = sweep["started_at"] and sweep["started_at"].isoformat()
         values |= {f"{side}_label": sweep["label"], f"{side}_started_at": started}
     return {name: values[name] for name in COLUMNS}

@@ -153,18 +153,18 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     for row in sorted(rows, key=lambda row: order.index(row.mode)):
         group = f"{row.source['phase'] if several else ''} {row.where}".strip()
         groups.setdefault((row.mode, group), []).append(row.source)
-    found = []
-    for (mode, group), own in groups.items():
-        ok = [row for row in own if row["status"] == Status.OK]
+    summaries = []
+    for (mode, group), of_mode in groups.items():
+        ok = [row for row in of_mode if row["status"] == Status.OK]
         names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
-        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
+        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in of_mode)
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
-        bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
+        bad = Counter(str(row["status"]) for row in of_mode if row["status"] != Status.OK)
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        found.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
-    return found
+        summaries.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
+    return summaries
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
@@ -178,21 +178,21 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
     ]
     rows = []
-    for one in modes:
-        score = one.score
-        words = [one.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
+    for mode in modes:
+        score = mode.score
+        words = [mode.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
         words += [f"of {score.averaged}"] if score.averaged < score.passed else []
         hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
-        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, one.memory, one.compiled
+        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, mode.memory, mode.compiled
         row = [
-            Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
-            Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
+            Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+            Shown(score.value, mode.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
             Shown(
                 passed,
                 f"{100 * passed:.0f} %",
                 sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
             ),
-            Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
+            Shown(mode.not_ok, mode.not_ok or ABSENT, "status" if mode.not_ok else "absent"),
             Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         ]

@@ -94,7 +94,7 @@ def test_without_a_cell_the_list(visit, made):
     until(one.page, shows(made[1]["graph"]))
     for address in (f"#cell={'0' * 64}", "#cell=__proto__", "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E"):
         gone = visit(address)
-        assert "No cell of this sweep has the key" in gone.page.locator("#cell").inner_text()
+        assert "This sweep has no cell with the key" in gone.page.locator("#cell").inner_text()
         assert gone.page.locator("img").count() == 0
         gone.assert_quiet()
 

@@ -48,17 +48,17 @@ def fact_headings() -> list[list[Any]]:
 
 
 def cells_of(
-    own: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
+    device_sweep: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield (cell key, one entry per environment) for each cell.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were read.
     """
-    rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in own.labelled}
-    files = ArtifactFiles(writer, f"{own.slug}/", own.artifacts)
-    for key, of_cell in groupby(own.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
+    rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in device_sweep.labelled}
+    files = ArtifactFiles(writer, f"{device_sweep.slug}/", device_sweep.artifacts)
+    for key, of_cell in groupby(device_sweep.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
         entries = [
-            entry(own, rows[key, environment], list(trials), files)
+            entry(device_sweep, rows[key, environment], list(trials), files)
             for environment, trials in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
             if (key, environment) in rows
         ]
@@ -66,10 +66,10 @@ def cells_of(
             yield key, entries
 
 
-def entry(own: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
+def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
     """Return the page's data of one result."""
     source, facts = row.source, [facts for facts, _ in trials]
-    command, why_not = own.command(source["params"], source["environment_id"])
+    command, why_not = device_sweep.command(source["params"], source["environment_id"])
     return {
         "env": source["environment_id"],
         "name": row.name,

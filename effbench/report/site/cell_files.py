@@ -38,20 +38,20 @@ def cell_files(device_sweeps: Sequence[DeviceSweep], writer: Writer) -> Iterator
 
     The function raises the errors of the processes, and RuntimeError if a process was killed.
     """
-    trials = sum(row["trials"] or 0 for one in device_sweeps for row in one.rows)
+    trials = sum(row["trials"] or 0 for device_sweep in device_sweeps for row in device_sweep.rows)
     parts = processes() if trials >= MANY_TRIALS else 1
     if parts == 1:
         yield cache(lambda: write_part(device_sweeps, writer, 0, 1))
         return
-    for one in device_sweeps:
-        one.labelled  # noqa: B018 - cached before the fork, so that the processes share it
+    for device_sweep in device_sweeps:
+        device_sweep.labelled  # noqa: B018 - cached before the fork, so that the processes share it
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(parts, fork, _share, (device_sweeps, writer)) as pool:
         futures = [pool.submit(_write_shared, part, parts) for part in range(parts)]
 
         @cache
         def wait() -> Files:
-            written_files: Files = {one.slug: [] for one in device_sweeps}
+            written_files: Files = {device_sweep.slug: [] for device_sweep in device_sweeps}
             for future in futures:
                 files, written = future.result()
                 writer.written.update(written)
@@ -80,10 +80,11 @@ def _write_shared(part: int, parts: int) -> tuple[Files, dict[str, int]]:
 
 def write_part(device_sweeps: Sequence[DeviceSweep], writer: Writer, part: int, parts: int) -> Files:
     """Write one part of the cells of every device sweep."""
-    return {
-        one.slug: list(write_cells(writer, f"{one.slug}/", cells_of(one, writer, part, parts), part))
-        for one in device_sweeps
-    }
+    files = {}
+    for device_sweep in device_sweeps:
+        cells = cells_of(device_sweep, writer, part, parts)
+        files[device_sweep.slug] = list(write_cells(writer, f"{device_sweep.slug}/", cells, part))
+    return files
 
 
 def write_cells(

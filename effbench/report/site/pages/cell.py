@@ -31,14 +31,15 @@ def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    own = folder.device_sweep
+    device_sweep = folder.device_sweep
     index = {
-        "chunks": folder.cells()[own.slug],
+        "chunks": folder.cells()[device_sweep.slug],
         "facts": cell_data.fact_headings(),
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
-        "environments": {one["id"]: environment_name(one) for one in own.environments},
+        "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
     }
-    return {"index": folder.data("index", index), "list": folder.grid("list", list_of(own)), "cells": len(own.rows)}
+    grid = folder.grid("list", list_of(device_sweep))
+    return {"index": folder.data("index", index), "list": grid, "cells": len(device_sweep.rows)}
 
 
 def environment_name(row: Mapping[str, Any]) -> str:
@@ -53,14 +54,14 @@ CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True,
 TRIALS = Column("trials", numeric=True)
 
 
-def link(own: DeviceSweep, row: LabelledRow) -> str:
-    return f"cell.html{address(own, row.source)}"
+def link(device_sweep: DeviceSweep, row: LabelledRow) -> str:
+    return f"cell.html{address(device_sweep, row.source)}"
 
 
-def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return the values of CELL and TRIALS. With `own`, the device sweep of its result, the name links to the cell."""
+def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[str, Any]:
+    """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's page."""
     return {
-        "cell": Shown(row.name, row.name, "name", link=link(own, row) if own else ""),
+        "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row) if device_sweep else ""),
         "model": row.case,
         "bs": row.labels["bs"],
         "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
@@ -68,16 +69,17 @@ def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
     }
 
 
-def list_of(own: DeviceSweep) -> Table:
+def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links; only ok cells have figures."""
     columns = [*CELL, Column("status", filter=True)]
     columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
     rows = []
-    for row in own.labelled:
+    for row in device_sweep.labelled:
         status = str(row.source["status"])
         figures = {name: row.source[name] if status == "ok" else None for name in FIGURES}
         shown = {name: Shown(value, METRICS[name].format(value)) for name, value in figures.items()}
-        rows.append(cell_of(row, own) | shown | {"status": Shown(status, status, "" if status == "ok" else "status")})
+        shown["status"] = Shown(status, status, "" if status == "ok" else "status")
+        rows.append(cell_of(row, device_sweep) | shown)
     return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
 
 

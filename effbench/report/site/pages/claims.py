@@ -15,7 +15,7 @@ from effbench.table import Table
 def context(folder: PageFolder) -> Mapping[str, Any]:
     records = folder.report.claims
     counts = Counter(record["verdict"] for record in records)
-    pages = {one.sweep["id"]: f"{one.slug}/speedups.html" for one in folder.report.device_sweeps}
+    pages = {it.sweep["id"]: f"{it.slug}/speedups.html" for it in folder.report.device_sweeps}
     return {
         "claims": len({(record["experiment"], record["claim"]) for record in records}),
         "counts": dict(counts.most_common()),

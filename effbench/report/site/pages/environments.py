@@ -15,7 +15,7 @@ from effbench.report.site.page import Page, PageFolder
 from effbench.table import Column, Shown, Table
 
 PARTS = ("environment", "flags", "details", "ceilings", "noise", "record")
-CAPTION = "One column per environment, the most recently used first. Filter by differs to see what changed."
+CAPTION = "One column per environment, the most recently used first. The filter differs=yes shows what changed."
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -36,7 +36,7 @@ def seen_environments(report: ReportData) -> list[dict[str, Any]]:
         for row in report.environments
     ]
     rank = {sweep["id"]: place for place, sweep in enumerate(report.sweeps)}  # newest first
-    return sorted(seen, key=lambda one: min((rank.get(sweep, len(rank)) for sweep in one["sweeps"]), default=len(rank)))
+    return sorted(seen, key=lambda row: min((rank.get(sweep, len(rank)) for sweep in row["sweeps"]), default=len(rank)))
 
 
 def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -49,10 +49,10 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     """Return a table of all facts, with one column per environment."""
     names = {sweep["id"]: sweep.get("name") or sweep["id"] for sweep in report.sweeps}
-    slugs = {one.sweep["id"]: one.slug for one in report.device_sweeps}
-    known = [facts_of(one) | {("record", "last sweep"): last_sweep(one, names, slugs)} for one in seen]
+    slugs = {row.sweep["id"]: row.slug for row in report.device_sweeps}
+    known = [facts_of(row) | {("record", "last sweep"): last_sweep(row, names, slugs)} for row in seen]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
-    columns += [Column(one["id"], one["title"], wide=True) for one in seen]
+    columns += [Column(row["id"], row["title"], wide=True) for row in seen]
     rows = []
     for part, name in sorted(
         dict.fromkeys(key for facts in known for key in facts), key=lambda key: PARTS.index(key[0])
@@ -62,25 +62,25 @@ def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     return Table.of(columns, rows, "Machines and software")
 
 
-def last_sweep(one: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[str, str]) -> Any:
+def last_sweep(row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[str, str]) -> Any:
     """Return the name of an environment's last sweep, linked if the site has its pages."""
-    if not one["sweeps"]:
+    if not row["sweeps"]:
         return ABSENT
-    last = one["sweeps"][-1]
+    last = row["sweeps"][-1]
     name = names.get(last, last)
     return Shown(last, name, link=f"{slugs[last]}/speedups.html" if last in slugs else "")
 
 
-def facts_of(one: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+def facts_of(row: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """Return (part, name) -> displayed value of every stored fact about the machine and its software."""
     columns = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory", **SOFTWARE}
-    known = {("environment", title): shown(name, one[name]) for name, title in columns.items()}
+    known = {("environment", title): shown(name, row[name]) for name, title in columns.items()}
     for part in ("flags", "details", "ceilings", "noise"):
-        facts = flatten(one[part]) if isinstance(one.get(part), Mapping) else {}
+        facts = flatten(row[part]) if isinstance(row.get(part), Mapping) else {}
         known |= {(part, name): shown(name, value) for name, value in facts.items()}
     times = {"first seen (UTC)": "first_seen_at", "calibrated (UTC)": "measured_at"}
-    known |= {("record", title): time_text(one.get(name)) for title, name in times.items()}
-    return known | {("record", "id"): one["id"], ("record", "sweeps"): len(one["sweeps"])}
+    known |= {("record", title): time_text(row.get(name)) for title, name in times.items()}
+    return known | {("record", "id"): row["id"], ("record", "sweeps"): len(row["sweeps"])}
 
 
 def time_text(value: Any) -> str:

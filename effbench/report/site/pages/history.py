@@ -101,7 +101,7 @@ def number(value: Any) -> float | int | None:
 def write_lines(folder: PageFolder, past: History) -> str:
     """Write the lines and their index, which the figure and the list of cells need; return the index's path."""
     device_sweeps = folder.report.device_sweeps
-    lines = lines_of(past, {one.sweep["id"] for one in device_sweeps if len(one.environments) > 1})
+    lines = lines_of(past, {it.sweep["id"] for it in device_sweeps if len(it.environments) > 1})
     size = max(1, POINTS_A_FILE // max(len(track.rows) for track in past.tracks))
     rows = {}
     for file in range(-(-len(past.tracks) // size)):
@@ -125,15 +125,15 @@ def write_lines(folder: PageFolder, past: History) -> str:
     longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
     first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))
     index = {
-        "sweeps": [[one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in sweeps],
+        "sweeps": [[it["id"], it["name"], it["label"], f"{it['started_at']:%Y-%m-%d %H:%M}"] for it in sweeps],
         "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
-        "baselines": [[one.name, one.hardware, one.sweep_id] for one in past.baselines],
+        "baselines": [[it.name, it.hardware, it.sweep_id] for it in past.baselines],
         "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.series.cells.values()},
         "several": len({track.place for track in past.tracks}) > 1,
         "lines": rows,
         "first": f"{line_id(first.cell_key, first.place)}.{first.metric}",
         # sweep, hardware and folder of each device sweep on the site
-        "held": [[one.sweep["id"], one.hardware, one.slug] for one in device_sweeps],
+        "held": [[it.sweep["id"], it.hardware, it.slug] for it in device_sweeps],
     }
     return folder.data("index", index)
 

@@ -19,8 +19,8 @@ BOTTLENECKS = (
 def context(folder: PageFolder) -> Mapping[str, Any]:
     sections = [folder.section(figure) for figure in all_figures(folder.page)]
     if folder.page == "scaling":
-        own = folder.device_sweep
-        table = bottleneck_table(own.labelled, lambda row: link(own, row))
+        device_sweep = folder.device_sweep
+        table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))
         sections.append(folder.table("why", table, BOTTLENECKS, page=12, linked=True))
     names = models(folder.device_sweep)
     return {"sections": sections, "models": names, "ranges": model_ranges(names)}

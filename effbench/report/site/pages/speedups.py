@@ -21,14 +21,14 @@ METRIC_NAMES = (
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    own = folder.device_sweep
-    tables = [speedup_table(own.labelled, name, own.baseline_mode) for name in METRIC_NAMES]
+    device_sweep = folder.device_sweep
+    tables = [speedup_table(device_sweep.labelled, name, device_sweep.baseline_mode) for name in METRIC_NAMES]
     shown = [it for it in tables if it.metric == "speedup" or any(entry.value is not None for entry in it.entries)]
     return {
         "metrics": [METRICS[table.metric] for table in shown],
-        "sources": {table.metric: folder.grid(table.metric, grid_of(table, own)) for table in shown},
+        "sources": {table.metric: folder.grid(table.metric, grid_of(table, device_sweep)) for table in shown},
         "modes": tables[0].modes,
-        "statuses": list(dict.fromkeys(str(row.source["status"]) for row in own.labelled)),
+        "statuses": list(dict.fromkeys(str(row.source["status"]) for row in device_sweep.labelled)),
         "unknown": UNKNOWN,
         "heatmap": folder.section(FIGURE),
     }

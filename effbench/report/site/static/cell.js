@@ -151,7 +151,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       const found = await find(key);
       if (turn !== latest) return; // another cell was opened meanwhile
       if (found) { show(...found, env); return; }
-      target.replaceChildren(text(`This site has no cell with the key ${key}. Its trials may have been recorded after the site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
+      target.replaceChildren(text(`This sweep has no cell with the key ${key}. Its trials may have been recorded after the site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
       target.dataset.cell = "";
     } catch (error) { complain(target, error); }
   }
