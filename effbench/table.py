@@ -1,4 +1,4 @@
-"""One table for every command, report and page: rows are data, and each format renders the same columns."""
+"""Tables of commands, reports and pages: rows are data, and every format renders the same columns."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from effbench.errors import UsageError
 from effbench.printable import one_line
 from effbench.terminal import escape
 
-#: tone -> rich style; in HTML the tone is the class
+#: Tone -> rich style; in HTML the tone is a CSS class.
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "bad": "bold red", "good": "green", "": ""}
 _MARKDOWN = frozenset("|`*[]\\")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Shown(NamedTuple):
-    """A value with its own text for people; `tone` is a key of TONES, or on the site classes of its style sheet.
+    """A value and the text that displays it. `tone`: a key of TONES, or CSS classes of the site.
 
-    `sub`: a second line, or in brackets on the first, such as an interval. Only the site shows the others: `link`,
-    `hint` (on hover, and read aloud) and `glyph` (colour and character in front of the text).
+    `sub`: a second line such as an interval, or brackets on the first. Only the site shows `link`, `hint` (on hover
+    and to screen readers) and `glyph` (colour and character before the text).
     """
 
     value: Any
@@ -48,10 +48,10 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """`key` names the value in a row and in CSV and JSON, `title` heads the column for people (default: the key).
+    """`key`: name of the value in rows, CSV and JSON. `title`: heading of the rendered column (default: the key).
 
-    `format` turns a value into text for people. `optional`: people do not see the column if it is empty in all rows. On
-    the site `filter` offers a choice of the values, `wide` wraps long text, `mode` hides the column with that mode.
+    `format`: turns a value into text. `optional`: hide the column if it is empty in all rows. On the site, `help` is a
+    tooltip, `filter` offers the values as a filter, `wide` wraps long text, and `mode` hides the column with that mode.
     """
 
     key: str
@@ -78,9 +78,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: key -> value. `data`: other records for CSV and JSON where a row for people combines several. `group`:
-    key of a column; the terminal draws a line where it changes. `caption` and `order` (numbers of columns with `asc`
-    or `desc`) are for the site's tables."""
+    """`rows`: key -> value. `data`: records for CSV and JSON, if they differ from the rows. `group`: key of a column;
+    the terminal draws a line where its value changes. The site uses `caption` and `order`, pairs of a column number and
+    `asc` or `desc`."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -91,7 +91,7 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[Column], rows: Iterable[Sequence[Any]], caption: str = "", **more: Any) -> Table:
-        """Return a table of rows that hold a value for each column."""
+        """Return a table of rows that hold one value per column."""
         keys = [column.key for column in columns]
         return cls(columns, [dict(zip(keys, row, strict=True)) for row in rows], caption=caption, **more)
 
@@ -105,9 +105,9 @@ class Table:
         return renderers[fmt]()
 
     def rich(self, *, width: int, lines: bool = False, stacked: bool = False) -> RichTable:
-        """Return the table for a rich console of this width: the longest headings are wrapped until it fits.
+        """Return the table for a rich console of `width` characters, with the longest headings wrapped to fit.
 
-        `lines`: with borders instead of spaces. `stacked`: with second lines below the first instead of in brackets.
+        `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets.
         """
         columns, rows = self._for_people()
         drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
@@ -136,28 +136,28 @@ class Table:
         lines += [["---:" if column.numeric else "---" for column in columns]]
         for row in rows:
             texts = (markdown_text(shown.line) for shown in row)
-            lines.append([f"**{text}**" if one.tone == "best" else text for text, one in zip(texts, row, strict=True)])
+            lines.append([f"**{text}**" if it.tone == "best" else text for text, it in zip(texts, row, strict=True)])
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def _html(self) -> str:
         columns, rows = self._for_people()
         classes = [" ".join(["num"] * column.numeric + ["reason"] * column.wide) for column in columns]
         heads = "".join(
-            _element("th", html.escape(column.heading), {"scope": "col", "class": own, "title": column.help or ""})
-            for own, column in zip(classes, columns, strict=True)
+            _element("th", html.escape(column.heading), {"scope": "col", "class": names, "title": column.help or ""})
+            for names, column in zip(classes, columns, strict=True)
         )
         lines = []
         for row in rows:
             cells = (
-                _element("td", _html_text(shown), {"class": f"{own} {shown.tone}".strip(), "title": shown.hint})
-                for own, shown in zip(classes, row, strict=True)
+                _element("td", _html_text(shown), {"class": f"{names} {shown.tone}".strip(), "title": shown.hint})
+                for names, shown in zip(classes, row, strict=True)
             )
             lines.append(f"<tr>{''.join(cells)}</tr>\n")
         body = "".join(lines)
         return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the exact values by row, as CSV and JSON hold them."""
+        """Return the exact values of each row, as in CSV and JSON."""
         if self.data is not None:
             return [dict(row) for row in self.data]
         return [{column.key: column.shown(row).value for column in self.columns} for row in self.rows]
@@ -169,19 +169,19 @@ class Table:
         writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for record in records:
-            writer.writerow({key: str(one).lower() if isinstance(one, bool) else one for key, one in record.items()})
+            writer.writerow({key: str(it).lower() if isinstance(it, bool) else it for key, it in record.items()})
         return out.getvalue()
 
 
 def as_json(data: Any) -> str:
-    """Return indented JSON in which numbers that are not finite are null, with a newline."""
+    """Return indented JSON that ends with a newline; numbers that are not finite become null."""
     finite = json.loads(json.dumps(data, default=str), parse_constant=lambda name: None)
     return json.dumps(finite, indent=2, ensure_ascii=False) + "\n"
 
 
 def markdown_text(text: object) -> str:
-    """Return text from users for a cell of a Markdown table: it cannot end the cell nor begin HTML, code, emphasis, a
-    link or an image."""
+    """Return untrusted text escaped for a Markdown table: it cannot end the cell or start HTML, code, emphasis, a link
+    or an image."""
     return "".join(f"&#{ord(c)};" if c in _MARKDOWN else _HTML.get(c, c) for c in one_line(text))
 
 
@@ -213,12 +213,12 @@ def _lines(shown: Shown, stacked: bool) -> list[str]:
 
 
 def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: int) -> list[str]:
-    """Return the headings with line breaks, the longest broken first, until all columns fit into `room` characters or
-    none can become narrower. `texts`: the lines below each heading."""
+    """Return the headings with line breaks, added to the longest first until all columns fit into `room` characters or
+    no heading can become narrower. `texts`: the lines below each heading."""
     contents = [max(map(cell_len, lines), default=0) for lines in texts]
     widths, fitted = [cell_len(heading) for heading in headings], list(headings)
     while sum(map(max, widths, contents)) > room:
-        # `max-autotune` and `compile+graph` break behind their signs
+        # `max-autotune` and `compile+graph` break after their signs
         at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
         words = re.split(r"(?<=[-+ ])", headings[at])
         lines = [""]
@@ -233,8 +233,8 @@ def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: 
 
 
 def fit_widths(headings: Sequence[str], texts: Sequence[Sequence[str]], wraps: Sequence[bool], room: int) -> list[int]:
-    """Return the widths of columns that fit into `room` characters together: the widest ones that wrap are narrowed,
-    but no word is broken. They may not fit; rich then breaks words."""
+    """Return the widths of columns in `room` characters: the widest columns that wrap are narrowed, at most to their
+    longest word. If they still do not fit, rich breaks words."""
     columns = [[*heading.split("\n"), *lines] for heading, lines in zip(headings, texts, strict=True)]
     widths = [max(map(cell_len, lines)) for lines in columns]
     least = [

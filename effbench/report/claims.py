@@ -25,7 +25,7 @@ TONES = {
 
 
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """Return `1.43× [1.40, 1.47]`; a fraction in per cent if its unit is %."""
+    """Return a value with its interval, `1.43× [1.40, 1.47]`. With the unit %, `value` is a fraction."""
     if value is None:
         return ABSENT
     scale = 100 if unit == "%" else 1
@@ -40,7 +40,7 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
 
 
 def value_text(value: Any, unit: str = "") -> str:
-    """Return any value of a claim as text for people."""
+    """Return any value of a claim as text."""
     if value is None or isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
         return ABSENT
     if isinstance(value, Figure):
@@ -62,13 +62,13 @@ def entries(
     verdicts: Sequence[Mapping[str, Any]],
     shipped: Sequence[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:
-    """Return a record for each claim and machine, with the newest verdict; `machine` is None without a verdict.
+    """Return one record per claim and machine, with the newest verdict; `machine` is None without a verdict.
 
-    `claims`: name of the experiment and claim; `verdicts`: as `Store.verdicts` returns them. Ids are in natural order.
-    `shipped`: records of the reference machine, for claims without a verdict of their own.
+    `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them. `shipped`: records
+    of the reference machine, for claims without a verdict of their own. Records are in natural order of the claim ids.
     """
     reference = {(record["experiment"], record["claim"]): record for record in shipped}
-    found = []
+    records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
         record = {
             "claim": claim.id,
@@ -84,12 +84,12 @@ def entries(
         }
         judged = [row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)]
         elsewhere = _shipped(reference.get((experiment, claim.id)))
-        found += [record | _judgement(row) for row in judged] or [record | elsewhere]
-    return found
+        records += [record | _judgement(row) for row in judged] or [record | elsewhere]
+    return records
 
 
 def shipped_verdicts() -> list[dict[str, Any]]:
-    """Return the records of the reference machine, as `entries` returned them there."""
+    """Return the shipped records of the reference machine, in the form of `entries`."""
     return json.loads((FOLDER / "verdicts-h200.json").read_text(encoding="utf-8"))
 
 
@@ -103,10 +103,10 @@ def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
     measured = dict(row["measured"] or {})
-    words = masked(measured.get("overrides") or ())  # another batch size or protocol is another question
+    words = masked(measured.get("overrides") or ())  # overrides such as bs=4 change what is tested
     return {
         "verdict": row["verdict"],
-        "reason": (row["reason"] or "") + (f"; asked with {' '.join(words)}" if words else ""),
+        "reason": (row["reason"] or "") + (f"; measured with {' '.join(words)}" if words else ""),
         "machine": f"{row['gpu_name'] or row['cpu_name']}, torch {row['torch_version']}",
         "judged_at": row["judged_at"].isoformat(timespec="seconds"),
         "measured": measured,
@@ -114,25 +114,25 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def natural(name: str) -> tuple:
-    """Return a key by which `P2` sorts before `P10`."""
+    """Return a sort key that puts `P2` before `P10`."""
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0), name
 
 
-def claims_table(found: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:
-    """Return a row for each record of `entries`. `pages`: sweep id -> the page of a site that shows it."""
+def claims_table(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:
+    """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on the site."""
     columns = [
-        Column("claim", help="its id, as in `effbench claims`"),
+        Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
         Column("verdict", filter=True),
-        Column("measured", numeric=True, help="the figure that the verdict rests on, with its 95 % interval"),
-        Column("published", wide=True, help="measured by others on their machines, not by effbench"),
+        Column("measured", numeric=True, help="figure behind the verdict, with its 95 % interval"),
+        Column("published", wide=True, help="figures of others, measured on other machines"),
         Column("why", wide=True),
         Column("experiment", filter=True),
         Column("machine", filter=True, optional=True),
     ]
     rows = []
-    for record in found:
+    for record in records:
         verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
         value = measured.get("value")
         text = figure_text(value, measured.get("low"), measured.get("high"), measured.get("unit") or "")
@@ -140,26 +140,26 @@ def claims_table(found: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | 
         rows.append({
             "claim": record["claim"],
             "statement": record["statement"],
-            "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),  # a later effbench may know other verdicts
+            "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),  # a newer effbench may know other verdicts
             "measured": Shown(value if is_number(value) else None, text),
             "published": record["published"] or "",
             "why": record["reason"],
             "experiment": _experiment(record, pages or {}),
             "machine": Shown(None, record["machine"] or "", sub=when),
         })  # fmt: skip
-    return Table(columns, rows, found, group="claim", caption="Claims with their verdicts")
+    return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
 
 
 def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
-    """The experiment, with a link to a sweep that the verdict rests on if this site shows it."""
-    sweeps = [str(one) for one in record["measured"].get("sweeps") or ()]
-    here = next((one for one in sweeps if one in pages), None)
-    sub = f"sweep {here or sweeps[-1]}" if sweeps else ""
-    return Shown(None, record["experiment"], sub=sub, link=pages.get(here, ""))
+    """Return the experiment, linked to a sweep behind the verdict if the site shows one."""
+    sweeps = [str(sweep_id) for sweep_id in record["measured"].get("sweeps") or ()]
+    linked = next((sweep_id for sweep_id in sweeps if sweep_id in pages), None)
+    sub = f"sweep {linked or sweeps[-1]}" if sweeps else ""
+    return Shown(None, record["experiment"], sub=sub, link=pages.get(linked, ""))
 
 
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
-    """Return one value for each combination of a frame of rows; a row that is not `ok` shows its status."""
+    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show their status."""
     values = pivot.value(rows) if callable(pivot.value) else rows[pivot.value]
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     across: dict[str, None] = {}

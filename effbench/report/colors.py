@@ -1,4 +1,4 @@
-"""How a mode looks on every page and in every figure: a colour, a marker and a dash.
+"""Colour, marker and dash of each mode, the same on all pages and in all figures.
 
 The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB distance of at least 26
 from each other in normal vision and under simulated protanopia, deuteranopia and tritanopia, and a contrast of about
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModeStyle:
-    """`symbol` and `dash` are Plotly's names; `glyph` is the nearest character, for HTML."""
+    """`symbol` and `dash` are Plotly's names; `glyph` is the most similar character, for HTML."""
 
     color: str
     symbol: str
@@ -40,7 +40,7 @@ _DASHES = ("dashdot", "longdash", "longdashdot")
 
 
 def style_of(mode: str) -> ModeStyle:
-    """Return the style of `mode`; any other mode gets one from a hash of its name."""
+    """Return the style of `mode`, derived from a hash of its name if STYLES lacks it."""
     if mode in STYLES:
         return STYLES[mode]
     seed = hashlib.sha256(mode.encode("utf-8", "replace")).digest()

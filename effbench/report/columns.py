@@ -10,14 +10,14 @@ from typing import Any
 from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS, format_bytes
 
-#: End of a column's name -> its unit.
+#: Suffix of a column's name -> its unit.
 UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
 _TITLES = {"case": "model", "series": "mode", "bs": "batch size"}
 
 
 @cache
 def title_and_unit(name: str) -> tuple[str, str]:
-    """Return the words for a column and its unit, which is empty for texts and counts."""
+    """Return the title of a column and its unit, which is empty for texts and counts."""
     if name in METRICS:
         return METRICS[name].title, METRICS[name].unit
     stem, _, end = name.rpartition("_")
@@ -27,13 +27,13 @@ def title_and_unit(name: str) -> tuple[str, str]:
 
 
 def heading(name: str) -> str:
-    """Return `latency (ms)`; sizes in bytes carry their unit in each value instead."""
+    """Return the title with its unit: `latency (ms)`. Sizes in bytes show their units in each value instead."""
     title, unit = title_and_unit(name)
     return f"{title} ({unit})" if unit not in ("", "bytes") else title
 
 
 def value_text(name: str, value: Any) -> str:
-    """Return a value for a reader, with its unit; an em dash for none."""
+    """Return a value with its unit; an em dash for a missing value."""
     if is_missing(value):
         return ABSENT
     if isinstance(value, bool):
@@ -50,7 +50,7 @@ def value_text(name: str, value: Any) -> str:
 
 
 def interval_text(name: str, row: Mapping[str, Any]) -> str:
-    """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty if it has none here."""
+    """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty without one."""
     low, high = (row.get(column) for column in INTERVALS.get(name, ("", "")))
     if is_missing(low) or is_missing(high) or not low < high:
         return ""

@@ -1,4 +1,4 @@
-"""A comparison, and what a check made of it, as text: tables, Markdown, JSON, CSV, JUnit XML."""
+"""Comparisons and checks as text: tables, Markdown, JSON, CSV and JUnit XML."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text
 
 FORMATS = ("markdown", "json", "csv", "junit")
-#: Rows of a job's summary, of those that fail and of the others: nobody reads more.
+#: Most failing rows, and most other rows, in a job summary.
 MOST_ROWS = 50
-#: Verdict -> a sign, so that nothing is told by colour alone, and the tone of a table.
+#: Verdict -> (sign, tone of the table): verdicts must be readable without colour.
 SIGNS = {
     Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
     Verdict.AMBIGUOUS: ("~", "unsure"), Verdict.FIXED: ("✓", "good"), Verdict.FASTER: ("▼", "good"),
     Verdict.NEW: ("+", ""), Verdict.SAME: ("=", ""),
 }  # fmt: skip
-#: The name of a verdict if "slower" would be the wrong word.
+#: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """Return `▲ slower`; `▲ more` unless it is a time. An ignored row is marked."""
+    """Return the verdict with its sign: `▲ slower`, or `▲ more` if the metric is not a time; marks ignored rows."""
     is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
     word = change.verdict if is_time else MORE.get(change.verdict, change.verdict)
     return f"{SIGNS[change.verdict][0]} {word}{' (ignored)' * change.ignored}"
 
 
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
-    """Return the rows as a table; CSV and JSON have the columns COLUMNS. `cell_page`: where links to cells lead."""
+    """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that cells link to."""
     columns = [
         Column("verdict"),
         Column("cell"),
@@ -49,7 +49,7 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         Column("detectable", numeric=True, optional=True),
         Column("why", optional=True, wide=True),
     ]
-    return Table(columns, [_row(one, cell_page) for one in changes], [record(one) for one in changes])
+    return Table(columns, [_row(change, cell_page) for change in changes], [record(change) for change in changes])
 
 
 def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
 
 
 def counts_text(compared: Compared) -> str:
-    """Return the rows by verdict: `2 slower, 1 broken, 40 same`."""
+    """Return the number of rows by verdict: `2 slower, 1 broken, 40 same`."""
     return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
 
 
@@ -80,7 +80,7 @@ def heading(compared: Compared) -> str:
 
 
 def summary_lines(compared: Compared) -> list[str]:
-    """Return a line for each mode, what these trials could have shown, and where the limits come from."""
+    """Return one line per mode, the detectable slowdowns, and the source of the limits."""
     phases = {line.phase for line in compared.modes}
     lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
     limits = f"limits: {compared.limits.source}" if compared.limits.source else None
@@ -88,7 +88,7 @@ def summary_lines(compared: Compared) -> list[str]:
 
 
 def mode_text(line: ModeChange) -> str:
-    """Return `eager: latency 1.003 (0.998–1.008) over 12 cells`; `unclear (0.60–29540)` if a mean is too wide."""
+    """Return `eager: latency 1.003 (0.998–1.008) over 12 cells`; `unclear (0.60–29540)` if the interval is too wide."""
     text = ratio_text(line.ratio, line.low, line.high) or "–"
     if not is_clear(line.low, line.high):
         text = f"{UNCLEAR} {text.partition(' ')[2]}"
@@ -97,28 +97,28 @@ def mode_text(line: ModeChange) -> str:
 
 
 def sensitivity(compared: Compared) -> str | None:
-    """Return which slower latency these trials would have shown; None if no latency was compared."""
+    """Return the latency slowdowns that these trials can detect; None if no latency was compared."""
     latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
-    known = sorted((one.smallest_slowdown, one.name) for one in latencies if one.smallest_slowdown is not None)
+    known = sorted((row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None)
     if known:
         middle, (worst, name) = known[len(known) // 2][0], known[-1]
         return (
-            f"these {'pairs of rounds' if compared.interleaved else 'trials'} show a slower latency from "
-            f"{percent(middle)} at the median, from {percent(worst)} at worst ({one_line(name)})"
+            f"these {'pairs of rounds' if compared.interleaved else 'trials'} detect a latency slowdown of "
+            f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
         )
     if latencies:
-        return "one trial on a side: no verdict on a time is possible; use more rounds (protocol=standard has 5)"
+        return "one trial per side: times cannot be judged; use more rounds (protocol=standard has 5)"
     return None
 
 
 def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> str:
-    """Return a section for a pull request or a job summary. `hidden`: how many rows are omitted as the same."""
+    """Return a section for a pull request or a job summary. `hidden`: number of omitted unchanged rows."""
     return paragraphs(
         f"**{markdown_text(heading(compared))}**",
         bullets(compared.differences),
         counts_text(compared),
         table_of(changes).render("markdown") if changes else "",
-        f"{hidden} rows that are the same are omitted." if hidden else "",
+        f"{hidden} unchanged rows are omitted." if hidden else "",
         bullets([*summary_lines(compared), *compared.notes]),
     )
 
@@ -132,9 +132,9 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
-    """Return both sides, differences, rows and modes; docs/reference/api.md lists the columns. `more`: further ones."""
+    """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields. `more`: others."""
     sides = (compared.before, compared.after)
-    before, after = ({"sweep": one.title, "label": one.label, "state": one.state} for one in sides)
+    before, after = ({"sweep": side.title, "label": side.label, "state": side.state} for side in sides)
     renamed = {"low": "ci_low", "high": "ci_high"}
     modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
     return json_text({
@@ -154,12 +154,12 @@ def as_csv(changes: Iterable[Change]) -> str:
 
 
 def check_lines(line: str, failed: Sequence[Change], shows: Shows) -> list[str]:
-    """Return for a terminal the verdict, and for each cell that fails the command that shows it."""
+    """Return the verdict, then for each failing cell its name and the command that shows it."""
     return [line, *(f"  {text}" for text in commands(failed, shows))]
 
 
 def commands(failed: Sequence[Change], shows: Shows) -> list[str]:
-    """Return for each cell a comment with its name and the command that shows it."""
+    """Return two lines per cell: a comment with its name, and the command that shows it."""
     names = {shows(change): f"# {one_line(change.name)}" for change in failed}
     return [text for command, name in names.items() for text in (name, command)]
 
@@ -168,19 +168,19 @@ def check_markdown(
     compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Shows,
     everything: bool = False,
 ) -> str:  # fmt: skip
-    """Return a section: passed or not, what fails and how to see it, then, folded, what else changed. `rows`: those to
-    report; `line`: the verdict; `everything`: also the rows that are the same."""
+    """Return a section: verdict, failing rows and the commands that show them; other changes are folded. `rows`: the
+    rows to report. `line`: the verdict. `everything`: include unchanged rows."""
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
-    # longer than any run of backticks in it: nothing in it can end the block
+    # longer than any run of backticks in the text, so that the text cannot end the block
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return paragraphs(
         f"## {'❌' if failed else '✅'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),
         bullets(compared.differences),
         first_rows([change for change in rows if change.gates]),
-        folded("How to see each of them", f"{fence}sh\n{text}\n{fence}") if failed else "",
-        folded(f"What fails nothing: {counted(others)}", first_rows(others)) if others else "",
+        folded("How to see each failing cell", f"{fence}sh\n{text}\n{fence}") if failed else "",
+        folded(f"Not failing: {counted(others)}", first_rows(others)) if others else "",
         bullets(summary_lines(compared)),
         counts_text(compared),
         bullets(f"note: {text}" for text in compared.notes),
@@ -188,7 +188,7 @@ def check_markdown(
 
 
 def not_checked(why: str, name: str) -> str:
-    """Return the section if there is nothing to judge."""
+    """Return the section for a check that could not run."""
     return paragraphs(f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why))
 
 
@@ -214,8 +214,8 @@ def sentence(change: Change) -> str:
 
 
 def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
-    """Return a test suite for each cell and a test for each of its metrics: what fails a check fails here; what is
-    ambiguous, or missing and ignored, is skipped with the reason; so is hardware that was not checked. `shows`: the
+    """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the check are failures.
+    Ambiguous rows, ignored missing rows and unchecked hardware are skipped tests with a reason. `shows`: returns the
     command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
@@ -242,5 +242,5 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
 
 
 def clean(text: str) -> str:
-    """Return text without the characters that XML 1.0 cannot hold."""
+    """Return the text without characters that XML 1.0 forbids."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)

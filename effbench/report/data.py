@@ -1,4 +1,4 @@
-"""What the report is made of, read from a database: sweeps by hardware, changes, history, calibrations."""
+"""The report's data, read from a database: sweeps by hardware, changes, history, calibrations."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
-#: Of more cells the report compares these metrics alone with the sweep before: all metrics of 10,000 cells take 5.5 s.
+#: With more cells, only TIMES are compared with the previous sweep: all metrics of 10,000 cells take 5.5 s.
 MOST_CELLS = 2000
 TIMES = ("latency_ms", "period_ms")
-#: Sweeps that are named as not shown.
+#: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 TEXTS = ["model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key"]
 
-#: A row of the table `trial`, and timer -> how many samples were taken, and the stored ones in order (float32 array).
+#: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a float32 array).
 Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """A sweep against the one before it.
+    """Changes of a sweep since the previous one.
 
-    `previous`: that sweep (None: there is none). `compared`: what `compare_sweeps` returns; None if nothing could
-    be compared, for the reason `why`. `only`: the metrics that were compared if these are not all. `command`: what a
-    user types to compare the two.
+    `previous`: the previous sweep, if any. `compared`: the result of `compare_sweeps`, or None for the reason `why`.
+    `only`: the compared metrics, if not all. `command`: the command that compares the two sweeps.
     """
 
     previous: Mapping[str, Any] | None = None
@@ -63,10 +62,10 @@ class Changes:
 
 @dataclass
 class DeviceSweep:
-    """One sweep on one hardware: what most pages are about.
+    """One sweep on one hardware, the subject of most pages.
 
-    `rows`: the view `results`; `unmeasured`: planned cells without a result, as far as a row of the view is known;
-    `database`: where its trials are read from (None: it has none).
+    `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the known columns.
+    `database`: holds the trials; None if there are none.
     """
 
     sweep: Mapping[str, Any]
@@ -76,11 +75,11 @@ class DeviceSweep:
     unmeasured: Sequence[Mapping[str, Any]] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
-    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)  # by cell key: they plan the cell again
+    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)  # cell key -> overrides that reproduce it
 
     @cached_property
     def labelled(self) -> list[LabelledRow]:
-        """The rows with what tells them apart, in reading order."""
+        """The rows with distinguishing labels, in reading order."""
         return label_rows(self.rows)
 
     @cached_property
@@ -89,7 +88,7 @@ class DeviceSweep:
 
     @property
     def artifacts(self) -> Path | None:
-        """The folder that names of artifacts are relative to."""
+        """The folder that artifact names are relative to."""
         return artifact_home(self.database) if self.database else None
 
     @property
@@ -102,26 +101,26 @@ class DeviceSweep:
 
     @cached_property
     def slug(self) -> str:
-        """The name of its folder: no name of a user can lead out of the site or to another device sweep."""
+        """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
         readable = re.sub(r"[^a-z0-9]+", "-", f"{self.hardware} {self.sweep['id']}".lower()).strip("-")[:60]
         mark = hashlib.sha256(f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")).hexdigest()[:6]
         return f"{readable}-{mark}".lstrip("-")
 
     def trials(self, part: int = 0, parts: int = 1) -> Iterator[Trial]:
-        """Read its trials, or a part of them: by cell key, those of a cell by environment. Another process may."""
+        """Yield the trials, or one of `parts` parts, by cell key and environment. Works in a forked process, too."""
         if self.database is not None:
-            environments = [one["id"] for one in self.environments]
+            environments = [row["id"] for row in self.environments]
             with Store.open(self.database, mode="read") as store:
                 yield from store.trials_with_samples(self.sweep["id"], environments, part, parts)
 
     def command(self, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
-        """Return the command that runs a cell again under its interpreter; or None and the reason. An imported sweep
-        has none: a reader who pastes it would run what someone else chose."""
+        """Return (command that measures a cell again under its interpreter, None), or (None, reason). Imported sweeps
+        get no command: a reader who pastes it would run code that someone else chose."""
         if self.sweep.get("imported_at") is not None:
-            return None, "its sweep was imported, so review the parameters below before you run it"
+            return None, "the sweep was imported, so review the parameters below before you run the cell"
         words = self.overrides.get(digest(dict(params)))
         if words is None:
-            return None, "its sweep did not record the overrides of its cells"
+            return None, "the sweep did not record the overrides of its cells"
         facts = (self.sweep["host"].get("environments") or {}).get(environment_id) or {}
         interpreter = [f"{name}={quoted(facts[name])}" for name in facts.get("given", ())]
         return shlex.join(["effbench", *words, *interpreter]), None
@@ -129,8 +128,8 @@ class DeviceSweep:
 
 @dataclass
 class ReportData:
-    """`device_sweeps`: the first is what a reader sees first; `sweeps`: all, newest first; `calibrations`: environment
-    id -> `ceilings`, `noise` and `measured_at`, None without."""
+    """`device_sweeps`: in the order of the overview. `sweeps`: all, newest first. `calibrations`: environment id ->
+    `ceilings`, `noise` and `measured_at`, or None."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
@@ -141,21 +140,21 @@ class ReportData:
     calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     def omitted(self) -> str:
-        """Return a sentence about the sweeps with results that are not shown; empty if there are none."""
-        shown = {one.sweep["id"] for one in self.device_sweeps}
+        """Return a sentence that lists omitted sweeps with results; empty if there are none."""
+        shown = {device_sweep.sweep["id"] for device_sweep in self.device_sweeps}
         names = [row["name"] or row["id"] for row in self.sweeps if row["trials"] and row["id"] not in shown]
         if not names:
             return ""
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
-        return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Choose sweeps with --sweep NAME, repeated for several."
+        return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Select sweeps with --sweep NAME (repeatable)."
 
 
 def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFrame:
-    """Return the one frame that figures are drawn from: the view's columns in reading order, and further ones.
+    """Return the frame that all figures are drawn from: the view's columns and the following, in reading order.
 
-    `case` is the model with whatever else was swept, `series` the mode with its swept settings, `series_rank` its place
-    in canonical order, `is_baseline` whether its mode is the baseline's. Columns that are unknown are missing values.
+    `case`: model with other swept parameters. `series`: mode with its swept settings. `series_rank`: its rank in
+    canonical order. `is_baseline`: whether its mode is the baseline's. Unknown columns hold missing values.
     """
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
     records = [
@@ -175,26 +174,25 @@ def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFram
 
 
 def read(store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True) -> ReportData:
-    """Read what the report shows. `references`: which sweeps it is about, by default the newest of each hardware.
+    """Read the data of a report. `references`: the sweeps to report, by default the newest of each hardware.
 
-    Without `whole` history, calibrations and environments are left out: Markdown shows only what changed since the
-    sweep before.
+    Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them.
     """
     infos = store.sweeps()
-    found = ReportData(database, chosen(store, infos, database, references))
+    data = ReportData(database, chosen(store, infos, database, references))
     if whole:
-        found.history = read_history(store, everything=True, exceptions=read_limits().exceptions)
-        found.sweeps = [dataclasses.asdict(info) for info in infos]
-        found.environments = store.environments()
-        found.calibrations = {row["id"]: store.calibration(row["id"]) for row in found.environments}
-    cells = cells_of_sweeps(found.history.whole if found.history else store.series(()))
-    for device_sweep in found.device_sweeps:
+        data.history = read_history(store, everything=True, exceptions=read_limits().exceptions)
+        data.sweeps = [dataclasses.asdict(info) for info in infos]
+        data.environments = store.environments()
+        data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
+    cells = cells_of_sweeps(data.history.whole if data.history else store.series(()))
+    for device_sweep in data.device_sweeps:
         device_sweep.changes = read_changes(store, device_sweep, cells, infos)
-    return found
+    return data
 
 
 def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:
-    """Those of the referenced sweeps, by default of the newest ones."""
+    """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
     wanted = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
     by_id = {info.id: info for info in infos}
     return [
@@ -206,23 +204,23 @@ def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: 
 
 
 def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
-    """Return sweep id -> the hardware of which it is the newest sweep with a trial; newest first. Sweeps that only
-    confirm another are skipped."""
+    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first. Sweeps that only
+    confirm another sweep are skipped."""
     seen: set[str] = set()
-    found = {}
+    newest_on = {}
     for info in infos:
         if not info.trials or (info.name or "").startswith(CONFIRMING):
             continue
         if new := set(store.hardware(info.id)) - seen:
-            found[info.id] = new
+            newest_on[info.id] = new
             seen |= new
-    return found
+    return newest_on
 
 
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
-    """Return one for each hardware of the sweep."""
+    """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
-    environments = {one["id"]: one for one in store.environments(row["environment_id"] for row in rows)}
+    environments = {facts["id"]: facts for facts in store.environments(row["environment_id"] for row in rows)}
     by_hardware: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_hardware.setdefault(hardware_of(environments[row["environment_id"]]), []).append(row)
@@ -231,13 +229,13 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
         DeviceSweep(
             sweep=dataclasses.asdict(info),
             hardware=hardware,
-            rows=own,
-            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in own)],
-            unmeasured=unmeasured(store, info, own),
+            rows=of_hardware,
+            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in of_hardware)],
+            unmeasured=unmeasured(store, info, of_hardware),
             database=database,
             overrides=overrides,
         )
-        for hardware, own in by_hardware.items()
+        for hardware, of_hardware in by_hardware.items()
     ]
 
 
@@ -255,31 +253,31 @@ def unmeasured(store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]])
 
 
 def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:
-    """Return sweep id -> (cell key, hardware) of each of its results."""
+    """Return sweep id -> (cell key, hardware) of its results."""
     hardware = {key: hardware_of(row) for key, row in series.environments.items()}
-    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    cells: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for row in series.rows:
-        found[row[0]].add((row[1], hardware[row[2]]))
-    return found
+        cells[row[0]].add((row[1], hardware[row[2]]))
+    return cells
 
 
 def read_changes(
     store: Store, after: DeviceSweep, cells: Mapping[str, set[tuple[str, str]]], infos: Sequence[SweepInfo]
 ) -> Changes:
-    """Compare with the newest sweep before it that measured one of its cells on the same hardware. `cells`: as
-    `cells_of_sweeps` returns it. What cannot be compared has a reason; nothing is raised."""
-    own = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
+    """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `cells`: as
+    `cells_of_sweeps` returns them. If the comparison fails, the changes hold the reason."""
+    measured = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
     info = next(info for info in infos if info.id == after.sweep["id"])
-    earlier = (one for one in infos if (one.started_at, one.id) < (info.started_at, info.id))
-    measured_too = (one for one in earlier if not own.isdisjoint(cells.get(one.id, ())))
-    before = next((one for one in measured_too if not (one.name or "").startswith(CONFIRMING)), None)
+    earlier = (other for other in infos if (other.started_at, other.id) < (info.started_at, info.id))
+    comparable = (other for other in earlier if not measured.isdisjoint(cells.get(other.id, ())))
+    before = next((other for other in comparable if not (other.name or "").startswith(CONFIRMING)), None)
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
     limits = read_limits()
-    only = TIMES if len(own) > MOST_CELLS else ()
+    only = TIMES if len(measured) > MOST_CELLS else ()
     limits.metrics = only or limits.metrics
     try:
         compared = compare_sweeps(store, before, info, limits, on=after.hardware)

@@ -1,4 +1,4 @@
-"""The history of cells, read from a database and shown: tables for terminal, Markdown and site; JSON and CSV."""
+"""The history of cells: reading it from a database, and rendering it as tables, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from effbench.store.store import Store
 from effbench.store.sweeps import starts_in_future
 from effbench.table import Column, Shown, Table, as_json
 
-#: Longest label and longest other text in a table, in characters; JSON and CSV have all of them.
+#: Longest label and longest other text of a table, in characters; JSON and CSV do not shorten texts.
 LABEL, TEXT = 40, 200
 FORMATS = ("markdown", "json", "csv")
 #: Keys of an event in JSON and CSV.
@@ -46,48 +46,48 @@ def read(
     everything: bool = False,
     exceptions: Sequence[ExceptionRule] = (),
 ) -> History:
-    """Judge what the database holds, except re-runs.
+    """Read and judge all series of the database, except re-runs.
 
-    `name`: of the sweeps to look at (empty: those without one). What is older than `since` is omitted, and what is
-    acknowledged, unless `everything` is asked for. Raises UsageError if nothing has a given name.
+    `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:
+    include acknowledged events. Raises UsageError if a filter matches nothing.
     """
     whole = store.series(columns_of(metrics), models, modes)
     series = whole.without_reruns()
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()
-        there = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
-        raise UsageError(f"no cell with {', '.join([*models, *modes])}; there are {'; '.join(there)}")
+        names = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
+        raise UsageError(f"no cell with {', '.join([*models, *modes])}; available: {'; '.join(names)}")
     if hosts:
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
         series = _of_sweeps(series, "name", [name], lambda sweep: sweep["name"] or "")
-    found = history(series, metrics, store.acknowledgements(), exceptions)
-    found.whole, found.baselines = whole, store.baselines()
+    past = history(series, metrics, store.acknowledgements(), exceptions)
+    past.whole, past.baselines = whole, store.baselines()
     if since is not None:
         first = position_of(since, series.sweeps)
-        # drifting and dead cells, which have no sweep after, stay
-        found.events = [event for event in found.events if found.position.get(event.after_sweep, first) >= first]
+        # drifting and dead cells have no sweep after them and stay
+        past.events = [event for event in past.events if past.position.get(event.after_sweep, first) >= first]
     if not everything:
-        shown = [event for event in found.events if event.acknowledged is None]
-        found.events, found.left_out = shown, len(found.events) - len(shown)
-    return found
+        shown = [event for event in past.events if event.acknowledged is None]
+        past.events, past.left_out = shown, len(past.events) - len(shown)
+    return past
 
 
 def _of_sweeps(
     series: Series, what: str, wanted: Sequence[str], value_of: Callable[[Mapping[str, Any]], str | None]
 ) -> Series:
-    """Return what the sweeps with one of these values measured. Raises UsageError for a value that none has."""
+    """Return the series of the sweeps that have one of these values. Raises UsageError for a value that none has."""
     values = {sweep["id"]: value_of(sweep) for sweep in series.sweeps}
     known = list(dict.fromkeys(repr(value) for value in reversed(values.values()) if value is not None))
-    for one in wanted:
-        if one not in values.values():
-            raise UsageError(f"no sweep with {what} {one!r}; there are {one_line(', '.join(known) or 'none', TEXT)}")
+    for value in wanted:
+        if value not in values.values():
+            raise UsageError(f"no sweep with {what} {value!r}; available: {one_line(', '.join(known) or 'none', TEXT)}")
     return series.of({sweep_id for sweep_id, value in values.items() if value in wanted})
 
 
 def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
-    """Return the position of the first sweep that `since` means: an id, a label, a name or a date (UTC); `last` is the
-    newest that does not start in the future. Raises UsageError."""
+    """Return the position of the first sweep that matches `since`: an id, label, name or date (UTC). `last` is the
+    newest sweep that does not start in the future. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
         return max((at for at, sweep in enumerate(sweeps) if not starts_in_future(sweep["started_at"])), default=0)
     named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
@@ -96,7 +96,7 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     try:
         date = dt.datetime.fromisoformat(since)
     except ValueError as error:
-        text = f"--since {since!r} is no date (2026-03-01), and no id, label or name of a sweep; effbench ls"
+        text = f"--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench ls), got {since!r}"
         raise UsageError(text) from error
     date = date if date.tzinfo else date.replace(tzinfo=dt.UTC)
     return sum(sweep["started_at"] < date for sweep in sweeps)
@@ -105,37 +105,37 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 # --- texts ---
 
 
-def summary(found: History) -> str:
-    """Return what was judged and what changed; first what is too short to judge."""
-    if not found.tracks:
-        return "no results yet: nothing has a history"
-    states = Counter(found.states.values())
-    short, total = states.pop("short", 0), len(found.states)
-    sweeps = len({row.sweep_id for track in found.tracks for row in track.rows})
+def summary(past: History) -> str:
+    """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
+    if not past.tracks:
+        return "no results yet, so no history"
+    states = Counter(past.states.values())
+    short, total = states.pop("short", 0), len(past.states)
+    sweeps = len({row.sweep_id for track in past.tracks for row in track.rows})
     texts = []
     if short:
         which = f"all {total}" if short == total else f"{short} of {total}"
         texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
-    changes = Counter(event.state for event in found.changes)
-    changes["acknowledged and omitted"] = found.left_out
+    changes = Counter(event.state for event in past.changes)
+    changes["acknowledged and omitted"] = past.left_out
     if changes.total() or total > short:
         texts.append(f"changes: {changes.total()}{_details(changes)}")
     if total > short:
         texts.append(f"judged series: {total - short}{_details(states)}")
-    return " · ".join([*texts, f"cells: {len(found.tracks)}", f"sweeps: {sweeps}"])
+    return " · ".join([*texts, f"cells: {len(past.tracks)}", f"sweeps: {sweeps}"])
 
 
-def lead(found: History) -> str:
-    """Return the conclusion in one or two sentences; first what is too short to judge."""
-    total, short = len(found.states), sum(state == "short" for state in found.states.values())
+def lead(past: History) -> str:
+    """Return how many series are too short to judge, then the conclusion: open changes and the worst of them."""
+    total, short = len(past.states), sum(state == "short" for state in past.states.values())
     texts = []
     if short:
         which = "All" if short == total else f"{short} of"
         texts.append(f"{which} {total} series are too short to judge (times need {SHORTEST} sweeps of a cell).")
-    alarms = [event for event in found.changes if event.alarms]
+    alarms = [event for event in past.changes if event.alarms]
     if alarms:
         worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
-        what = f"{found.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(found, worst.after_sweep)}"
+        what = f"{past.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
         texts.append(f"{len(alarms)} open change{several}: {what}.")
     elif short < total:
         texts.append(f"No open change in {total - short} judged series.")
@@ -147,13 +147,13 @@ def _details(counts: Mapping[str, int]) -> str:
     return f" ({', '.join(texts)})" if texts else ""
 
 
-def sweep_text(found: History, sweep_id: str | None) -> str:
-    """Return the label, without one the id; of None nothing."""
-    return one_line((sweep_id and found.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
+def sweep_text(past: History, sweep_id: str | None) -> str:
+    """Return the label of a sweep, or its id without a label; empty for None."""
+    return one_line((sweep_id and past.sweeps[sweep_id]["label"]) or sweep_id or "", LABEL)
 
 
 def change_text(event: Event) -> str:
-    """Return what a change did, and by how much: `slower 1.100× (1.093–1.107)`."""
+    """Return a change with its ratio and interval: `slower 1.100× (1.093–1.107)`."""
     interval = "" if event.low is None or event.high is None else f" ({event.low:.3f}–{event.high:.3f})"
     return event.word + ("" if event.ratio is None else f" {event.ratio:.3f}×{interval}")
 
@@ -162,30 +162,30 @@ def change_text(event: Event) -> str:
 
 
 def line_id(cell_key: str, place: str) -> str:
-    """Return the name of a track in the addresses of the site."""
+    """Return the id of a track in the site's URLs."""
     return digest([cell_key, place])[:12]
 
 
-def events_table(found: History, most: int | None = None) -> Table:
-    """Return a row for each event, or for the first `most`; `data` holds the exact values by COLUMNS."""
-    several = len({track.place for track in found.tracks}) > 1
+def events_table(past: History, most: int | None = None) -> Table:
+    """Return a table with one row per event, at most `most`; its `data` holds the exact values of COLUMNS."""
+    several = len({track.place for track in past.tracks}) > 1
     columns = [
-        Column("id", help="what effbench history ack calls a change"),
+        Column("id", help="argument of effbench history ack"),
         Column("change", filter=True),
         Column("cell"),
         *([Column("hardware", filter=True)] if several else []),
         Column("metric", filter=True),
-        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval if it is known"),
+        Column("after ÷ before", numeric=True, help="ratio of the levels, with its 95 % interval"),
         Column("levels", help="before and after"),
-        Column("first sweep after", help="with the last one before"),
-        Column("state", filter=True, help="open: worse, still so, and acknowledged by nobody"),
+        Column("first sweep after", help="with the last sweep before the change"),
+        Column("state", filter=True, help="open: worse, not undone and not acknowledged"),
         Column("notes", wide=True, optional=True),
     ]
-    events = found.events[:most]
-    return Table(columns, [_row(found, event) for event in events], [record(found, event) for event in events])
+    events = past.events[:most]
+    return Table(columns, [_row(past, event) for event in events], [record(past, event) for event in events])
 
 
-def _row(found: History, event: Event) -> dict[str, Any]:
+def _row(past: History, event: Event) -> dict[str, Any]:
     series = event.series
     tone = "status" if event.alarms else "good" if event.worse is False else ""
     sign = {True: "▲ ", False: "▼ ", None: ""}[event.worse]
@@ -194,27 +194,26 @@ def _row(found: History, event: Event) -> dict[str, Any]:
     interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
     level = str if series.metric == STATUS else METRICS[series.metric].format
     levels = [level(value) for value in (event.old, event.new) if value is not None]
-    after, before = (sweep_text(found, one) for one in (event.after_sweep, event.before_sweep))
+    after, before = (sweep_text(past, key) for key in (event.after_sweep, event.before_sweep))
     details = [] if after == (event.after_sweep or "") else [event.after_sweep]
     details += [f"after {before}"] if before else []
-    why = event.acknowledged or (f"in {sweep_text(found, event.undone_sweep)}" if event.undone_sweep else "")
+    why = event.acknowledged or (f"in {sweep_text(past, event.undone_sweep)}" if event.undone_sweep else "")
     notes = []
     if event.earliest_sweep != event.latest_sweep:
-        earliest, latest = (sweep_text(found, one) for one in (event.earliest_sweep, event.latest_sweep))
-        notes.append(f"first after it is one of {earliest} .. {latest} (95 %)")
-    notes += [f"{event.switches} switches, the last one in this sweep"] if event.switches else []
-    word = "goes" if event.kind == "flapping" else "coincides"
-    notes += [f"{word} with {', '.join(event.coincides)}"] if event.coincides else []
+        earliest, latest = (sweep_text(past, key) for key in (event.earliest_sweep, event.latest_sweep))
+        notes.append(f"first sweep after it: {earliest} to {latest} (95 %)")
+    notes += [f"{event.switches} switches, the last in this sweep"] if event.switches else []
+    notes += [f"coincides with {', '.join(event.coincides)}"] if event.coincides else []
     notes += [event.reason] if event.reason else []
     return {
-        "id": found.short_id(event.id or ""),
+        "id": past.short_id(event.id or ""),
         "change": Shown(None, f"{sign}{event.word}", tone),
-        "cell": Shown(None, one_line(found.names[series.cell_key]), "name", link=link, hint="its series as a figure"),
+        "cell": Shown(None, one_line(past.names[series.cell_key]), "name", link=link, hint="show its series"),
         "hardware": series.place,
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
         "levels": " → ".join(levels),
-        "first sweep after": Shown(found.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
+        "first sweep after": Shown(past.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
         "state": Shown(None, event.state, sub=one_line(why, TEXT)),
         "notes": "; ".join(one_line(note, TEXT) for note in notes),
     }
@@ -223,36 +222,36 @@ def _row(found: History, event: Event) -> dict[str, Any]:
 # --- formats ---
 
 
-def render(found: History, how: str) -> str:
-    """Return `markdown` (for people), `json` (everything) or `csv` (a line for each event)."""
-    table = events_table(found)
+def render(past: History, how: str) -> str:
+    """Return the history as `markdown`, `json` (all fields) or `csv` (one line per event)."""
+    table = events_table(past)
     if how == "markdown":
-        return f"{summary(found)}\n\n{table.render('markdown')}"
+        return f"{summary(past)}\n\n{table.render('markdown')}"
     records = table.records()
     if how == "csv":
-        for one in records:
-            one["alarms"] = None if one["alarms"] is None else str(one["alarms"])
-            one["coincides"] = "; ".join(one["coincides"])
+        for row in records:
+            row["alarms"] = None if row["alarms"] is None else str(row["alarms"])
+            row["coincides"] = "; ".join(row["coincides"])
         return Table([Column(name) for name in COLUMNS], records).render("csv")
     kinds = (*OTHER_KINDS, "recent")
     return as_json({
-        "summary": summary(found),
-        "states": Counter(found.states.values()),
-        "changes": [one for one in records if one["kind"] not in kinds],
-        **{kind: [one for one in records if one["kind"] == kind] for kind in kinds},
+        "summary": summary(past),
+        "states": Counter(past.states.values()),
+        "changes": [row for row in records if row["kind"] not in kinds],
+        **{kind: [row for row in records if row["kind"] == kind] for kind in kinds},
     })  # fmt: skip
 
 
-def record(found: History, event: Event) -> dict[str, Any]:
-    """Return the exact values of an event, by COLUMNS."""
+def record(past: History, event: Event) -> dict[str, Any]:
+    """Return the exact values of an event by the names of COLUMNS."""
     values = vars(event) | event.series._asdict()
-    values |= {"cell": found.names[event.series.cell_key], "coincides": list(event.coincides)}
+    values |= {"cell": past.names[event.series.cell_key], "coincides": list(event.coincides)}
     values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}
-    values |= {name: values[name] and found.short_id(values[name]) for name in ("id", "undoes")}
+    values |= {name: values[name] and past.short_id(values[name]) for name in ("id", "undoes")}
     if event.kind in ("new", "dead"):
         values["metric"] = None
     for side in ("before", "after"):
-        sweep = found.sweeps.get(values[f"{side}_sweep"]) or {"label": None, "started_at": None}
+        sweep = past.sweeps.get(values[f"{side}_sweep"]) or {"label": None, "started_at": None}
         started = sweep["started_at"] and sweep["started_at"].isoformat()
         values |= {f"{side}_label": sweep["label"], f"{side}_started_at": started}
     return {name: values[name] for name in COLUMNS}

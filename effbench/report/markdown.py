@@ -1,4 +1,4 @@
-"""The report as Markdown, for a pull request or a job's summary: the answer, each mode, the speedups, what failed."""
+"""The report as Markdown, for a pull request or a job summary."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from effbench.report.tables import NO_REASON, speedup_table
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
-    "In brackets 95 % intervals: of the speedup over these very results, of the others over cells like these; "
-    "where that cannot be known, what there is instead."
+    "Brackets hold 95 % intervals: the speedup's covers measurement noise, the others the choice of models and batch "
+    "sizes. With too few cells for an interval, they hold the smallest and the largest value."
 )
 MOST_FAILURES = 20
 LONGEST_REASON = 300
 
 
 def report(device_sweeps: Iterable[DeviceSweep]) -> str:
-    """Return a section for each sweep and hardware."""
+    """Return one section per sweep and hardware."""
     return "\n".join(map(section, device_sweeps)) or "There is no result yet.\n"
 
 
@@ -36,7 +36,7 @@ def section(device_sweep: DeviceSweep) -> str:
         lines += [f"**This sweep {escape(is_now)}: {len(device_sweep.unmeasured)} planned cells have no result.**", ""]
     lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
     lines += ["", speedups.render("markdown")]
-    lines += [f"× against {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend())}."]
+    lines += [f"Speedups over {escape(baseline)}, whose column shows its latency; {'; '.join(speedups.legend())}."]
     failures = summary.worst_first(rows)
     if failures:
         lines += ["", "### Not ok", ""]
@@ -52,14 +52,14 @@ def section(device_sweep: DeviceSweep) -> str:
 
 
 def since(changes: Changes) -> list[str]:
-    """What changed since the sweep before; nothing if there is none."""
+    """Return lines about the changes since the previous sweep, none without one."""
     previous = changes.previous
     if previous is None:
         return []
     name = previous["name"] or previous["label"] or previous["id"]
     lines = ["", f"### Since sweep {escape(str(name))}", ""]
     if changes.compared is None:
-        return [*lines, f"The two cannot be compared: {escape(changes.why)}"]
+        return [*lines, f"The sweeps cannot be compared: {escape(changes.why)}"]
     lines += [", ".join(f"{number} {verdict}" for verdict, number in changes.compared.counts.items()) + "."]
     sure = summary.sure_changes(changes)
     if sure:

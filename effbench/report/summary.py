@@ -1,7 +1,7 @@
-"""The answer first: which mode is fastest where, how each mode does over all models, and on what machine.
+"""Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
-The speedup's interval says how well these very cells were measured; those of `over_cells` and `percents` how much a
-figure depends on which cells were swept. Cells of one model are not independent, so the latter are too narrow.
+The speedup's interval covers measurement noise. The intervals of `over_cells` and `percents` cover the choice of cells;
+cells of one model are not independent, so these intervals are too narrow.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from effbench.table import Column, Shown, Table
 if TYPE_CHECKING:
     from effbench.report.data import Changes, DeviceSweep
 
-#: Changes that a reader takes in at a glance.
+#: Most changes shown in a summary.
 MOST_CHANGES = 10
-#: Values that differ by less than this share are equal: rounded bytes, not scatter.
+#: Relative difference below which values are equal: rounding of bytes, not scatter.
 ALIKE = 1e-6
 
 
 def severity(status: str) -> int:
-    """Return the place of a status among all, the worst first; an unknown one comes before all."""
+    """Return the rank of a status, the worst first; an unknown status comes before all others."""
     return SEVERITY.index(status) if status in SEVERITY else -1
 
 
 def count_statuses(rows: Iterable[LabelledRow]) -> dict[str, int]:
-    """Return status -> results, the worst first."""
-    found = Counter(str(row.source["status"]) for row in rows)
-    return {status: found[status] for status in sorted(found, key=severity)}
+    """Return status -> number of results, the worst status first."""
+    counts = Counter(str(row.source["status"]) for row in rows)
+    return {status: counts[status] for status in sorted(counts, key=severity)}
 
 
 def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
-    """Return the results that are not ok."""
+    """Return the results that are not ok, the worst status first."""
     bad = (row for row in rows if row.source["status"] != Status.OK)
     return sorted(bad, key=lambda row: severity(row.source["status"]))
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
-    """Return which mode wins most points (model × batch size), among those with at least two ok modes."""
+    """Return the conclusion: the mode that wins most of the points (model × batch size) with several ok modes."""
     if not any(mode.score.passed for mode in modes):
         return "No result of this sweep is ok."
     if len({mode.mode for mode in modes}) < 2:
@@ -84,28 +84,28 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
 def over_cells(
     values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval], form: Callable[[float], str]
 ) -> tuple[float | None, str]:
-    """Return the middle of figures, one a cell, and its 95 % interval as text, or what is known instead. `middle`:
-    `geometric_mean`, or `median_interval`, which needs six figures. Missing, infinite and other values that are not
-    positive are skipped."""
+    """Return the mean or median of one value per cell, and its 95 % interval as text, or the range without one.
+    `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing, infinite and non-positive values
+    are skipped."""
     known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
         return None, ""
     if math.isclose(known[0], known[-1], rel_tol=ALIKE):
         return known[0], "one cell" if len(known) == 1 else f"the same in all {len(known)}"
-    found = middle(known)
-    if found.low is None or (middle is geometric_mean and not is_clear(found.low, found.high)):
-        return found.value, f"{form(known[0])} to {form(known[-1])}, least and largest"
-    return found.value, f"{form(found.low)} to {form(found.high)}"
+    mean = middle(known)
+    if mean.low is None or (middle is geometric_mean and not is_clear(mean.low, mean.high)):
+        return mean.value, f"range {form(known[0])} to {form(known[-1])}"
+    return mean.value, f"{form(mean.low)} to {form(mean.high)}"
 
 
 def percents(passed: int, total: int) -> str:
-    """Return Wilson's 95 % score interval of `passed` ÷ `total`: `92–98 %`, of thousands `99.6–99.8 %`."""
+    """Return Wilson's 95 % score interval of `passed` ÷ `total`: `92–98 %`, or if narrow `99.6–99.8 %`."""
     seen = passed / total
     z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
     scale = 1 + z2 / total
     centre = (seen + z2 / (2 * total)) / scale
     half = math.sqrt(z2 * (seen * (1 - seen) / total + z2 / (4 * total**2))) / scale
-    # exact at the ends, where rounding would leave a little
+    # exact at 0 and 1, despite rounding errors
     low, high = 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
     digits = 0 if high - low > 0.02 else 1
     return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
@@ -113,9 +113,9 @@ def percents(passed: int, total: int) -> str:
 
 @dataclass(frozen=True)
 class ModeSummary:
-    """A mode over all its results (model × bs and whatever else was swept), in one phase and environment: a training
-    step is not averaged with a call. `group` names phase and environment if there are several; `memory` (ratio) and
-    `compiled` (seconds) are what `over_cells` returns."""
+    """A mode over all its results in one phase and environment: training steps are not averaged with inference calls.
+    `group` names phase and environment if there are several. `memory` (ratio) and `compiled` (seconds) are results of
+    `over_cells`."""
 
     mode: str
     group: str
@@ -130,7 +130,7 @@ class ModeSummary:
 
     @property
     def interval(self) -> str:
-        """Return `1.88–1.98`, empty if there is none; bounds from 100 on have no decimals: `0.60–29,540`."""
+        """Return `1.88–1.98`, or nothing without an interval; bounds from 100 have no decimals: `0.60–29,540`."""
         low, high = self.score.low, self.score.high
         if low is None or not low < high:
             return ""
@@ -138,7 +138,7 @@ class ModeSummary:
 
     @property
     def text(self) -> str:
-        """Return `1.93× (1.88–1.98), 14 of 15 ok`; without speedup the last part."""
+        """Return `1.93× (1.88–1.98), 14 of 15 ok`, or without a speedup only the last part."""
         passed = f"{self.score.passed} of {self.score.total} ok"
         if self.score.value is None:
             return passed
@@ -146,29 +146,29 @@ class ModeSummary:
 
 
 def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
-    """Return a summary for each mode, in canonical order, phase and environment."""
+    """Return one summary per mode, phase and environment, modes in canonical order."""
     several = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: order.index(row.mode)):
         group = f"{row.source['phase'] if several else ''} {row.where}".strip()
         groups.setdefault((row.mode, group), []).append(row.source)
-    found = []
-    for (mode, group), own in groups.items():
-        ok = [row for row in own if row["status"] == Status.OK]
+    summaries = []
+    for (mode, group), of_mode in groups.items():
+        ok = [row for row in of_mode if row["status"] == Status.OK]
         names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
-        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in own)
+        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in of_mode)
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
-        bad = Counter(str(row["status"]) for row in own if row["status"] != Status.OK)
+        bad = Counter(str(row["status"]) for row in of_mode if row["status"] != Status.OK)
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        found.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
-    return found
+        summaries.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
+    return summaries
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    """Return each mode with its figures over all cells; below each figure its interval or what is known instead."""
+    """Return a table of each mode's figures over all cells, with intervals or ranges as second lines."""
     columns = [
         Column("mode"),
         Column("speedup", "geometric-mean speedup (×)", numeric=True),
@@ -178,21 +178,21 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
         Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
     ]
     rows = []
-    for one in modes:
-        score = one.score
-        words = [one.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
+    for mode in modes:
+        score = mode.score
+        words = [mode.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
         words += [f"of {score.averaged}"] if score.averaged < score.passed else []
         hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
-        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, one.memory, one.compiled
+        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, mode.memory, mode.compiled
         row = [
-            Shown(one.mode, one.mode, "mode", one.group, glyph=glyph_of(one.mode)),
-            Shown(score.value, one.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
+            Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+            Shown(score.value, mode.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
             Shown(
                 passed,
                 f"{100 * passed:.0f} %",
                 sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
             ),
-            Shown(one.not_ok, one.not_ok or ABSENT, "status" if one.not_ok else "absent"),
+            Shown(mode.not_ok, mode.not_ok or ABSENT, "status" if mode.not_ok else "absent"),
             Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         ]
@@ -201,14 +201,14 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:
-    """Return machine and software on one line."""
+    """Return the machine and its software versions on one line."""
     parts = [device_sweep.hardware]
     for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
-        if found := {str(environment[key]) for environment in device_sweep.environments if environment.get(key)}:
-            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(found))}")
+        if versions := {str(environment[key]) for environment in device_sweep.environments if environment.get(key)}:
+            parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(versions))}")
     return " · ".join(parts)
 
 
 def sure_changes(changes: Changes) -> list[Any]:
-    """Return what surely differs from the sweep before; an open question is only counted."""
-    return [one for one in changes.compared.changes if one.verdict not in ("same", "ambiguous")]
+    """Return the significant changes since the previous sweep; ambiguous rows are only counted."""
+    return [change for change in changes.compared.changes if change.verdict not in ("same", "ambiguous")]

@@ -1,4 +1,4 @@
-"""The tables of `effbench show`, which the site and Markdown also show: modes of each point, bottlenecks of cells."""
+"""Speedup and bottleneck tables for `effbench show`, the site and Markdown."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
-#: Shown instead of a figure whose interval is too wide to quote it.
+#: Replaces a figure whose interval is too wide.
 UNCLEAR = "unclear"
 NO_INTERVAL = "no interval: too few rounds"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
-#: With bounds more than this many times apart, a figure is unclear; a mean over cells is from `intervals.CLEAR` on.
+#: Ratio of the bounds above which a figure is unclear; for means over cells it is `intervals.CLEAR`.
 UNKNOWN = 100
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
-#: What it means, for a table's reader: once.
+#: Explains NOT_PROFILED once, below a table.
 WHY_NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or profiling failed (profile_failed in trial.extra)"
 _INTERVAL = re.compile(r" \((.*)\)")
-#: What CSV has of an entry.
+#: Fields of an entry in CSV.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
-    """Return the view's rows of a sweep, labelled by interpreter if it has several; each cell's in the order in which
-    the interpreters were given."""
+    """Return a sweep's rows of the view `results`, labelled by interpreter if it has several. The rows of a cell are
+    in the order in which the interpreters were given."""
     rows = store.results(sweep.id)
-    rank = {one: index for index, one in enumerate(sweep.host.get("environments") or ())}
-    place = {key: index for index, key in enumerate(dict.fromkeys(row["cell_key"] for row in rows))}
-    rows.sort(key=lambda row: (place[row["cell_key"]], rank.get(row["environment_id"], len(rank))))
+    rank = {name: index for index, name in enumerate(sweep.host.get("environments") or ())}
+    position = {key: index for index, key in enumerate(dict.fromkeys(row["cell_key"] for row in rows))}
+    rows.sort(key=lambda row: (position[row["cell_key"]], rank.get(row["environment_id"], len(rank))))
     return labelled(rows, store.environments(row["environment_id"] for row in rows))
 
 
 @dataclass
 class Entry:
-    """One mode at one point: `value`, `low` and `high` in the metric's unit, None unless `status` is `ok`; `status` is
-    None if it was not run. `significant`: of a speedup with an interval. `best`: significantly better than every other
-    mode of its row. `source`: its row of the view."""
+    """One mode at one point. `value`, `low` and `high` are in the metric's unit, and None unless `status` is `ok`.
+    `status` is None if the mode was not run. Only speedups with an interval have `significant`. `best`: significantly
+    better than every other mode of its row. `source`: its row of the view `results`."""
 
     text: str = "not run"
     value: float | None = None
@@ -94,9 +94,9 @@ class Entry:
 
 @dataclass
 class Row:
-    """`labels`: model, further swept parameters, bs; `case`: all but bs on one line; `cells`: an entry for every mode.
-    `leader`: the ok mode with the best figure; `tied`: the modes that it is not significantly better than; `compares`:
-    whether several modes are ok."""
+    """`labels`: model, other swept parameters, bs. `case`: all labels except bs, as text. `cells`: one entry per mode.
+    `leader`: the ok mode with the best figure. `tied`: modes whose difference from the leader is not significant.
+    `compares`: whether several modes are ok."""
 
     labels: dict[str, Any]
     case: str
@@ -107,13 +107,13 @@ class Row:
 
     @property
     def winner(self) -> str | None:
-        """The mode that is significantly better than every other one."""
+        """The mode that is significantly better than every other mode, or None."""
         return self.leader if self.compares and not self.tied else None
 
 
 @dataclass
 class SpeedupTable:
-    """Points (model × bs and whatever else was swept) × modes under one metric."""
+    """One metric of each mode at each point (model, other swept parameters, bs)."""
 
     rows: list[Row] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
@@ -130,7 +130,7 @@ class SpeedupTable:
         return [entry for row in self.rows for entry in row.cells.values()]
 
     def legend(self) -> list[str]:
-        """Explain the marks that the table has."""
+        """Return explanations of the marks that occur in the table."""
         open_rows = sum(row.compares and row.winner is None for row in self.rows)
         entries = [entry for entry in self.entries if entry.value is not None]
         too_wide = f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one"
@@ -140,24 +140,24 @@ class SpeedupTable:
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in entry.text for entry in entries),
             too_wide: any(entry.text == UNCLEAR for entry in entries),
             NO_INTERVAL: any(entry.low is None and not entry.baseline for entry in entries),
-            "(low–high) 95 % interval over processes": any(entry.interval for entry in entries),
+            "(low–high): 95 % interval across processes": any(entry.interval for entry in entries),
         }
         return [text for text, applies in marks.items() if applies]
 
     def render(self, fmt: str) -> str:
-        """Return the table as `markdown` (as read), `csv` (one line an entry, exact numbers) or `json` (everything)."""
+        """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all fields)."""
         if fmt != "json":
             return self.wide().render(fmt)
         names = (*FACTS, "text", "baseline")
         cells = [{mode: entry.facts(names) for mode, entry in row.cells.items()} for row in self.rows]
-        rows = [{"labels": row.labels, "cells": own} for row, own in zip(self.rows, cells, strict=True)]
+        rows = [{"labels": row.labels, "cells": facts} for row, facts in zip(self.rows, cells, strict=True)]
         return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
 
     def wide(self, stacked: bool = False) -> Table:
-        """Return a column for each mode; CSV has a line for each entry. `stacked`: with intervals as second lines."""
+        """Return a table with one column per mode; CSV has one line per entry. `stacked`: intervals on second lines."""
         columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
         rows = [
-            row.labels | {f"mode {mode}": one.stacked if stacked else one.shown for mode, one in row.cells.items()}
+            row.labels | {f"mode {mode}": it.stacked if stacked else it.shown for mode, it in row.cells.items()}
             for row in self.rows
         ]
         data = [
@@ -168,8 +168,8 @@ class SpeedupTable:
         return Table(columns, rows, data, group="model")
 
     def long(self) -> Table:
-        """Return a row for each entry, which fits where the columns do not."""
-        rows = [(*row.labels.values(), mode, one.shown) for row in self.rows for mode, one in row.cells.items()]
+        """Return a table with one row per entry, for narrow terminals."""
+        rows = [(*row.labels.values(), mode, entry.shown) for row in self.rows for mode, entry in row.cells.items()]
         columns = [*self.labels, Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
         return Table.of(columns, rows, group="model")
 
@@ -177,8 +177,9 @@ class SpeedupTable:
 def speedup_table(
     rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
-    """Pivot labelled rows of the view `results` into a table of `metric`; None: the speedup, or if there is none the
-    latency. With `speedup`, the baseline's column shows its latency. Raises UsageError for an unknown metric."""
+    """Pivot labelled rows of the view `results` into a table of `metric`; None chooses the speedup, or the latency if
+    no row has a speedup. With `speedup`, the baseline's column shows its latency. Raises UsageError for an unknown
+    metric."""
     metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
@@ -187,11 +188,11 @@ def speedup_table(
     for row in rows:
         points.setdefault(tuple(row.labels.values()), []).append(row)
     pivoted = []
-    for own in points.values():
-        cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, metric, baseline_mode) for row in own}
+    for point in points.values():
+        cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, metric, baseline_mode) for row in point}
         ok = {mode: entry.source for mode, entry in cells.items() if entry.status == "ok"}
         leader, *tied = _leaders(ok, metric) or (None,)
-        row = Row(own[0].labels, own[0].case, cells, leader, tied, len(ok) > 1)
+        row = Row(point[0].labels, point[0].case, cells, leader, tied, len(ok) > 1)
         if row.winner is not None:
             cells[row.winner].best = True
         pivoted.append(row)
@@ -221,9 +222,9 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
 def figure_text(metric: str, value: float | None, low: float | None, high: float | None) -> str:
     """Return `1.30× (1.25–1.35)`, `1.02× (0.97–1.08) n.s.`, `1.30×` without an interval, or `unclear`."""
     form, unit = METRICS[metric].format, METRICS[metric].unit
-    if low is None or high is None or not low <= high:  # NaN in a frame is unknown, too
+    if low is None or high is None or not low <= high:  # unknown values are NaN in a frame
         return form(value)
-    if high > UNKNOWN * low:  # two trials far apart: the bounds are astronomical
+    if high > UNKNOWN * low:  # two trials that differ widely give astronomical bounds
         return UNCLEAR
     ends = "–".join(form(bound).removesuffix(unit).rstrip() for bound in (low, high))
     mark = f" {NOT_SIGNIFICANT}" if metric == "speedup" and low <= 1 <= high and low < high else ""
@@ -236,8 +237,8 @@ def speedup_text(value: float | None, low: float | None, high: float | None) -> 
 
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
-    """Return the place of the row with the least `metric` (a key of INTERVALS), and the places of those that tie with
-    it: the difference is not significant, or one of the two has no interval. All `rows` have the metric."""
+    """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
+    it: the difference is not significant, or one of the two has no interval. All `rows` must have the metric."""
     low, high = INTERVALS[metric]
     means = [stored_log_mean(row[metric], *(row.get(name) for name in (low, high, "trials"))) for row in rows]
     best = min(range(len(means)), key=lambda place: means[place].value)
@@ -245,8 +246,8 @@ def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tupl
 
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
-    """Return the ok mode with the best figure, followed by those that it is not significantly better than; empty if all
-    figures are equal, or are neither better nor worse."""
+    """Return the ok mode with the best figure, followed by the modes whose difference from it is not significant. Empty
+    if all figures are equal, or if neither high nor low values of the metric are better."""
     metric = METRICS[name]
     decisive = {"speedup": "latency_ms"}.get(name, name)
     if name == "throughput_per_s":
@@ -262,7 +263,7 @@ def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
 
 
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
-    """Return each cell's bottleneck, with the figures that show it. `link`: the page of a cell."""
+    """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
     figures = ("latency_ms", "period_ms")
     exact = (*figures, "gpu_busy_ms", "enqueue_ms", "kernels", "gpu_idle_fraction", "roofline_fraction", "bound")

@@ -102,19 +102,19 @@ def test_two_machines_with_the_same_hardware(made, history, read):
         made.sweep({STEADY: {"latency_ms": value}}, host={"hostname": host})
     (flapping,) = [one for one in read()["flapping"] if one["metric"] == "latency_ms"]
     assert flapping["coincides"] == ["host a | b"]
-    assert "goes with host a | b" in history()
+    assert "coincides with host a | b" in history()
     for host, sweeps in (("a", 18), ("b", 6)):
         found = read("--host", host)
         assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
         assert f"sweeps: {sweeps}" in found["summary"]
     assert "sweeps: 24" in history("--host", "a", "--host", "b")
-    assert "no sweep with host 'c'; there are 'b', 'a'" in history("--host", "c", code=2)
+    assert "no sweep with host 'c'; available: 'b', 'a'" in history("--host", "c", code=2)
 
 
 def test_little_data(made, history):
     assert "holds no sweep yet" in history("--format", "json", code=3)
     made.sweep({STEADY: None})
-    assert history() == "no results yet: nothing has a history\n"
+    assert history() == "no results yet, so no history\n"
     made.sweep([STEADY])
     assert "too short to judge" in history()
 
@@ -172,7 +172,7 @@ def test_a_line(made, history, read):
     assert latencies(found["changes"]) == [("change", "main6")]
     assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
     assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
-    assert "no sweep with name 'mian'; there are '', 'pr-9', 'main'" in history("--name", "mian", code=2)
+    assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=2)
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
@@ -226,9 +226,9 @@ def test_what_is_refused(db, effbench):
         ("ack model=nothing --reason x", "no unacknowledged change matches model=nothing"),
         ("ack x --rm 3f9a2c", "omit changes and --reason"),
         ("ack modle=net --reason x", "unknown pattern modle=; choose from model"),
-        ("--since yesterday", "is no date"),
+        ("--since yesterday", "expected a date"),
         ("--metric flops", "has no history"),
-        ("--model nothing", "there are models net, other"),
+        ("--model nothing", "available: models net, other"),
     ):
         done = effbench("history", *words.split())
         assert done.code in (2, 3) and said in done.err, words

@@ -87,7 +87,7 @@ def test_an_address_is_input(visit):
         one.assert_quiet()
         found.page.evaluate("hash => { location.hash = hash }", f"#search={quote(text)}")
         until(found.page, "document.querySelectorAll('#grid tbody tr').length === 1")
-        assert found.texts("#grid tbody tr") == ["No row fits the filters."]
+        assert found.texts("#grid tbody tr") == ["No row matches the filters."]
         found.page.evaluate("location.hash = '#search='")
         until(found.page, "document.querySelectorAll('#grid tbody tr').length > 1")
     found.assert_quiet()

@@ -94,7 +94,7 @@ def test_without_a_cell_the_list(visit, made):
     until(one.page, shows(made[1]["graph"]))
     for address in (f"#cell={'0' * 64}", "#cell=__proto__", "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E"):
         gone = visit(address)
-        assert "No cell of this sweep has the key" in gone.page.locator("#cell").inner_text()
+        assert "This sweep has no cell with the key" in gone.page.locator("#cell").inner_text()
         assert gone.page.locator("img").count() == 0
         gone.assert_quiet()
 
@@ -105,7 +105,7 @@ def test_names_of_users_are_text_and_nothing_else(visit):
     assert one.page.locator("img, main svg[onload], a[href^='javascript'], td b, th b").count() == 0
     text = one.page.locator("main").inner_text()
     assert all(name in text for name in (EVIL[0], EVIL[1], EVIL[6]))
-    assert "No command says this cell" in one.page.locator("#again").inner_text()
+    assert "No command to show" in one.page.locator("#again").inner_text()
     one.page.locator("#samples .switch button", has_text="<img").click()
     until(one.page, "document.querySelector('#samples > div').dataset.timer.includes('<img')")
     one.page.locator("#samples .chart").first.hover(position={"x": 200, "y": 120})

@@ -162,8 +162,8 @@ def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
     (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path.parent / "secret.txt")
     there = "artifacts/a b/tra ce.json.gz"
     gone = ["artifacts/gone.txt", "../secret.txt", "artifacts/link.txt", "javascript:alert(1)", "x" * 5000]
-    beside = ["artifacts/page.html", "artifacts/large.txt"]
-    record(tmp_path / "r.db", {cell: [trial(cell, count=20, extra={"artifacts": [there, *gone, *beside]})]})
+    left = ["artifacts/page.html", "artifacts/large.txt"]
+    record(tmp_path / "r.db", {cell: [trial(cell, count=20, extra={"artifacts": [there, *gone, *left]})]})
     monkeypatch.setattr(cell_data, "LARGEST", 1000)
     found, _ = written(tmp_path / "r.db", tmp_path / "site")
     links = {name: (link, why) for name, link, why in found[cell.key][0]["artifacts"]}
@@ -172,8 +172,8 @@ def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
     (path,) = (tmp_path / "site").glob(f"*/{link}")
     assert path.read_text() == "x"
     assert f"{path.parents[1].name}/{link}" in json.loads((tmp_path / "site" / "site.json").read_text())["files"]
-    assert all(links[name] == (None, "not there") for name in gone)
-    assert all(links[name][0] is None and "beside the database" in links[name][1] for name in beside)
+    assert all(links[name] == (None, "file not found") for name in gone)
+    assert all(links[name][0] is None and "not copied" in links[name][1] for name in left)
     assert not [path for path in (tmp_path / "site").rglob("*") if path.suffix == ".html" and "page" in path.name]
 
 
@@ -189,7 +189,7 @@ def test_files_stay_small_and_keys_in_order(tmp_path):
     assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
     found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
     assert sum(map(len, found)) == 30 and next(iter(found[0].values()))[0]["value"] is None
-    with pytest.raises(ValueError, match="order"):
+    with pytest.raises(ValueError, match="must ascend"):
         list(cell_files.write_cells(Writer, "", iter(reversed(many))))
 
 

@@ -56,7 +56,7 @@ def test_a_line_for_each_claim_and_machine():
         ("P10", "not measured yet", None),
         ("S13", "not measurable here", None),
     ]
-    reasons = ["first\nsecond; asked with bs=4", "effbench reproduce modes", "it is about code"]
+    reasons = ["first\nsecond; measured with bs=4", "effbench reproduce modes", "it is about code"]
     assert [one["reason"] for one in found[1:]] == reasons
     assert found[0]["measured"] == FIGURE and found[0]["published"] == "2.27x on an A100"
     table = claims_table(found)

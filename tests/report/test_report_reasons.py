@@ -22,7 +22,7 @@ def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
         ({}, "cuda-graph", graph | {"kernels": 9, "gpu_busy_ms": 0.1},
          "launch-bound: 15 launches become one graph of 9 kernels, GPU time −50 %"),
         ({"bound": "memory", "gpu_busy_ms": 0.6}, "cuda-graph", graph | {"gpu_busy_ms": 0.6},
-         "the GPU waits for 40 % of a call: 15 launches become one graph"),
+         "the GPU is idle for 40 % of each call: 15 launches become one graph"),
         ({"bound": "compute", "gpu_busy_ms": 0.99}, "default",
          {"kernels": 5, "graph_pool_bytes": None, "gpu_busy_ms": 0.7},
          "compute-bound: 15 kernels become 5, GPU time −29 %"),
@@ -36,7 +36,7 @@ def test_the_reason_names_the_bottleneck_and_what_the_mode_changes():
 def test_where_no_mode_beats_the_baseline_the_reason_says_what_is_left_to_gain():
     base = {"bound": "compute", "gpu_busy_ms": 0.98}
     tied = {"latency_ms": 0.99, "latency_ci_low_ms": 0.8, "latency_ci_high_ms": 1.2}
-    assert reasons.reason(row_of(base, **tied)) == "compute-bound: the GPU is busy for 98 % of a call"
+    assert reasons.reason(row_of(base, **tied)) == "compute-bound: the GPU is busy for 98 % of each call"
 
 
 def test_one_sentence_says_where_each_mode_wins():

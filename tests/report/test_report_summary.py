@@ -49,8 +49,8 @@ def test_figures_over_cells_have_an_interval_or_say_why_not():
         ([0.8], geometric_mean, 0.8, "one cell"), ([1.0] * 9, geometric_mean, 1.0, "the same in all 9"),
         ([0.8333333330, 0.8333333328, 0.8333333331], geometric_mean, 0.833333333, "the same in all 3"),  # rounded bytes
         # two ratios far apart: bounds from 0.009 to 57 are no news
-        ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "0.50 to 1.00, least and largest"),
-        ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "1.00 to 9.00, least and largest"),
+        ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "range 0.50 to 1.00"),
+        ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "range 1.00 to 9.00"),
         # logs ±0.2231 and 0: standard error 0.2231 ÷ √3, t(2) = 4.3027
         ([0.8, 1.0, 1.25, None, math.nan], geometric_mean, 1.0, "0.57 to 1.74"),
         (list(range(1, 7)), median_interval, 3.5, "1.00 to 6.00"),

@@ -126,7 +126,7 @@ def test_environments_with_all_that_is_known(report):
     assert len(set(environments.titles(alike).values())) == 2
 
 
-# --- what changed since the sweep before ---
+# --- changes since the previous sweep ---
 
 
 def changed(path, sweep_id):
@@ -154,7 +154,7 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     monkeypatch.setattr(data, "MOST_CELLS", 5)
     few = changed(path, after)
     assert few["only"] == ["latency", "period"] and sum(few["counts"].values()) == 12
-    assert "only latency, period and statuses were" in drawn(few)
+    assert "only latency, period and statuses are" in drawn(few)
     first, slower, broken = (drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK))
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in slower and "▲ slower" in slower

@@ -1,5 +1,5 @@
-"""Each module holds a `FIGURE`, or `FIGURES` that share code. A figure names its `data` function (the report's frame →
-a plain table) and its `draw` function (that table → a drawing); the page finds it by itself."""
+"""Figures of the report: each module defines a `FIGURE` or several `FIGURES`, which `all_figures` finds. A figure's
+`data` function turns the report's frame into a table, and its `draw` function turns this table into a drawing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from effbench.report.figures.base import Figure
 
 
 def all_figures(page: str | None = None) -> list[Figure]:
-    """Return the figures of every module in this package (of those on one page), in reading order."""
+    """Return all figures, or those of one page, in reading order."""
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
-    figures = [one for module in modules for one in getattr(module, "FIGURES", [getattr(module, "FIGURE", None)])]
+    figures = [it for module in modules for it in getattr(module, "FIGURES", [getattr(module, "FIGURE", None)])]
     wanted = [figure for figure in figures if figure and page in (None, figure.page)]
     return sorted(wanted, key=lambda figure: (figure.order, figure.name))

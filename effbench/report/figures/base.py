@@ -1,4 +1,4 @@
-"""What figures share: their declaration, the drawing, marks by mode, axes, and text that Plotly cannot interpret."""
+"""Shared parts of figures: declaration, drawing, traces by mode, axes, and text escaped for Plotly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from effbench.report.columns import interval_text, is_missing, title_and_unit, v
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 GRAY = "rgba(128,136,146,0.8)"
-#: Columns that identify a result: model with whatever else was swept, batch size, mode, its place in canonical order.
+#: Columns that identify a result: model with other swept parameters, batch size, mode, and the mode's rank.
 KEYS = ["case", "bs", "series", "series_rank"]
 _BOUNDS = {bound for bounds in INTERVALS.values() for bound in bounds}
 
@@ -27,10 +27,9 @@ _BOUNDS = {bound for bounds in INTERVALS.values() for bound in bounds}
 class Figure:
     """A section of the page named `page`.
 
-    `data` takes the report's frame and returns the table that is drawn: KEYS, then every column that hover texts and
-    the table of numbers show. If it is empty, the page shows `absent`. `draw` takes this table, or with
-    `small_multiples` the part of one `case`. A `matrix` has a column for each mode, so it needs no legend; narrow
-    screens scroll it.
+    `data` turns the report's frame into the table to draw: KEYS, then the columns for hover texts and the table of
+    numbers. If this table is empty, the page shows `absent`. `draw` takes the table, or with `small_multiples` the
+    rows of one `case`. A `matrix` has one column per mode, so it has no legend; narrow screens scroll it.
     """
 
     name: str
@@ -45,17 +44,17 @@ class Figure:
     matrix: bool = False
 
     def parts(self, table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-        """Return (model, its part of the table) for each drawing; the model is empty if one drawing shows all."""
+        """Return (model, rows of the table) for each drawing; the model is empty if one drawing shows all models."""
         if not self.small_multiples:
             return [("", table)] if len(table) else []
         return [(str(case), part) for case, part in table.groupby("case", sort=False)]
 
 
 class Drawing:
-    """A Plotly figure as plain values: `data` are traces, `layout` a mapping, both by Plotly's names.
+    """A Plotly figure as plain values: a list of traces (`data`) and a mapping (`layout`), with Plotly's names.
 
-    Plotly's own classes check each property of each trace, about 50 ms a figure, and a report has hundreds. The tests
-    check them instead (`validated`). Colours of text, grid and background come from the page's theme.
+    Plotly's own classes validate every property, which takes about 50 ms per figure, and a report has hundreds. The
+    tests do it instead (`validated`). The page's theme sets the colours of text, grid and background.
     """
 
     def __init__(self, height: int, **layout: Any) -> None:
@@ -78,7 +77,7 @@ class Drawing:
         self.data.append({"type": kind, "showlegend": False, **settings})
 
     def add_mode(self, rows: Sequence[Any], x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
-        """Add a trace for rows of one mode, in its look, with a hover text for each point."""
+        """Add a trace for the rows of one mode, in the mode's style and with one hover text per row."""
         series = rows[0].series
         style = style_of(series)
         trace = {"type": "scatter", "marker": {"symbol": style.symbol, "size": 9}} | settings
@@ -92,18 +91,18 @@ class Drawing:
         self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **settings})
 
     def validated(self) -> go.Figure:
-        """Return the same as Plotly's own class. Raises ValueError for what Plotly does not know."""
+        """Return the drawing as Plotly's own class. Raises ValueError for invalid properties."""
         return go.Figure(vars(self))
 
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
-    """Return (mode, its rows by batch size), in canonical order."""
+    """Return (mode, rows ordered by batch size) pairs, modes in canonical order."""
     ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.bs))
     return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
 
 
 def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return columns of the baseline's rows by case and bs, named `baseline_…`."""
+    """Return columns of the baseline's rows, named `baseline_…` and indexed by case and bs."""
     base = frame[frame["is_baseline"]].drop_duplicates(["case", "bs"])
     return base.set_index(["case", "bs"])[columns].add_prefix("baseline_")
 
@@ -112,12 +111,12 @@ def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def safe(text: Any) -> str:
-    """Return `text` as Plotly must be given it: it reads `<b>`, `<a href>`, `<br>` and entities in any text."""
+    """Return `text` escaped for Plotly, which interprets `<b>`, `<a href>`, `<br>` and entities in any text."""
     return html.escape(one_line(text), quote=False)
 
 
 def short(text: str, limit: int) -> str:
-    """Return at most `limit` characters, cut in the middle, so that heads and tails remain distinct."""
+    """Return the text, shortened in the middle to at most `limit` characters: both ends may distinguish names."""
     if len(text) <= limit:
         return text
     head = (limit - 1) * 2 // 3
@@ -125,7 +124,7 @@ def short(text: str, limit: int) -> str:
 
 
 def hover(row: Any) -> str:
-    """Return which result a row is, and each of its values on a line."""
+    """Return the hover text of a row: which result it is, then one value per line."""
     values = row._asdict()
     lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · bs {row.bs}"]
     for name, value in values.items():
@@ -145,20 +144,19 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis for these values, with ticks at 1, 2 and 5 unless they are within a factor of 4 or over
-    three decades."""
+    """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and 1000."""
     spread = values.max() / values[values > 0].min()
     ticks = {"dtick": "D2"} if 4 < spread < 1000 else {}
     return axis(title, type="log", tickformat=",~r", **ticks, **more)
 
 
 def bs_axis(values: pd.Series) -> dict[str, Any]:
-    """Return a logarithmic axis whose ticks are the batch sizes themselves, thinned to eight at most."""
+    """Return a logarithmic axis with at most eight ticks, at batch sizes."""
     sizes = sorted({int(value) for value in values})
     return axis("batch size (samples)", type="log", tickvals=sizes[:: -(-len(sizes) // 8)])
 
 
 def mode_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return an axis with a row for each mode, the first on top."""
+    """Return an axis with one row per mode, the first at the top."""
     ticks = [safe(short(name, 18)) for name in names]
     return axis("", tickvals=list(range(len(names))), ticktext=ticks, range=[len(names) - 0.5, -0.5])

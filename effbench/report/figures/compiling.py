@@ -1,5 +1,4 @@
-"""What a mode costs before its first useful call, and when that pays back: compile seconds with a cold and with a warm
-cache, and compile seconds against milliseconds saved a call."""
+"""Compile time with a cold and a warm cache, and the number of calls after which it pays back."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from effbench.report.figures.base import (
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every result that compiled, degraded and failed ones too: their seconds were spent all the same."""
+    """Return every result with a compile time, whatever its status."""
     columns = ["compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls"]
     table = frame[[*KEYS, "status", *columns]]
     return table.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
@@ -46,9 +45,9 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return each `ok` result that compiled and has a baseline, nothing if none is faster than its baseline.
+    """Return the `ok` results that compiled and have a baseline; empty if none is faster than its baseline.
 
-    `saved_ms`: the baseline's latency - this one, per call.
+    `saved_ms`: the baseline's latency minus the result's latency, per call.
     """
     ok = frame[(frame["status"] == "ok") & (frame["latency_ms"] > 0)]
     columns = [*KEYS, "compile_cold_s", "break_even_calls", "latency_ms"]
@@ -59,8 +58,7 @@ def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even_draw(table: pd.DataFrame) -> Drawing:
-    """Draw marks on logarithmic axes, and lines of equal break-even. Results that save nothing are only in the table of
-    numbers."""
+    """Draw the results that save time on logarithmic axes, with lines of equal break-even."""
     saving = table[table["saved_ms"] > 0]
     x_range, y_range = log_range(saving["compile_cold_s"]), log_range(saving["saved_ms"])
     figure = Drawing(
@@ -75,16 +73,16 @@ def break_even_draw(table: pd.DataFrame) -> Drawing:
 
 
 def log_range(values: pd.Series) -> list[float]:
-    """Return the decimal logarithms of the ends of an axis over positive values."""
+    """Return the ends of an axis for positive values, as decimal logarithms."""
     low, high = math.log10(values.min()), math.log10(values.max())
     pad = max(0.06 * (high - low), 0.08)
     return [low - pad, high + pad]
 
 
 def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) -> None:
-    """Lines on which seconds ÷ saving are the same number of calls, with that number at the upper or right end."""
+    """Draw lines of equal compile time ÷ saving, with the number of calls at their upper or right end."""
     for power in range(0, 12):
-        shift = 3 - power  # log10 of ms a second at 10^power calls
+        shift = 3 - power  # log10 of ms saved per second of compile time at 10^power calls
         low, high = max(x_range[0], y_range[0] - shift), min(x_range[1], y_range[1] - shift)
         if low >= high:
             continue
@@ -101,8 +99,8 @@ COMPILE = Figure(
     title="Compile time",
     order=50,
     page="cost",
-    caption="Filled marks: with an empty compile cache. Open marks: with the cell's own cache filled. One mark per "
-    "batch size; from the start of preparation to the last preparing call, without imports.",
+    caption="Filled marks: empty compile cache. Open marks: cache filled by the same cell. Each batch size has its own "
+    "mark; imports are not included.",
     absent="Nothing in this sweep was compiled.",
     data=data,
     draw=draw,
@@ -113,9 +111,8 @@ BREAK_EVEN = Figure(
     title="When a mode pays back",
     order=45,
     page="cost",
-    caption="The higher and the further left a mark, the sooner its mode pays back: a dotted line shows the number of "
-    "calls after which compiling has cost less time than it saved. Modes that are not faster than the baseline never "
-    "pay back and are only in the numbers.",
+    caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
+    "calls at its end. Modes that are not faster than the baseline never pay back and are only in the numbers.",
     absent="No mode pays back: nothing was compiled, or no compiled result is faster than the baseline.",
     data=break_even_data,
     draw=break_even_draw,

@@ -1,5 +1,4 @@
-"""Latency and throughput against batch size: a line a mode with its 95 % intervals, one small figure a model; dots if
-there is one batch size."""
+"""Latency and throughput against batch size: one figure per model, one line per mode; dots for a single batch size."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ from effbench.report.tables import UNKNOWN
 
 
 def latency_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each result; its figures are missing unless it is `ok`."""
+    """Return one row per result; only `ok` results have figures."""
     figures = ["latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "period_ms", "throughput_per_s"]
     table = frame[[*KEYS, "status", *figures, "trials"]].copy()
     return only_ok(table, (frame["status"] == "ok") & (frame["latency_ms"] > 0), figures, *figures[1:3])
 
 
 def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each result; its figures are missing unless it is `ok`.
+    """Return one row per result; only `ok` results have figures.
 
-    The bounds are those of the time that the throughput was made of: the period, or the latency without one.
+    The bounds follow from those of the period, or of the latency if there is no period.
     """
     table = frame[[*KEYS, "status", "throughput_per_s"]].copy()
     has_period = frame["period_ms"].notna()
     middle = frame["latency_ms"].where(~has_period, frame["period_ms"])
-    for name, other in (("low", "high"), ("high", "low")):  # the longer the period, the less throughput
+    for name, other in (("low", "high"), ("high", "low")):  # a longer period means less throughput
         bound = frame[f"latency_ci_{other}_ms"].where(~has_period, frame[f"period_ci_{other}_ms"])
         table[f"throughput_ci_{name}"] = frame["throughput_per_s"] * middle / bound
     table[["period_ms", "trials"]] = frame[["period_ms", "trials"]]
@@ -40,15 +39,15 @@ def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def only_ok(table: pd.DataFrame, shown: pd.Series, figures: list[str], low: str, high: str) -> pd.DataFrame:
-    """Remove figures of rows that are not `shown`, so that lines break there, and intervals that would hide all
-    others. Return an empty table if nothing is shown."""
+    """Remove the figures of rows that are not `shown`, so that lines break there, and intervals too wide to draw.
+    Return an empty table if no row is shown."""
     table[figures] = table[figures].where(shown)
     table[[low, high]] = table[[low, high]].mask(table[high] > UNKNOWN * table[low])
     return table if shown.any() else table.iloc[:0]
 
 
 def draw(value: str, low: str, high: str, title: str, table: pd.DataFrame) -> Drawing:
-    """Draw log-log lines; with a single batch size one row of dots for each mode."""
+    """Draw lines on logarithmic axes; for a single batch size, one row of dots per mode."""
     parts = by_series(table)
     if table["bs"].nunique() == 1:
         figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
@@ -68,16 +67,16 @@ def draw(value: str, low: str, high: str, title: str, table: pd.DataFrame) -> Dr
 
 
 def plain(rows: Sequence[Any], name: str) -> list[float | None]:
-    """Return the values of a column, None where there is none: lines break there."""
+    """Return the values of a column, with None for NaN: lines break there."""
     return [None if math.isnan(value) else value for value in (getattr(row, name) for row in rows)]
 
 
 def error_bars(rows: Sequence[Any], value: str, low: str, high: str) -> dict[str, Any]:
-    """Return Plotly's error bars; without length where a bound is unknown."""
+    """Return Plotly's error bars; those of unknown bounds have no length."""
 
     def lengths(upper: str, lower: str) -> list[float]:
-        found = (getattr(row, upper) - getattr(row, lower) for row in rows)
-        return [0.0 if math.isnan(length) else max(length, 0.0) for length in found]
+        differences = (getattr(row, upper) - getattr(row, lower) for row in rows)
+        return [0.0 if math.isnan(length) else max(length, 0.0) for length in differences]
 
     more, less = lengths(high, value), lengths(value, low)
     looks = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "visible": any(more) or any(less)}
@@ -88,9 +87,9 @@ LATENCY = Figure(
     name="latency",
     title="Latency against batch size",
     order=30,
-    caption="What one request sees, in milliseconds, on logarithmic axes; bars are 95 % intervals across trials. "
-    "A line breaks where the result is not ok: see the failures.",
-    absent="No result of this sweep has an ok latency.",
+    caption="Latency of one request on logarithmic axes; bars are 95 % intervals across trials. Lines break at results "
+    "that are not ok, which the page Failures lists.",
+    absent="No ok result of this sweep has a latency.",
     data=latency_data,
     draw=partial(draw, "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)"),
     small_multiples=True,
@@ -99,9 +98,9 @@ THROUGHPUT = Figure(
     name="throughput",
     title="Throughput against batch size",
     order=32,
-    caption="Samples per second with back-to-back calls (without a GPU: with one call after the other), on logarithmic "
-    "axes; bars are 95 % intervals. Where a line bends down from the straight, the GPU is full.",
-    absent="No result of this sweep has an ok throughput.",
+    caption="The GPU is saturated where a line flattens. Samples per second with back-to-back calls, on logarithmic "
+    "axes; bars are 95 % intervals.",
+    absent="No ok result of this sweep has a throughput.",
     data=throughput_data,
     draw=partial(draw, "throughput_per_s", "throughput_ci_low", "throughput_ci_high", "throughput (samples/s)"),
     small_multiples=True,

@@ -1,4 +1,4 @@
-"""Figures as PNG or SVG files, for slides and pull requests, through kaleido and a Chromium."""
+"""Figures as PNG or SVG files, rendered by kaleido and Chromium."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from effbench.report.site.writer import claim
 WIDTH = 900  # pixels; a PNG has twice as many
 NO_KALEIDO = "static images need kaleido: pip install 'effbench[export]'"
 NO_BROWSER = (
-    "static images need a Chrome or Chromium, and kaleido finds none here: install one (Debian: apt-get install "
-    "chromium; anywhere: plotly_get_chrome), or set BROWSER_PATH to it"
+    "static images need Chrome or Chromium, and kaleido found neither: install one (Debian: apt-get install chromium; "
+    "elsewhere: plotly_get_chrome), or set BROWSER_PATH to its path"
 )
 
 
 def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> list[Path]:
     """Write every figure as `out/images/SLUG/FIGURE-N.FORM` and return the paths.
 
-    Raises UsageError if kaleido or its browser is missing, with what to do.
+    Raises UsageError if kaleido or its browser is missing.
     """
     try:
-        import kaleido  # noqa: F401 - plotly's own message for its absence is a traceback's length
+        import kaleido  # noqa: F401 - plotly's own error for its absence is a long traceback
         import plotly.io
     except ImportError as error:
         raise UsageError(NO_KALEIDO) from error
@@ -47,7 +47,7 @@ def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> 
     try:
         scale = 2 if form == "png" else 1
         plotly.io.write_images(list(images.values()), list(images), format=form, width=WIDTH, scale=scale)
-    except Exception as error:  # kaleido's own types differ between its versions
+    except Exception as error:  # kaleido's exception types differ between versions
         if re.search(r"chrome|browser", f"{type(error).__name__} {error}", re.IGNORECASE):
             raise UsageError(NO_BROWSER) from error
         raise
@@ -55,7 +55,7 @@ def write_images(device_sweeps: Sequence[DeviceSweep], out: Path, form: str) -> 
 
 
 def alone(figure: go.Figure, title: str) -> go.Figure:
-    """Return the figure with its title and legend on a white ground; on the site the page around it has them."""
+    """Return the figure with title, legend and white background, which on the site the page provides."""
     named: set[str] = set()
     for trace in figure.data:
         trace.showlegend = trace.name is not None and trace.name not in named

@@ -1,4 +1,4 @@
-"""Why graphs help: how long the GPU waits in a call of the baseline, against the speedup of every mode."""
+"""Speedup of every mode against how long the GPU waits for the host with the baseline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pandas as pd
 
 from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline, safe, short
 
-#: Names closer than this fraction of an axis would overlap: (x, y).
+#: Fractions of the axes (x, y) within which two names overlap.
 NEAR = (0.16, 0.07)
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each `ok` result of another mode whose baseline was profiled.
+    """Return one row per `ok` result that has a profiled baseline.
 
     `launch_ratio`: the baseline's latency ÷ its GPU busy time, the largest speedup from removing launches alone.
     """
@@ -26,8 +26,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw speedup over the launch ratio, both logarithmic: a mark for each result, a line where both are equal, one
-    where the speedup is 1, and the names of the points."""
+    """Draw speedup against launch ratio on logarithmic axes, with lines where both are equal and at speedup 1."""
     figure = Drawing(
         420,
         xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", table["launch_ratio"]),
@@ -46,7 +45,7 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def _name_points(figure: Drawing, table: pd.DataFrame) -> None:
-    """Name each model and batch size at its best mark, unless another name is in the way."""
+    """Name each model and batch size at its best mark, unless the name would overlap another."""
     best = table.loc[table.groupby(["case", "bs"])["speedup"].idxmax()].sort_values("speedup", ascending=False)
     spans = [max(math.log(table[name].max() / table[name].min()), 1e-9) for name in ("launch_ratio", "speedup")]
     placed: list[tuple[float, float]] = []
@@ -62,9 +61,8 @@ FIGURE = Figure(
     name="launch-bound",
     title="Why graphs help",
     order=34,
-    caption="Further right, the GPU waits longer for the host. A CUDA graph removes these waits, so a graph alone can "
-    "gain at most the ratio on the x axis, the dotted diagonal. Marks above it also run fewer or faster kernels. At 1 "
-    "the GPU never waits, and only better kernels help.",
+    caption="Marks further right gain more from a CUDA graph, because the GPU waits longer for the host. Removing "
+    "these waits gains at most the dotted diagonal. Marks above it also run fewer or faster kernels.",
     absent="This figure needs a profiled baseline (CUDA, protocol.profile=true) and an ok result of another mode.",
     data=data,
     draw=draw,

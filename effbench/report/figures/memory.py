@@ -1,5 +1,4 @@
-"""Device memory: its peak by mode and batch size, with the part that graph pools hold; and against latency: which modes
-are beaten in both by another."""
+"""Peak device memory by mode and batch size, and its trade-off with latency."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ MIB = 2**20
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the `ok` results with a peak; none on CPU."""
+    """Return the `ok` results with a memory peak; empty on CPU."""
     columns = ["peak_reserved_bytes", "graph_pool_bytes", "peak_allocated_bytes", "relative_memory"]
     table = frame.loc[frame["status"] == "ok", [*KEYS, *columns]]
     return table.dropna(subset="peak_reserved_bytes").reset_index(drop=True)
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw bars from zero, grouped by batch size; the hatched part of a bar is what graph pools hold of it."""
+    """Draw bars grouped by batch size; the hatched part of a bar is the memory of graph pools."""
     sizes = [str(bs) for bs in sorted(table["bs"].unique().tolist())]
     figure = Drawing(
         290,
@@ -45,8 +44,8 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def pareto_data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the `ok` results on a GPU. `beaten`: another mode of this model and batch size is at least as good in both
-    latency and memory, and better in one."""
+    """Return the `ok` results with a memory peak. `beaten`: another mode of this model and batch size is at least as
+    good in both latency and memory, and better in one."""
     values = ["latency_ms", "peak_reserved_bytes"]
     table = frame.loc[(frame["status"] == "ok") & (frame[values] > 0).all(axis=1), [*KEYS, *values]]
     table = table.reset_index(drop=True)
@@ -61,12 +60,12 @@ def pareto_data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_beaten(pair: tuple[float, float], others: list[tuple[float, float]]) -> bool:
-    """Return whether one of the others is at least as small in both values and not equal."""
+    """Return whether another (latency, memory) pair is no larger in both values and not equal."""
     return any(a <= pair[0] and b <= pair[1] and (a, b) != pair for a, b in others)
 
 
 def pareto_draw(table: pd.DataFrame) -> Drawing:
-    """Draw a mark for each mode and batch size, open if it is beaten; a stepped line along each batch size's front."""
+    """Draw one mark per result, open if it is beaten, and a stepped line along each batch size's Pareto front."""
     figure = Drawing(
         320,
         xaxis=log_axis("latency (ms)", table["latency_ms"]),
@@ -76,7 +75,7 @@ def pareto_draw(table: pd.DataFrame) -> Drawing:
                    key=lambda row: (row.bs, row.latency_ms))  # fmt: skip
     lines = [(bs, list(rows)) for bs, rows in groupby(front, key=lambda row: row.bs)]
     for place, (bs, rows) in enumerate(lines):
-        # a name for the first and the last batch size: all of them would overlap
+        # name only the first and last batch size: more names would overlap
         text = [f"bs {bs}"] if place in (0, len(lines) - 1) else []
         figure.add(
             x=[row.latency_ms for row in rows],
@@ -96,14 +95,13 @@ def pareto_draw(table: pd.DataFrame) -> Drawing:
     return figure
 
 
-ABSENT = "No device memory was recorded: it exists for ok results on CUDA only."
+ABSENT = "No device memory was recorded. Only ok results on CUDA have it."
 MEMORY = Figure(
     name="memory",
     title="Memory",
     order=40,
     page="cost",
-    caption="Peak reserved device memory in steady state, graph pools included; the hatched part of a bar is what the "
-    "pools hold.",
+    caption="Peak reserved device memory in steady state. The hatched part of a bar is the memory of graph pools.",
     absent=ABSENT,
     data=data,
     draw=draw,
@@ -114,8 +112,8 @@ PARETO = Figure(
     title="Memory against latency",
     order=42,
     page="cost",
-    caption="Down and left is better. The line joins the modes of one batch size that no other mode beats in both; an "
-    "open mark is beaten.",
+    caption="Lower left is better. A line joins the modes of one batch size that no other mode beats in both latency "
+    "and memory. Open marks are beaten.",
     absent=ABSENT,
     data=pareto_data,
     draw=pareto_draw,

@@ -1,4 +1,4 @@
-"""Speedup of every mode at every model and batch size; hatched if there is none, with the status."""
+"""Heatmap of speedups by model, batch size and mode; cells without a speedup are hatched and show their status."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pandas as pd
 from effbench.report.figures.base import KEYS, Drawing, Figure, axis, hover, safe, short
 from effbench.report.tables import NO_BASELINE, UNCLEAR, speedup_text
 
-#: Models and batch sizes that are drawn: more take a browser many seconds.
+#: Most rows (model × batch size): more take a browser many seconds.
 MOST_ROWS = 120
-#: Speedups beyond SCALE, or below its inverse, have the colour of SCALE, and an arrow.
+#: End of the colour scale; speedups above it, or below its inverse, have an arrow.
 SCALE = 8
-#: Slower (orange) – neutral – faster (blue), told apart in every common colour vision; charts.js has it for the dark.
+#: Slower (orange) – neutral – faster (blue), for all common colour vision; charts.js has the dark theme's colours.
 DIVERGING = [(0.0, "#b35806"), (0.25, "#f5b865"), (0.5, "#f2f3f5"), (0.75, "#8cc0e0"), (1.0, "#1c5f9c")]
 #: Opacity of a speedup whose interval includes 1.
 PALE = 0.3
 
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each result, whatever its status; none if no result has a speedup."""
+    """Return one row per result, whatever its status; empty if no result has a speedup."""
     columns = ["status", "reason", "speedup", "speedup_ci_low", "speedup_ci_high", "latency_ms", "trials"]
     table = frame[[*KEYS, *columns]].copy()
     shown = (table["status"] == "ok") & (table["speedup"] > 0)
@@ -30,7 +30,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw a heatmap with a symmetrical log2 scale about 1×; results without a speedup show their status, hatched."""
+    """Draw a heatmap with a log2 scale that is symmetric about 1×; hatch results without a speedup."""
     names = table.sort_values("series_rank")["series"].unique().tolist()
     points = list(dict.fromkeys(zip(table["case"], table["bs"], strict=True)))[:MOST_ROWS]
     x_of = {name: index for index, name in enumerate(names)}
@@ -82,7 +82,7 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 
 def _hatch(figure: Drawing, failed: list[tuple[int, int, str]]) -> None:
-    """Hatch the cells without a speedup, and write their status."""
+    """Hatch the cells without a speedup and show their status."""
     xs = [x + offset for x, *_ in failed for offset in (-0.48, 0.48, 0.48, -0.48, -0.48, math.nan)]
     ys = [y + offset for _, y, _ in failed for offset in (-0.46, -0.46, 0.46, 0.46, -0.46, math.nan)]
     pattern = {"shape": "/", "size": 7, "solidity": 0.18, "fgcolor": "rgba(128,136,146,0.75)",
@@ -98,9 +98,9 @@ FIGURE = Figure(
     title="Speedup at a glance",
     order=10,
     page="speedups",
-    caption="Blue is faster than the baseline, orange slower. Pale (n.s.): the interval includes 1. "
-    f"↑ ↓: beyond the colour scale, which ends at {SCALE}×. Hatched cells have no speedup and say why. "
-    f"At most {MOST_ROWS} rows are drawn; the numbers have all.",
+    caption="Blue: faster than the baseline; orange: slower; pale (n.s.): the interval includes 1. "
+    f"↑ ↓: beyond the colour scale ({SCALE}×); hatched: no speedup, with the status. "
+    f"The figure shows at most {MOST_ROWS} rows, the numbers all.",
     absent="No result of this sweep has a speedup: the baseline has no ok result, or no other mode ran.",
     data=data,
     draw=draw,

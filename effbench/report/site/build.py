@@ -1,4 +1,4 @@
-"""Writes the site."""
+"""Write the site."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ASSETS = "assets"
 
 
 def write_site(data: ReportData, out: Path, also: Sequence[Path] = ()) -> Writer:
-    """Write all pages into the folder `out`, which is made, and return what was written. `also`: files in it that
-    belong to the site and exist already.
+    """Write all pages into the folder `out`, creating it, and return the writer. `also`: existing files in it that
+    belong to the site.
 
-    Each file is replaced in one step, `index.html` last, so that a site which is being read stays whole.
+    Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
     writer = Writer(Path(out))
     writer.written |= {path.relative_to(out).as_posix(): path.stat().st_size for path in also}
@@ -41,11 +41,11 @@ def write_site(data: ReportData, out: Path, also: Sequence[Path] = ()) -> Writer
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
     env, pages = environment(), all_pages()
-    # with some million values in memory each collection takes long: an eighth of the time of a large site
+    # with millions of values in memory, garbage collection takes an eighth of the time of a large site
     gc.disable()
     try:
         with cell_files(data.device_sweeps, writer) as cells:
-            # the overview comes last: what it leads to exists by then; before it the cells, which take longest
+            # the overview comes last, when its link targets exist; before it the cells, which take longest
             for page in sorted(pages, key=lambda page: (page.name == "index", page.name == "cell")):
                 for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
                     write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep, cells))
@@ -57,10 +57,10 @@ def write_site(data: ReportData, out: Path, also: Sequence[Path] = ()) -> Writer
 
 def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: PageFolder) -> None:
     """Write one page with its data."""
-    own, data = folder.device_sweep, folder.report
-    root = "../" if own else ""
-    # a page that is not about a device sweep leads to those of the first one
-    current = own or next(iter(data.device_sweeps), None)
+    device_sweep, data = folder.device_sweep, folder.report
+    root = "../" if device_sweep else ""
+    # pages without a device sweep link to the pages of the first one
+    current = device_sweep or next(iter(data.device_sweeps), None)
     context = {
         "page": page,
         "root": root,
@@ -70,8 +70,8 @@ def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: P
             for other in pages
             if current or not other.of_device_sweep
         ],
-        "device_sweep": own,
-        "others": [(one, address(page.name, one, root)) for one in data.device_sweeps] if own else [],
+        "device_sweep": device_sweep,
+        "others": [(it, address(page.name, it, root)) for it in data.device_sweeps] if device_sweep else [],
         "database": masked_url(data.database),
         "address": partial(address, root=root),
         "lead": "",
@@ -83,7 +83,7 @@ def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: P
 
 
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
-    """Return where a page is, from a page whose way to the site's top is `root`."""
+    """Return the relative URL of a page. `root`: path from the linking page to the top of the site."""
     return f"{root}{device_sweep.slug}/{page}.html" if device_sweep else f"{root}{page}.html"
 
 
@@ -101,14 +101,14 @@ def environment() -> jinja2.Environment:
 
 
 def html_table(table: Table, pinned: bool = False) -> Markup:
-    """Return a table that the page shows as it is, in a box that scrolls; `Table` escapes all text. `pinned`: the first
-    column stays in sight on a phone."""
+    """Return a static HTML table in a box that scrolls; `Table` escapes all text. `pinned`: keep the first column
+    visible on a phone."""
     box = Markup('<div class="scroll{}" tabindex="0" role="region" aria-label="{}">\n{}</div>')
     return box.format(" pinned" if pinned else "", table.caption, Markup(table.render("html")))
 
 
 def when(value: Any) -> str:
-    """Return a UTC time for a reader, from text or a datetime; an em dash for none."""
+    """Return a time, given as text or datetime, as `2026-03-01 12:00 UTC`; an em dash for None."""
     if value is None:
         return ABSENT
     time = pd.to_datetime(str(value), utc=True, errors="coerce")

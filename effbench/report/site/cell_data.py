@@ -1,4 +1,4 @@
-"""What the page of a cell shows: results, facts, samples, kernels, errors, and artifacts as files of the site."""
+"""Data of a cell's page: results, facts, samples, kernels, errors, and artifacts copied into the site."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from effbench.report.data import DeviceSweep, Trial
 from effbench.report.site.writer import Writer
 from effbench.store.schema import TRIAL
 
-#: Columns of `trial` that trials are compared by, round and attempt first.
+#: Columns of `trial` that the page shows side by side, round and attempt first.
 FACTS = [
     column.name
     for column in TRIAL.columns
     if column.name not in ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
 ]
 _VALUES = itemgetter(*FACTS)
-#: Parts of `extra` that have a place of their own.
+#: Parts of `extra` that other sections show.
 _ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
-#: Samples of one trial and timer that are drawn; fewer if a cell has many trials.
+#: Samples drawn per trial and timer; fewer if a cell has many trials.
 POINTS = 200
 MOST_POINTS = 6000
 FEWEST_POINTS = 25
-#: Ends of names that no browser runs; another file stays where it is.
+#: Suffixes of files that no browser executes; other files are not copied.
 KINDS = (".json.gz", ".json", ".py", ".txt", ".log", ".dot", ".pickle")
-#: Bytes of one file, and of all that one process copies for a device sweep: traces and snapshots can be very large.
+#: Most bytes copied per file, and per process and device sweep: traces and snapshots can be very large.
 LARGEST = 4 * 2**20
 MOST = 64 * 2**20
 
@@ -48,17 +48,17 @@ def fact_headings() -> list[list[Any]]:
 
 
 def cells_of(
-    own: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
+    device_sweep: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the key of each cell with an entry for each of its environments.
+    """Yield (cell key, one entry per environment) for each cell.
 
-    Trials of a cell without a result (the sweep runs, and had none when its results were read) are skipped.
+    Skip cells without a result, whose first trials a running sweep recorded after the results were read.
     """
-    rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in own.labelled}
-    files = ArtifactFiles(writer, f"{own.slug}/", own.artifacts)
-    for key, of_cell in groupby(own.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
+    rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in device_sweep.labelled}
+    files = ArtifactFiles(writer, f"{device_sweep.slug}/", device_sweep.artifacts)
+    for key, of_cell in groupby(device_sweep.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
         entries = [
-            entry(own, rows[key, environment], list(trials), files)
+            entry(device_sweep, rows[key, environment], list(trials), files)
             for environment, trials in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
             if (key, environment) in rows
         ]
@@ -66,10 +66,10 @@ def cells_of(
             yield key, entries
 
 
-def entry(own: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
-    """Return what the page shows of one result."""
+def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
+    """Return the page's data of one result."""
     source, facts = row.source, [facts for facts, _ in trials]
-    command, why_not = own.command(source["params"], source["environment_id"])
+    command, why_not = device_sweep.command(source["params"], source["environment_id"])
     return {
         "env": source["environment_id"],
         "name": row.name,
@@ -94,7 +94,7 @@ def entry(own: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: Ar
 
 
 def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return metric -> its value, text and interval's text; only metrics that the result has."""
+    """Return metric -> [value, its text, its interval's text] for the metrics that the result has."""
     return {
         name: [row[name], metric.format(row[name]), interval_text(name, row)]
         for name, metric in METRICS.items()
@@ -103,67 +103,67 @@ def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return what else the trials recorded: name -> a value for each trial, None without one."""
+    """Return further recorded values: name -> one value per trial, None for trials without it."""
     flat = [flatten({key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}) for row in rows]
-    names = dict.fromkeys(name for one in flat for name, value in one.items() if value is not None)
-    return {name: [one.get(name) for one in flat] for name in names}
+    names = dict.fromkeys(name for values in flat for name, value in values.items() if value is not None)
+    return {name: [values.get(name) for values in flat] for name in names}
 
 
 def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return timer -> its trials: `trial` (position), samples `taken` and `stored`, and evenly chosen `points` of those
-    that are stored, as base64 of little-endian float32."""
+    """Return timer -> its trials: `trial` (position), numbers of samples `taken` and `stored`, and `points`, an even
+    selection of the stored samples as base64 of little-endian float32."""
     most = min(POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(trials))))
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_timer: dict[str, list[dict[str, Any]]] = {}
     for position, timers in enumerate(trials):
         for timer, (taken, stored) in timers.items():
             if len(stored):
                 shown = stored[evenly(len(stored), min(most, len(stored)))].astype("<f4", copy=False)
                 points = base64.b64encode(shown.tobytes()).decode("ascii")
                 facts = {"trial": position, "taken": int(taken), "stored": len(stored), "points": points}
-                found.setdefault(timer, []).append(facts)
-    return found
+                by_timer.setdefault(timer, []).append(facts)
+    return by_timer
 
 
 def evenly(stored: int, shown: int) -> np.ndarray:
-    """Return which of the stored samples are shown, both ends among them."""
+    """Return the indices of `shown` samples, evenly spaced and with both ends."""
     return np.arange(shown) * (stored - 1) // max(1, shown - 1)
 
 
 def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the largest kernels of the profiled passes: [name, calls, ms, share, passes], each a mean over the passes
-    that list it. None without a pass."""
+    """Return the largest kernels of the profiled passes: [name, launches per call, ms per call, fraction of GPU time,
+    passes], averaged over the passes that list the kernel. None without a profile."""
     passes = [profile for row in rows if (profile := row["extra"].get("profile"))]
     if not passes:
         return None
     listed: dict[str, list[Mapping[str, Any]]] = {}
-    for kernel in (kernel for one in passes for kernel in one["top"]):
+    for kernel in (kernel for profile in passes for kernel in profile["top"]):
         listed.setdefault(kernel["name"], []).append(kernel)
     means = [
-        [name, *(sum(one[fact] for one in own) / len(own) for fact in ("count", "ms", "share")), len(own)]
-        for name, own in listed.items()
+        [name, *(sum(kernel[fact] for kernel in same) / len(same) for fact in ("count", "ms", "share")), len(same)]
+        for name, same in listed.items()
     ]
     return {
         "passes": len(passes),
         "calls": passes[0].get("calls"),
-        "in_graphs": max(one.get("kernels_in_graphs") or 0 for one in passes),
+        "in_graphs": max(profile.get("kernels_in_graphs") or 0 for profile in passes),
         "rows": sorted(means, key=lambda row: -row[2] * row[4]),
     }
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what went wrong, each once with its trials (their positions): `reason`, `traceback`, `log`."""
-    found: dict[tuple, dict[str, Any]] = {}
+    """Return the distinct errors: `status`, `reason`, `phase`, `traceback`, `log` and positions of their `trials`."""
+    distinct: dict[tuple, dict[str, Any]] = {}
     for position, row in enumerate(rows):
         texts = {name: excerpt(str(row["extra"][name])) for name in ("traceback", "log") if row["extra"].get(name)}
         if row["status"] == "ok" and not texts and not row["reason"]:
             continue
         facts = {name: row[name] for name in ("status", "reason", "phase")} | texts
-        found.setdefault(tuple(facts.items()), facts | {"trials": []})["trials"].append(position)
-    return list(found.values())
+        distinct.setdefault(tuple(facts.items()), facts | {"trials": []})["trials"].append(position)
+    return list(distinct.values())
 
 
 class ArtifactFiles:
-    """Copies artifacts below `home` into `folder` of the site, so that links hold wherever the site is taken."""
+    """Copies artifacts from `home` into `folder` of the site, so that links work after the site is moved."""
 
     def __init__(self, writer: Writer, folder: str, home: Path | None) -> None:
         self.writer = writer
@@ -178,21 +178,21 @@ class ArtifactFiles:
 
     def _link(self, name: str) -> tuple[str | None, str | None]:
         if self.home is None:
-            return None, "not there"
+            return None, "file not found"
         try:
             path = (self.home / name).resolve()
             if not path.is_relative_to(self.home.resolve()) or not path.is_file():
-                return None, "not there"
+                return None, "file not found"
             size = path.stat().st_size
-        except (OSError, ValueError):  # removed meanwhile, or no name of a file: too long, a null character
-            return None, "not there"
-        # the name is made unique by the whole path: two cells have files of one name
+        except (OSError, ValueError):  # removed meanwhile, or an invalid name: too long, a null character
+            return None, "file not found"
+        # a hash of the path makes names unique: cells have files of the same name
         target = f"files/{digest(name)[:12]}-{re.sub(r'[^A-Za-z0-9._-]', '_', path.name)[-60:]}"
         if not path.name.endswith(KINDS) or size > LARGEST or size > self.room:
-            return None, f"{format_bytes(size)}, left beside the database"
+            return None, f"{format_bytes(size)}, not copied into the site"
         try:
             self.writer.copy(self.folder + target, path)
         except FileNotFoundError:  # removed meanwhile
-            return None, "not there"
+            return None, "file not found"
         self.room -= size
         return target, None

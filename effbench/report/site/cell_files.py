@@ -1,7 +1,7 @@
-"""Files with the data of cells: a page finds a cell by the first key of each file.
+"""Data files of cells: a page finds a cell's file by the first key of each file.
 
-Of many trials several processes write them, each a part of every device sweep, while the command's own process writes
-the other pages.
+With many trials, several processes each write a part of every device sweep, while the main process writes the other
+pages.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ from effbench.report.data import DeviceSweep
 from effbench.report.site.cell_data import cells_of
 from effbench.report.site.writer import Writer, as_json
 
-#: Characters of a file; a cell alone may have more.
+#: Most characters per file, unless a single cell has more.
 LARGEST = 800_000
-#: Trials of all device sweeps from which on several processes write.
+#: Trials of all device sweeps from which several processes write.
 MANY_TRIALS = 2_000
 MOST_PROCESSES = 4
 
 #: Slug of a device sweep -> its files, as [first key, path] each.
 Files = dict[str, list[list[str]]]
-#: What the processes work on: they share what is in memory as they start.
+#: Input of the processes, which share the memory at their start.
 _shared: tuple[Sequence[DeviceSweep], Writer]
 
 
 @contextmanager
 def cell_files(device_sweeps: Sequence[DeviceSweep], writer: Writer) -> Iterator[Callable[[], Files]]:
-    """Begin to write the cells; yield a function that waits for their files.
+    """Start writing the cells; yield a function that waits for their files and returns them.
 
-    The function raises what a process raised, and RuntimeError for a process that was killed.
+    The function raises the errors of the processes, and RuntimeError if a process was killed.
     """
-    trials = sum(row["trials"] or 0 for one in device_sweeps for row in one.rows)
+    trials = sum(row["trials"] or 0 for device_sweep in device_sweeps for row in device_sweep.rows)
     parts = processes() if trials >= MANY_TRIALS else 1
     if parts == 1:
         yield cache(lambda: write_part(device_sweeps, writer, 0, 1))
         return
-    for one in device_sweeps:
-        one.labelled  # noqa: B018 - before the processes begin, which share it
+    for device_sweep in device_sweeps:
+        device_sweep.labelled  # noqa: B018 - cached before the fork, so that the processes share it
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(parts, fork, _share, (device_sweeps, writer)) as pool:
         futures = [pool.submit(_write_shared, part, parts) for part in range(parts)]
 
         @cache
         def wait() -> Files:
-            found: Files = {one.slug: [] for one in device_sweeps}
+            written_files: Files = {device_sweep.slug: [] for device_sweep in device_sweeps}
             for future in futures:
                 files, written = future.result()
                 writer.written.update(written)
-                for slug, own in files.items():
-                    found[slug] += own
-            return found
+                for slug, of_slug in files.items():
+                    written_files[slug] += of_slug
+            return written_files
 
         yield wait
 
 
 def processes() -> int:
-    """Return how many are useful here: one on platforms where a process cannot share what is in memory."""
+    """Return the number of processes to use; one on platforms where processes cannot share memory by forking."""
     return min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 
 
@@ -79,19 +79,20 @@ def _write_shared(part: int, parts: int) -> tuple[Files, dict[str, int]]:
 
 
 def write_part(device_sweeps: Sequence[DeviceSweep], writer: Writer, part: int, parts: int) -> Files:
-    """Write a part of the cells of every device sweep."""
-    return {
-        one.slug: list(write_cells(writer, f"{one.slug}/", cells_of(one, writer, part, parts), part))
-        for one in device_sweeps
-    }
+    """Write one part of the cells of every device sweep."""
+    files = {}
+    for device_sweep in device_sweeps:
+        cells = cells_of(device_sweep, writer, part, parts)
+        files[device_sweep.slug] = list(write_cells(writer, f"{device_sweep.slug}/", cells, part))
+    return files
 
 
 def write_cells(
     writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]], part: int = 0
 ) -> Iterator[list[str]]:
-    """Write cells in files of about LARGEST characters; yield for each its first key and its path in `folder`.
+    """Write cells to files of about LARGEST characters; yield [first key, path in `folder`] of each file.
 
-    Keys come in ascending order, so that a page finds the file of a key by the first ones. Raises ValueError otherwise.
+    Keys must ascend, so that a page finds a key's file by the first keys. Raises ValueError if they do not.
     """
     texts: list[str] = []
     first, last, size, number = "", "", 0, 0
@@ -103,7 +104,7 @@ def write_cells(
 
     for key, entries in cells:
         if key <= last:
-            raise ValueError(f"cells come in the order of their keys, each once: {key!r} after {last!r}")
+            raise ValueError(f"cell keys must ascend: {key!r} follows {last!r}")
         last = key
         text = f"{json.dumps(key)}:{as_json(entries)}"
         if texts and size + len(text) > LARGEST:

@@ -1,4 +1,4 @@
-"""What a page is, how it keeps data next to it, and its tables as `static/grid.js` shows them."""
+"""Pages: their declaration, their sections and data files, and tables in the form of `static/grid.js`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from effbench.report.figures.base import Figure
 from effbench.report.site.writer import Writer
 from effbench.table import Column, Shown, Table
 
-#: Scripts of pages with tables, and of those with figures.
+#: Scripts of pages with tables, and of pages with figures.
 GRIDS = ("grid.js",)
 CHARTS = ("plotly.min.js", "charts.js")
-#: Models whose small figures a page shows at a time: their figures are some 40 KiB each.
+#: Models that a page shows at a time: each figure has about 40 KiB.
 MODELS_A_PAGE = 8
 
 
 @dataclass(frozen=True)
 class Page:
-    """`context`: the values of its template, which is `templates/NAME.html.j2` if there is one, else `page.html.j2`
-    with `lead` (a sentence) and `sections`. A page of a device sweep is written once for each, into its folder; the
-    others once."""
+    """`context`: returns the values of the template `templates/NAME.html.j2`, or if that does not exist of
+    `page.html.j2`: `lead` (a sentence) and `sections`. `of_device_sweep`: write the page into the folder of each device
+    sweep, instead of once."""
 
     name: str
     title: str
@@ -39,8 +39,8 @@ class Page:
 
 @dataclass
 class Panel:
-    """A figure that the page loads from `src` when it comes into view; `at`: the place of its model among all, None
-    if it is not about a single one."""
+    """A figure that the page loads from `src` when it comes into view. `height`: in pixels. `at`: index of its model,
+    None if it shows several models."""
 
     model: str
     src: str
@@ -50,10 +50,10 @@ class Panel:
 
 @dataclass
 class Section:
-    """A part of a page: a table, or a figure with the tables of its numbers; without either the caption is all.
+    """A part of a page: a table, a figure with tables of its numbers, or only a caption.
 
-    `tables`: data files; several if models are shown a page at a time. `linked`: the table's filters are in the URL;
-    `page`: rows of a page of it.
+    `tables`: data files, one per range of models. `linked`: the URL holds the table's filters. `page`: rows per page
+    of the table.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Section:
 
 @dataclass
 class PageFolder:
-    """Where a page is, what it is about, and how it keeps data next to it. Paths are relative to the page. `cells`
-    returns the files of all cells by the slug of their device sweep, as soon as they are written."""
+    """The subject of a page and the folder for its data. Paths are relative to the page. `cells`: waits until all cells
+    are written, and returns their files by the slug of their device sweep."""
 
     page: str
     report: ReportData
@@ -83,7 +83,7 @@ class PageFolder:
         return f"{self.device_sweep.slug}/" if self.device_sweep else ""
 
     def data(self, name: str, value: Any) -> str:
-        """Keep `value` for the page's scripts; return the path that they load it by."""
+        """Write `value` for the page's scripts and return its path."""
         path = f"data/{self.page}-{name}.js"
         self.writer.data(self.folder + path, value)
         return path
@@ -92,12 +92,12 @@ class PageFolder:
         return self.data(name, grid_data(table))
 
     def table(self, name: str, table: Table, caption: str = "", **more: Any) -> Section:
-        """Return a section with a table, or with the caption alone if the table has no rows."""
+        """Return a section with a table, or with only the caption if the table has no rows."""
         tables = [self.grid(name, table)] if table.rows else []
         return Section(name, table.caption, caption, tables, **more)
 
     def section(self, figure: Figure) -> Section:
-        """Draw the figure of this device sweep, and keep its numbers."""
+        """Return a section with the figure of this device sweep; write its drawings and numbers."""
         data = figure.data(self.device_sweep.frame)
         if data.empty:
             return Section(figure.name, figure.title, figure.absent)
@@ -117,18 +117,18 @@ class PageFolder:
 
 
 def models(device_sweep: DeviceSweep) -> list[str]:
-    """Return what small multiples are about, in reading order."""
+    """Return the models (with other swept parameters) of small multiples, in reading order."""
     return list(dict.fromkeys(device_sweep.frame["case"]))
 
 
 def model_ranges(names: list[str]) -> list[tuple[int, int]]:
-    """Return the models that a page shows at a time, as (first, last + 1)."""
+    """Return the ranges of models that a page shows at a time, as (first, last + 1)."""
     starts = range(0, len(names), MODELS_A_PAGE)
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
 def numbers(title: str, data: pd.DataFrame) -> Table:
-    """Return a figure's data as a table: every figure also as numbers."""
+    """Return a figure's data as a table of numbers."""
     columns, values = [], []
     for name in (name for name in data.columns if name != "series_rank"):
         numeric = is_numeric_dtype(data[name]) and not is_bool_dtype(data[name])
@@ -144,7 +144,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def grid_data(table: Table) -> dict[str, Any]:
-    """Return a table as `static/grid.js` reads it; cells are texts, numbers or objects, see `_cell`."""
+    """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of `_cell`."""
     facts = ("numeric", "filter", "mode", "wide", "help")
     columns = [
         {"title": column.heading} | {name: getattr(column, name) for name in facts if getattr(column, name)}
@@ -155,7 +155,7 @@ def grid_data(table: Table) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A plain value, or an object: `t` text, `v` what it is sorted by and copied as (if not the text), `s` second line,
+    """Return a plain value, or an object: `t` text, `v` value to sort by and copy (if not the text), `s` second line,
     `c` classes, `h` link, `d` hint, `g` glyph."""
     if not isinstance(value, Shown):
         return value

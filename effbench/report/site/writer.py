@@ -1,4 +1,4 @@
-"""Files of the site: each replaced in one step; those of an earlier site that are no longer part of it are removed."""
+"""Files of the site: replaced atomically, and removed if a new site no longer has them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ MANIFEST = "site.json"
 
 
 class Writer:
-    """Writes below the folder `out`, which is made. Every path is relative to it, with slashes.
+    """Writes into the folder `out`, creating it. Paths are relative to it, with slashes.
 
-    The list of files is kept in `site.json`, so that the next site removes what it does not write again, and nothing
-    that is not effbench's.
+    `site.json` lists the files, so that the next site can remove those that it does not write again, and no others.
     """
 
     def __init__(self, out: Path) -> None:
@@ -39,15 +38,15 @@ class Writer:
         self.bytes(path, source.read_bytes())
 
     def data(self, path: str, value: Any) -> None:
-        """Write `value` as a script that hands it to the page: `fetch` does not work from disk."""
+        """Write `value` as a script that passes it to the page, because `fetch` does not work from disk."""
         self.script(path, as_json(value))
 
     def script(self, path: str, text: str) -> None:
-        """Write JSON as a script that hands it to the page."""
+        """Write JSON as a script that passes it to the page."""
         self.text(path, f"effbench.put({text});\n")
 
     def close(self) -> None:
-        """Remove what an earlier site left, then write the list."""
+        """Remove files that only an earlier site had, then write the list of files."""
         for path in set(_listed(self.out) or ()) - self.written.keys():
             old = self.out / path
             if old.is_file() and old.resolve().is_relative_to(self.out.resolve()):
@@ -56,24 +55,24 @@ class Writer:
         _write_list(self.out, sorted(self.written))
 
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the total size of the files in bytes."""
         return sum(self.written.values())
 
 
 def as_json(value: Any) -> str:
-    """Return compact JSON; what is not finite is null, numpy and pandas values and times are converted."""
+    """Return compact JSON; converts numpy and pandas values and times, and non-finite numbers to null."""
     return json.dumps(value, cls=PlotlyJSONEncoder, ensure_ascii=False, separators=(",", ":"))
 
 
 def claim(out: Path) -> None:
-    """Make the folder of a site, with an empty list of files: if writing fails, the next site may still replace it."""
+    """Create the folder of a site with an empty list of files, so that a new site may replace it if writing fails."""
     out.mkdir(parents=True, exist_ok=True)
     if not is_site(out):
         _write_list(out, [])
 
 
 def is_site(folder: Path) -> bool:
-    """Return whether the folder is a site of effbench, by its list of files."""
+    """Return whether the folder has effbench's list of files."""
     return _listed(folder) is not None
 
 
@@ -83,12 +82,12 @@ def _write_list(out: Path, files: list[str]) -> None:
 
 
 def _listed(folder: Path) -> list[str] | None:
-    """Return the list of files; None if there is none, or it is not ours: nothing is removed then."""
+    """Return the list of files, or None if it is missing or not effbench's."""
     try:
-        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    files = found.get("files") if isinstance(found, dict) else None
+    files = manifest.get("files") if isinstance(manifest, dict) else None
     return list(map(str, files)) if isinstance(files, list) else None
 
 

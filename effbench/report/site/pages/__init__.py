@@ -1,5 +1,4 @@
-"""One file a page. Each module holds a `PAGE`, or several pages that differ in their figures; the site finds them by
-itself."""
+"""Pages of the site: each module defines a `PAGE` or several `PAGES`, which `all_pages` finds."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from effbench.report.site.page import Page
 
 
 def all_pages() -> list[Page]:
-    """Return the pages of every module in this package, in reading order."""
+    """Return the pages of all modules, in reading order."""
     modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
     pages = [page for module in modules for page in getattr(module, "PAGES", [getattr(module, "PAGE", None)])]
     return sorted((page for page in pages if page), key=lambda page: (page.order, page.name))

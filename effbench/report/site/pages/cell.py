@@ -1,7 +1,7 @@
-"""One cell: its results, raw samples, trials, kernels and errors, and the command that runs it again.
+"""Cells: results, raw samples, trials, kernels and errors of a cell, and the command that measures it again.
 
-One page for all cells of a device sweep: its URL names the cell behind `#cell=`, and the cell's data is in one of the
-files of `cell_files`, which the page finds by the key.
+All cells of a device sweep share one page. Its URL names the cell (`#cell=KEY`), and by the key the page finds the
+cell's data in the files of `cell_files`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ FIGURES = ("latency_ms", "speedup")
 
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
-    """Return what follows the page's name in the URL of a result's cell."""
+    """Return the fragment of the URL of a result's cell."""
     key = row["cell_key"]
-    key = key[:16] if len(key) == 64 else key  # enough of a hash to find it
+    key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
     where = f"&env={quote(row['environment_id'], safe='')}" if len(device_sweep.environments) > 1 else ""
     return f"#cell={quote(key, safe='')}{where}"
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    own = folder.device_sweep
+    device_sweep = folder.device_sweep
     index = {
-        "chunks": folder.cells()[own.slug],
+        "chunks": folder.cells()[device_sweep.slug],
         "facts": cell_data.fact_headings(),
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
-        "environments": {one["id"]: environment_name(one) for one in own.environments},
+        "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
     }
-    return {"index": folder.data("index", index), "list": folder.grid("list", list_of(own)), "cells": len(own.rows)}
+    grid = folder.grid("list", list_of(device_sweep))
+    return {"index": folder.data("index", index), "list": grid, "cells": len(device_sweep.rows)}
 
 
 def environment_name(row: Mapping[str, Any]) -> str:
@@ -53,14 +54,14 @@ CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True,
 TRIALS = Column("trials", numeric=True)
 
 
-def link(own: DeviceSweep, row: LabelledRow) -> str:
-    return f"cell.html{address(own, row.source)}"
+def link(device_sweep: DeviceSweep, row: LabelledRow) -> str:
+    return f"cell.html{address(device_sweep, row.source)}"
 
 
-def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return values of CELL and TRIALS; the name is a link if the cell has a result (`own`: in which device sweep)."""
+def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[str, Any]:
+    """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's page."""
     return {
-        "cell": Shown(row.name, row.name, "name", link=link(own, row) if own else ""),
+        "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row) if device_sweep else ""),
         "model": row.case,
         "bs": row.labels["bs"],
         "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),
@@ -68,16 +69,17 @@ def cell_of(row: LabelledRow, own: DeviceSweep | None = None) -> dict[str, Any]:
     }
 
 
-def list_of(own: DeviceSweep) -> Table:
-    """Return every cell with a link to it; failed ones without figures."""
+def list_of(device_sweep: DeviceSweep) -> Table:
+    """Return a table of all cells with links; only ok cells have figures."""
     columns = [*CELL, Column("status", filter=True)]
     columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
     rows = []
-    for row in own.labelled:
+    for row in device_sweep.labelled:
         status = str(row.source["status"])
         figures = {name: row.source[name] if status == "ok" else None for name in FIGURES}
         shown = {name: Shown(value, METRICS[name].format(value)) for name, value in figures.items()}
-        rows.append(cell_of(row, own) | shown | {"status": Shown(status, status, "" if status == "ok" else "status")})
+        shown["status"] = Shown(status, status, "" if status == "ok" else "status")
+        rows.append(cell_of(row, device_sweep) | shown)
     return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
 
 

@@ -13,22 +13,22 @@ from effbench.table import Table
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    found = folder.report.claims
-    counts = Counter(record["verdict"] for record in found)
-    pages = {one.sweep["id"]: f"{one.slug}/speedups.html" for one in folder.report.device_sweeps}
+    records = folder.report.claims
+    counts = Counter(record["verdict"] for record in records)
+    pages = {it.sweep["id"]: f"{it.slug}/speedups.html" for it in folder.report.device_sweeps}
     return {
-        "claims": len({(record["experiment"], record["claim"]) for record in found}),
+        "claims": len({(record["experiment"], record["claim"]) for record in records}),
         "counts": dict(counts.most_common()),
-        "machines": list(dict.fromkeys(record["machine"] for record in found if record["machine"])),
-        "own": sum(record["machine"] is not None and not record["reference"] for record in found),
-        "grid": folder.grid("claims", shown(found, pages)) if found else None,
+        "machines": list(dict.fromkeys(record["machine"] for record in records if record["machine"])),
+        "own": sum(record["machine"] is not None and not record["reference"] for record in records),
+        "grid": folder.grid("claims", shown(records, pages)) if records else None,
     }
 
 
-def shown(found: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) -> Table:
-    """Return the table; of one machine without the column that names it."""
-    table = claims_table(found, pages)
-    if len({record["machine"] for record in found if record["machine"]}) > 1:
+def shown(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) -> Table:
+    """Return the table of claims, without the machine's column if there is only one machine."""
+    table = claims_table(records, pages)
+    if len({record["machine"] for record in records if record["machine"]}) > 1:
         return table
     return replace(table, columns=[column for column in table.columns if column.key != "machine"])
 

@@ -1,4 +1,4 @@
-"""Failures: everything that is not ok, the worst first; cells still to run; and what is ok but worth a look."""
+"""Failures: results that are not ok, cells without a result, and ok results that are worth a look."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from effbench.report.tables import NO_REASON
 from effbench.store.secrets import masked_url
 from effbench.table import Column, Shown, Table
 
-#: Columns of counts that are no failure but worth a look -> what to call them.
+#: Column with a count that makes an ok result worth a look -> its name.
 ODD = {
     "unsteady_trials": "unsteady trials",
     "graph_breaks": "graph breaks",
     "recompiles": "recompiles",
     "cudagraph_skips": "CUDA graph skips",
 }
-ODD_CAPTION = "Ok results with a warm-up that never got steady, or with a count of Dynamo or Inductor above zero."
+ODD_CAPTION = "Ok results with unsteady warm-ups, graph breaks, recompiles or skipped CUDA graphs."
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    own = folder.device_sweep
-    measured, waiting = named(own)
+    device_sweep = folder.device_sweep
+    measured, waiting = named(device_sweep)
     bad = worst_first(measured)
     sections = []
     if bad:
         sections += [
-            folder.table("not-ok", bad_table(own, bad), linked=True),
-            folder.table("reasons", reasons_table(own, bad)),
+            folder.table("not-ok", bad_table(device_sweep, bad), linked=True),
+            folder.table("reasons", reasons_table(device_sweep, bad)),
         ]
     if waiting:
         sections.append(waiting_section(folder, waiting))
-    odd = odd_table(own, measured)
+    odd = odd_table(device_sweep, measured)
     if odd.rows:
         sections.append(folder.table("odd", odd, ODD_CAPTION))
     return {"lead": lead(measured, bad), "sections": sections}
@@ -54,11 +54,11 @@ def lead(rows: Sequence[LabelledRow], bad: Sequence[LabelledRow]) -> str:
     return f"{len(bad)} of {len(rows)} results {'is' if len(bad) == 1 else 'are'} not ok: {counts}."
 
 
-def named(own: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
-    """Return the results and the planned cells without one, labelled so that names differ among all of both."""
-    if not own.unmeasured:
-        return own.labelled, []
-    rows = label_rows([*(row.source for row in own.labelled), *own.unmeasured])
+def named(device_sweep: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
+    """Return the results and the planned cells without a result, labelled together so that names are unique."""
+    if not device_sweep.unmeasured:
+        return device_sweep.labelled, []
+    rows = label_rows([*(row.source for row in device_sweep.labelled), *device_sweep.unmeasured])
     return [row for row in rows if "status" in row.source], [row for row in rows if "status" not in row.source]
 
 
@@ -69,12 +69,12 @@ def waiting_section(folder: PageFolder, rows: Sequence[LabelledRow]) -> Section:
     if command:
         caption += f" To run these cells: {command}"
     return folder.table(
-        "waiting", Table(CELL, list(map(cell_of, rows)), caption="Planned cells without a trial"), caption
+        "waiting", Table(CELL, list(map(cell_of, rows)), caption="Planned cells without a result"), caption
     )
 
 
 def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
-    """Return the command that resumes this sweep, None while it runs and for an imported one: that runs elsewhere."""
+    """Return the command that resumes this sweep; None for running sweeps, and imported ones, which run elsewhere."""
     if sweep["state"] == "running" or sweep.get("imported_at"):
         return None
     return f"effbench -m resume={sweep['id']}{db_override}"
@@ -86,37 +86,37 @@ def outcome(row: LabelledRow) -> tuple[Shown, str]:
     return Shown(severity(status), status, "status"), row.source.get("reason") or NO_REASON
 
 
-def bad_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+def bad_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
     columns = [Column("status", filter=True), *CELL, TRIALS, Column("reason", wide=True)]
-    found = [cell_of(row, own) | dict(zip(("status", "reason"), outcome(row), strict=True)) for row in rows]
-    return Table(columns, found, caption="Results that are not ok")
+    cells = [cell_of(row, device_sweep) | dict(zip(("status", "reason"), outcome(row), strict=True)) for row in rows]
+    return Table(columns, cells, caption="Results that are not ok")
 
 
-def reasons_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
-    """Each status and reason with its cells: the worst status first, within one the most frequent reason."""
+def reasons_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+    """Return a row per status and reason with its number of cells; the worst status and most frequent reason first."""
     groups: dict[tuple[Shown, str], list[LabelledRow]] = {}
     for row in rows:
         groups.setdefault(outcome(row), []).append(row)
     ordered = sorted(groups.items(), key=lambda group: (group[0][0].value, -len(group[1])))
     columns = [Column("status", filter=True), Column("cells", numeric=True), Column("reason", wide=True),
-               Column("one of them")]  # fmt: skip
-    found = [
-        [status, len(cells), reason, Shown(cells[0].name, cells[0].name, "name", link=link(own, cells[0]))]
+               Column("one of them", "example")]  # fmt: skip
+    rows_shown = [
+        [status, len(cells), reason, Shown(cells[0].name, cells[0].name, "name", link=link(device_sweep, cells[0]))]
         for (status, reason), cells in ordered
     ]
-    return Table.of(columns, found, "By reason")
+    return Table.of(columns, rows_shown, "By reason")
 
 
-def odd_table(own: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
-    """Return results that are ok and have a count worth a look."""
-    columns = [Column("what", filter=True), Column("count", numeric=True), *CELL, TRIALS]
-    found = [
-        cell_of(row, own) | {"what": title, "count": int(row.source[column])}
+def odd_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
+    """Return the ok results with a count that is worth a look."""
+    columns = [Column("what", "finding", filter=True), Column("count", numeric=True), *CELL, TRIALS]
+    rows_shown = [
+        cell_of(row, device_sweep) | {"what": title, "count": int(row.source[column])}
         for column, title in ODD.items()
         for row in rows
         if row.source["status"] == Status.OK and row.source.get(column)
     ]
-    return Table(columns, found, caption="Ok, but worth a look")
+    return Table(columns, rows_shown, caption="Ok, but worth a look")
 
 
 PAGE = Page("failures", "Failures", 80, context)

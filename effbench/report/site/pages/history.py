@@ -1,7 +1,7 @@
-"""History and regressions: what changed over all sweeps, and every series as a figure.
+"""History and regressions: changes over all sweeps, and every series as a figure.
 
-The series are in small files that are loaded when a reader looks at one. A line of a file is one cell at one place
-(see `comparison.events.Track`) with all its metrics.
+The page loads series from small files on demand. A line of a file holds all metrics of one cell at one place (see
+`comparison.events.Track`).
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.intervals import is_number
 from effbench.stats.segmentation import SHORTEST
 
-#: Changes in the table; more than anybody reads, and what a browser takes in at once.
+#: Most changes in the table, which a browser still loads at once.
 MOST_CHANGES = 3000
-#: Points in one file: some 300 KiB of nine metrics.
+#: Points per file: about 300 KiB with nine metrics.
 POINTS_A_FILE = 4000
-#: Digits of a figure in a file; a sweep is known to three at best.
+#: Digits of a figure in a file; sweeps have at most three significant ones.
 DIGITS = 7
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     past = folder.report.history
     longest = max((len(track.rows) for track in past.tracks), default=0) if past else 0
-    found: dict[str, Any] = {"longest": longest, "least": SHORTEST}
+    values: dict[str, Any] = {"longest": longest, "least": SHORTEST}
     if longest > 1:
-        found["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
-        found["index"] = write_lines(folder, past)
-        found |= {"summary": summary(past), "lead": lead(past)}
-        found["judged"] = sum(state != "short" for state in past.states.values())
-        found["metrics"] = [METRICS[name] for name in past.metrics]
-    return found
+        values["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
+        values["index"] = write_lines(folder, past)
+        values |= {"summary": summary(past), "lead": lead(past)}
+        values["judged"] = sum(state != "short" for state in past.states.values())
+        values["metrics"] = [METRICS[name] for name in past.metrics]
+    return values
 
 
 def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Track, dict[str, Any]]]:
-    """Yield each track with its line. `several`: sweeps whose cells the site has in more than one environment.
+    """Yield each track with its line. `several`: sweeps whose cells the site has in several environments.
 
-    `at`: positions of its sweeps. By index in `at`: `trials`, `status` of results that are not ok as [status, reason],
-    `breaks` (what differs in protocol and environment from the point before), `environments` if a link to the cell
-    needs them. `values` and `bounds`: metric -> figures, and lower and upper ones; `events`: changes.
+    Keys of a line: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status, reason] of results
+    that are not ok), `breaks` (changes of protocol and environment since the previous point), and `environments` if
+    links to cells need them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
     """
 
     @cache
@@ -92,16 +92,16 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
 
 
 def number(value: Any) -> float | int | None:
-    """Return a figure of a file: integers as they are, others to DIGITS digits, None if it is none."""
+    """Return a figure for a file: an integer unchanged, another number to DIGITS digits, None for other values."""
     if not is_number(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
 def write_lines(folder: PageFolder, past: History) -> str:
-    """Write the lines to files, then the index of all: what the figure and the list that a reader searches need."""
+    """Write the lines and their index, which the figure and the list of cells need; return the index's path."""
     device_sweeps = folder.report.device_sweeps
-    lines = lines_of(past, {one.sweep["id"] for one in device_sweeps if len(one.environments) > 1})
+    lines = lines_of(past, {it.sweep["id"] for it in device_sweeps if len(it.environments) > 1})
     size = max(1, POINTS_A_FILE // max(len(track.rows) for track in past.tracks))
     rows = {}
     for file in range(-(-len(past.tracks) // size)):
@@ -120,20 +120,20 @@ def write_lines(folder: PageFolder, past: History) -> str:
         for metric in (METRICS[name] for name in past.metrics)
     }
     sweeps = past.series.sweeps
-    # at first the worst open change is shown, without one the cell with most ok results
+    # initially show the worst open change, or without one the cell with the most ok results
     changes = [event.series for event in past.changes if event.series.metric != STATUS]
     longest = max(past.tracks, key=lambda track: sum(row.status == Status.OK for row in track.rows))
     first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))
     index = {
-        "sweeps": [[one["id"], one["name"], one["label"], f"{one['started_at']:%Y-%m-%d %H:%M}"] for one in sweeps],
+        "sweeps": [[it["id"], it["name"], it["label"], f"{it['started_at']:%Y-%m-%d %H:%M}"] for it in sweeps],
         "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
-        "baselines": [[one.name, one.hardware, one.sweep_id] for one in past.baselines],
+        "baselines": [[it.name, it.hardware, it.sweep_id] for it in past.baselines],
         "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.series.cells.values()},
         "several": len({track.place for track in past.tracks}) > 1,
         "lines": rows,
         "first": f"{line_id(first.cell_key, first.place)}.{first.metric}",
-        # sweep and hardware of each sweep that the site has cells of, and where these are
-        "held": [[one.sweep["id"], one.hardware, one.slug] for one in device_sweeps],
+        # sweep, hardware and folder of each device sweep on the site
+        "held": [[it.sweep["id"], it.hardware, it.slug] for it in device_sweeps],
     }
     return folder.data("index", index)
 

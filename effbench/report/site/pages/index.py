@@ -1,4 +1,4 @@
-"""The overview: for each machine's newest sweep the answer first, then what failed and what changed."""
+"""Overview: the conclusions of each machine's newest sweep, its failures, and its changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effbench.report.tables import NO_REASON, UNCLEAR, Entry, Row, SpeedupTable,
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
-#: Models and rows of the heatmap that a reader takes in; the rest is on the speedups page.
+#: Most models and rows of the heatmap; the page of speedups has the others.
 MOST_MODELS = 12
 MOST_ROWS = 60
 MOST_FAILURES = 8
@@ -28,7 +28,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 
 
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
-    """Return what the overview shows of one device sweep."""
+    """Return the overview's values of one device sweep."""
     rows = device_sweep.labelled
     table = speedup_table(rows, "speedup", device_sweep.baseline_mode)
     modes = summary.by_mode(rows)
@@ -41,7 +41,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "counts": summary.count_statuses(rows),
         "results": len(rows),
         "headline": summary.headline(table, modes),
-        "sentences": {case: reasons.sentence(own) for case, own in list(models.items())[:MOST_MODELS]},
+        "sentences": {case: reasons.sentence(group) for case, group in list(models.items())[:MOST_MODELS]},
         "more_models": len(models) - MOST_MODELS,
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
         "more_rows": len(table.rows) - MOST_ROWS,
@@ -56,7 +56,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
 
 
 def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
-    """Return a row for each model and batch size: the speedup of every mode, coloured, and why the best one wins."""
+    """Return one row per model and batch size: coloured speedups of all modes, and why the best mode wins."""
     rows = [
         row.labels
         | {mode: heat(entry, device_sweep) for mode, entry in row.cells.items()}
@@ -68,7 +68,7 @@ def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
 
 
 def heat(entry: Entry, device_sweep: DeviceSweep) -> Shown:
-    """Return a cell of the heatmap: full colour from SCALE on, pale if the interval includes 1."""
+    """Return a cell of the heatmap: the colour is full from SCALE on, and pale if the interval includes 1."""
     if entry.status is None:
         return Shown(None, entry.text, "absent")
     link = f"{device_sweep.slug}/cell.html{address(device_sweep, entry.source)}"
@@ -85,13 +85,13 @@ def heat(entry: Entry, device_sweep: DeviceSweep) -> Shown:
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
-    """Return the values of templates/changed.html.j2: what changed since the sweep before."""
-    found: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
+    """Return the values of templates/changed.html.j2: changes since the previous sweep."""
+    values: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
     compared = changes.compared
     if compared is None:
-        return found | {"differences": []}
+        return values | {"differences": []}
     sure = summary.sure_changes(changes)
-    return found | {
+    return values | {
         "counts": {str(verdict): number for verdict, number in compared.counts.items()},
         "rows": comparison.table_of(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
         "more": len(sure) - summary.MOST_CHANGES,

@@ -1,4 +1,4 @@
-"""The pages of small multiples: scaling (against batch size, and bottlenecks) and cost (memory, compiling)."""
+"""Scaling (figures against batch size, bottlenecks) and cost (memory, compile time), as small multiples."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from effbench.report.site.pages.cell import link
 from effbench.report.tables import bottleneck_table
 
 BOTTLENECKS = (
-    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near a ceiling of this "
-    "machine. Latency: the kernels are too small or too inefficient to come near one. From a profiled pass, CUDA only."
+    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near the machine's limit. "
+    "Latency: the kernels are too small or too inefficient to reach a limit."
 )
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     sections = [folder.section(figure) for figure in all_figures(folder.page)]
     if folder.page == "scaling":
-        own = folder.device_sweep
-        table = bottleneck_table(own.labelled, lambda row: link(own, row))
+        device_sweep = folder.device_sweep
+        table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))
         sections.append(folder.table("why", table, BOTTLENECKS, page=12, linked=True))
     names = models(folder.device_sweep)
     return {"sections": sections, "models": names, "ranges": model_ranges(names)}

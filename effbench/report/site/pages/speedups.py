@@ -1,4 +1,4 @@
-"""Speedup tables: model × bs × mode under any metric, and the same as a heatmap."""
+"""Speedups: a table of model × bs × mode for any metric, and a heatmap of speedups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from effbench.report.site.pages.cell import address
 from effbench.report.tables import NO_REASON, UNCLEAR, UNKNOWN, Entry, SpeedupTable, speedup_table
 from effbench.table import Column, Shown, Table
 
-#: In the order of the choice; those that no result has are omitted.
+#: Metrics to choose from, in this order; metrics without a result are omitted.
 METRIC_NAMES = (
     "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "relative_memory", "compile_cold_s",
     "energy_mj", "compile_warm_s", "peak_reserved_bytes", "graph_pool_bytes", "gpu_busy_ms", "kernels", "rel_error",
@@ -21,21 +21,21 @@ METRIC_NAMES = (
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    own = folder.device_sweep
-    tables = [speedup_table(own.labelled, name, own.baseline_mode) for name in METRIC_NAMES]
-    shown = [one for one in tables if one.metric == "speedup" or any(entry.value is not None for entry in one.entries)]
+    device_sweep = folder.device_sweep
+    tables = [speedup_table(device_sweep.labelled, name, device_sweep.baseline_mode) for name in METRIC_NAMES]
+    shown = [it for it in tables if it.metric == "speedup" or any(entry.value is not None for entry in it.entries)]
     return {
         "metrics": [METRICS[table.metric] for table in shown],
-        "sources": {table.metric: folder.grid(table.metric, grid_of(table, own)) for table in shown},
+        "sources": {table.metric: folder.grid(table.metric, grid_of(table, device_sweep)) for table in shown},
         "modes": tables[0].modes,
-        "statuses": list(dict.fromkeys(str(row.source["status"]) for row in own.labelled)),
+        "statuses": list(dict.fromkeys(str(row.source["status"]) for row in device_sweep.labelled)),
         "unknown": UNKNOWN,
         "heatmap": folder.section(FIGURE),
     }
 
 
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
-    """Return a row for each model, further swept parameters and bs; a column for each mode, linked to its cell."""
+    """Return one row per model, other swept parameters and bs, and one column per mode, linked to the cells."""
     in_ms = {mode for row in table.rows for mode, entry in row.cells.items() if entry.baseline}
     columns = table.labels
     for mode in table.modes:

@@ -1,5 +1,5 @@
 "use strict";
-// The cell that the page's URL names (#cell=KEY, &env=ENVIRONMENT if there are several), or the list of all.
+// Shows the cell in the URL (#cell=KEY, and &env=ENVIRONMENT if there are several), or the list of all cells.
 document.addEventListener("DOMContentLoaded", async () => {
   const { load, grid, element, complain, copy, place, samples } = window.effbench;
   const root = document.getElementById("cells");
@@ -9,7 +9,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const heading = document.querySelector("h1");
   const title = document.title;
   const HEADLINES = ["latency_ms", "period_ms", "speedup", "throughput_per_s", "compile_cold_s", "peak_reserved_bytes"];
-  const LONG = 60; // texts from this length on are no column of a table
+  const LONG = 60; // characters of a text; longer ones get no column of a table
   let index = null;
 
   const digits = (value) => String(Number(value.toPrecision(4)));
@@ -19,14 +19,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     return `${digits(value / 1024 ** power)} ${units[power]}`;
   }
 
-  /** [key, entries] of the cell whose key begins so; null if there is none. Files hold keys in ascending order. */
+  /** Return [key, entries] of the cell whose key starts with `key`, or null. Files hold keys in ascending order. */
   async function find(key) {
     let at = -1;
     index.chunks.forEach(([first], number) => { if (first.slice(0, key.length) <= key) at = number; });
     for (const number of [at, at - 1]) {
       if (number < 0) continue;
       const chunk = await load(index.chunks[number][1]);
-      const found = Object.hasOwn(chunk, key) ? key : Object.keys(chunk).find((one) => one.startsWith(key));
+      const found = Object.hasOwn(chunk, key) ? key : Object.keys(chunk).find((whole) => whole.startsWith(key));
       if (found !== undefined) return [found, chunk[found]];
     }
     return null;
@@ -57,36 +57,36 @@ document.addEventListener("DOMContentLoaded", async () => {
       element("p", { class: "controls" }, entries.length > 1 ? select : index.environments[entry.env] || entry.env),
       entry.reason && text(entry.reason, "p", entry.status === "ok" ? "caption" : "note"),
       element("ul", { class: "tally" }, ...figures),
-      element("p", { class: "caption" }, `key ${key.slice(0, 12)} · trials that count: ${entry.count}${entry.bound ? ` · bound by ${entry.bound}` : ""} · `,
+      element("p", { class: "caption" }, `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
         element("a", { href: `speedups.html#${new URLSearchParams({ model, bs })}`, text: "other modes" }), " · ",
         element("a", { href: `../history.html#cell=${key}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
   }
 
-  const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // stored from 0
+  const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // data counts from 0
 
   function errors(entry) {
     return section("errors", "What went wrong", ...entry.errors.flatMap((one) => [
       element("h3", {}, element("span", { class: "status", text: one.status }), ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`),
       element("p", { text: one.reason || "no reason recorded" }),
       one.traceback && pre(one.traceback),
-      one.log && folded(null, "the end of the process's log", pre(one.log)),
+      one.log && folded(null, "end of the process's log", pre(one.log)),
     ]));
   }
 
   function again(entry) {
-    if (!entry.command) return section("again", "Run it again", text(`No command says this cell: ${entry.why_not}.`, "p", "note"));
+    if (!entry.command) return section("again", "Run it again", text(`No command to show: ${entry.why_not}.`, "p", "note"));
     const button = element("button", { type: "button", class: "quiet", text: "copy", onclick: () => copy(entry.command, button) });
-    return section("again", "Run it again", text("This command plans the same cell (of the same key), measured by the same protocol."), pre(entry.command, "command"), button);
+    return section("again", "Run it again", text("This command measures the same cell (with the same key) under the same protocol."), pre(entry.command, "command"), button);
   }
 
   function kernels({ passes, calls, in_graphs: inGraphs, rows }) {
-    const line = `Mean over ${passes} profiled passes${calls ? ` of ${calls} calls each` : ""}; the ten largest of each pass. ${inGraphs} kernels of a call run inside CUDA graphs.`;
-    const columns = [{ title: "kernel", wide: true }, ...["a call (ms)", "share (%)", "times a call", "passes"].map((name) => ({ title: name, numeric: true }))];
-    const cells = rows.map(([name, count, ms, share, found]) => [name, ms, 100 * share, count, found]);
-    return section("kernels", "Kernels", text(line), table(columns, cells, "Kernels with the largest share of GPU time"));
+    const line = `The ten largest kernels of each pass, averaged over ${passes} profiled passes${calls ? ` of ${calls} calls` : ""}. ${inGraphs} kernels per call run inside CUDA graphs.`;
+    const columns = [{ title: "kernel", wide: true }, ...["per call (ms)", "GPU time (%)", "launches per call", "passes"].map((name) => ({ title: name, numeric: true }))];
+    const cells = rows.map(([name, count, ms, fraction, listed]) => [name, ms, 100 * fraction, count, listed]);
+    return section("kernels", "Kernels", text(line), table(columns, cells, "Kernels with the most GPU time"));
   }
 
-  /** Facts that some trial has: a row for each, a column for each trial. */
+  /** Show the facts that any trial has: one row per fact, one column per trial. */
   function trials(entry, extra) {
     const shown = (value, isBytes) => {
       if (typeof value === "boolean") return value ? "yes" : "no";
@@ -101,13 +101,13 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   function metrics(entry) {
     const rows = Object.entries(entry.results).map(([name, [value, shown, interval]]) => [index.metrics[name][0], { t: shown, v: value }, interval, index.metrics[name][1]]);
-    return section("metrics", "Every figure", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "what it is", wide: true }], rows, "Every metric of this cell"));
+    return section("metrics", "All metrics", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "meaning", wide: true }], rows, "All metrics of this cell"));
   }
 
   function more(texts, artifacts) {
     const facts = texts.flatMap(([name, values]) => [text(name, "dt"), ...new Set(values.filter((one) => one !== null))].map((one) => (one instanceof Element ? one : text(String(one), "dd", "reason"))));
     const files = artifacts.map(([name, link, why]) => element("li", {}, link ? element("a", { href: link, text: name }) : `${name} (${why})`));
-    return section("more", "Further texts and files", element("dl", {}, ...facts), element("ul", {}, ...files));
+    return section("more", "Other texts and files", element("dl", {}, ...facts), element("ul", {}, ...files));
   }
 
   function parameters(entry) {
@@ -149,18 +149,18 @@ document.addEventListener("DOMContentLoaded", async () => {
       }
       index = index || await load(root.dataset.index);
       const found = await find(key);
-      if (turn !== latest) return; // another was asked for meanwhile
+      if (turn !== latest) return; // another cell was opened meanwhile
       if (found) { show(...found, env); return; }
-      target.replaceChildren(text(`No cell of this sweep has the key ${key}, or none of its trials was recorded when this site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
+      target.replaceChildren(text(`This sweep has no cell with the key ${key}. Its trials may have been recorded after the site was written.`, "p", "note"), element("a", { href: "#cell=", text: "all cells" }));
       target.dataset.cell = "";
     } catch (error) { complain(target, error); }
   }
 
   window.addEventListener("hashchange", async () => {
-    if (location.hash && !location.hash.includes("=")) return; // a place in this page
+    if (location.hash && !location.hash.includes("=")) return; // an anchor of this page
     await open();
     window.scrollTo(0, 0);
-    heading.tabIndex = -1; // so that a screen reader and the next Tab begin at the new cell
+    heading.tabIndex = -1; // so that screen readers and Tab start at the new cell
     heading.focus({ preventScroll: true });
   });
   await open();

@@ -1,8 +1,8 @@
 "use strict";
-// Raw samples of a cell's trials: in the order in which they were taken, and as a cumulative distribution.
+// Raw samples of a cell's trials, in the order of measurement and as a cumulative distribution.
 (() => {
   const { element } = window.effbench;
-  // told apart in common colour visions, on light and dark; symbols say the same again
+  // distinct in common colour vision, on light and dark; symbols distinguish trials without colour
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "star"];
   const NAMES = { latency_ms: "latency", period_ms: "period", warmup_ms: "warm-up calls" };
@@ -12,13 +12,13 @@
   const nameOf = (timer) => NAMES[timer] || timer.replace(/_(ms|us|ns|s)$/, "").replace(/_/g, " ");
   const safe = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;"); // Plotly reads tags in any text
   const count = (list, name) => list.reduce((sum, one) => sum + one[name], 0).toLocaleString("en");
-  const quantile = (sorted, share) => sorted[Math.floor(share * (sorted.length - 1))];
+  const quantile = (sorted, fraction) => sorted[Math.floor(fraction * (sorted.length - 1))];
 
-  /** The points of cell_data.py: float32 numbers in base64. */
+  /** Decode points of cell_data.py: float32 numbers in base64. */
   const unpack = (points) => [...new Float32Array(Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer)];
   const axis = (text, more) => ({ title: { text, standoff: 8 }, automargin: true, zeroline: false, ...more });
 
-  /** The figure of one timer, and how many points lie above its frame. */
+  /** Return the figure of one timer, the number of points above its frame, and the largest point. */
   function figure(trials, timer, label) {
     const points = trials.map(({ points: packed }) => unpack(packed).filter(Number.isFinite));
     const all = points.flat().sort((a, b) => a - b);
@@ -46,15 +46,15 @@
     const layout = {
       template: {}, height: 640, autosize: true, dragmode: false, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: 12 }, margin: { l: 12, r: 14, t: 10, b: 8 }, showlegend: trials.length > 1, legend: { orientation: "h", y: -0.15 },
-      xaxis: axis("trials, each in the order of its samples", { range: [0, trials.length], showgrid: false, tickvals: ticks.map((at) => at + 0.5), ticktext: ticks.map((at) => label(trials[at].trial)) }),
+      xaxis: axis("trial (samples in order)", { range: [0, trials.length], showgrid: false, tickvals: ticks.map((at) => at + 0.5), ticktext: ticks.map((at) => label(trials[at].trial)) }),
       yaxis: axis(title, { domain: [0.6, 1], ...frame }),
       xaxis2: axis(title, { anchor: "y2", ...frame }),
-      yaxis2: axis("share of samples", { domain: [0, 0.42], anchor: "x2", range: [0, 1.02], tickformat: ".0%" }),
+      yaxis2: axis("fraction of samples", { domain: [0, 0.42], anchor: "x2", range: [0, 1.02], tickformat: ".0%" }),
     };
     return { spec: { data, layout }, above: all.filter((value) => value > top).length, most: all[all.length - 1] };
   }
 
-  /** Fill `place` with the figures of `samples` (timer -> trials); `label` names a trial. */
+  /** Fill `place` with the figures of `samples` (timer -> trials); `label` returns the name of a trial. */
   function show(place, samples, label) {
     const rank = (timer) => (timer === "warmup_ms" ? 9 : FIRST.includes(timer) ? FIRST.indexOf(timer) : 5);
     const timers = Object.keys(samples).sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
@@ -65,9 +65,9 @@
       for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.timer === timer));
       const trials = samples[timer];
       const { spec, above, most } = figure(trials, timer, label);
-      caption.textContent = `${count(trials, "taken")} samples, of which ${count(trials, "stored")} are stored; evenly chosen ones are drawn. The grey line is their median.`;
+      caption.textContent = `${count(trials, "taken")} samples were taken and ${count(trials, "stored")} stored; the figure shows an even selection. The grey line is its median.`;
       if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
-      if (above) caption.textContent += ` ${above} lie above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}: autoscale shows them.`;
+      if (above) caption.textContent += ` ${above} of them are above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}; autoscale shows them.`;
       window.effbench.show(chart, spec);
       place.dataset.timer = timer;
     }

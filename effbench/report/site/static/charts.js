@@ -1,5 +1,5 @@
 "use strict";
-// Draws each `.chart` when it comes into view, its figure from `data-src`; site.css has the colours of text and grid.
+// Draws the figure `data-src` of each `.chart` when it comes into view; site.css sets the colours of text and grid.
 (() => {
   const { load, complain, onTheme, theme } = window.effbench;
   const DARK = [[0, "#c06a1c"], [0.25, "#7a4716"], [0.5, "#262d36"], [0.75, "#235584"], [1, "#2f7ec6"]]; // of heatmaps
@@ -7,7 +7,7 @@
   const hidden = new Map(); // section -> modes that are switched off
   const specs = new Map(); // drawn element -> figure
 
-  /** Draw `spec` into `chart` and keep it in step with the theme. */
+  /** Draw `spec` into `chart`; it is redrawn when the theme changes. */
   async function show(chart, spec) {
     specs.set(chart, spec);
     const off = hidden.get(chart.closest("section")) || new Set();
@@ -28,7 +28,7 @@
   }
   const waiting = () => [...document.querySelectorAll(".chart[data-src]")].filter((chart) => !specs.has(chart) && !chart.closest("[hidden]"));
 
-  /** Draw what is out of sight, one figure at a time: prints and screenshots of the whole page show every figure. */
+  /** Draw figures out of view, one at a time, so that prints and full-page screenshots show every figure. */
   async function ahead() {
     for (const chart of waiting().slice(0, MOST_AHEAD)) {
       await new Promise((resolve) => setTimeout(resolve));

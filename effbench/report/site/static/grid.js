@@ -1,5 +1,5 @@
 "use strict";
-// Tables that a reader sorts, filters, pages and copies; cells are built as texts, never as HTML.
+// Tables with sorting, filters, pages and copying; cells are inserted as text, never as HTML.
 (() => {
   const { load, element, complain, place } = window.effbench;
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
@@ -9,7 +9,7 @@
     return typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(4))) : String(cell);
   }
 
-  /** A table cell with its link, glyph, second line and classes. */
+  /** Create a table cell with its link, glyph, second line and classes. */
   function filled(cell, column) {
     const td = element("td", { class: [column.numeric && "num", column.wide && "reason", cell?.c].filter(Boolean).join(" ") || null });
     if (cell === null || typeof cell !== "object") { td.textContent = text(cell); return td; }
@@ -19,11 +19,11 @@
     return td;
   }
 
-  /** What a column is sorted by; nothing comes last in both directions. */
+  /** Return the value that a cell is sorted by; null comes last in both directions. */
   const sortable = (cell, numeric) => {
-    const found = value(cell);
-    if (numeric) return typeof found === "number" ? found : null;
-    return found === null || found === undefined || found === "" ? null : String(found).toLowerCase();
+    const exact = value(cell);
+    if (numeric) return typeof exact === "number" ? exact : null;
+    return exact === null || exact === undefined || exact === "" ? null : String(exact).toLowerCase();
   };
 
   function csv(columns, rows) {
@@ -53,15 +53,15 @@
       done = document.execCommand("copy");
       area.remove();
     }
-    button.textContent = done ? "copied" : "the browser refused";
+    button.textContent = done ? "copied" : "copying failed";
     setTimeout(() => { button.textContent = label; }, 1500);
   }
 
   /**
    * Show `source` (see grid_data in page.py) in `box`. Returns { grid, draw(), visible(column, shown) }.
-   * options.keep: a function of a row that says whether it is shown; options.state: { filters: Map of a column's number
-   * to its value, search, order } to begin with, what does not fit is left out; options.changed: given the same whenever
-   * the reader has changed it; options.page: rows of a page; options.class: of the table.
+   * options.keep: returns whether to show a row. options.state: initial { filters (Map: number of a column -> value),
+   * search, order }; values that do not fit are ignored. options.changed: called with the state after each change.
+   * options.page: rows per page. options.class: CSS class of the table.
    */
   function show(box, source, options = {}) {
     const given = options.state || {};
@@ -95,15 +95,15 @@
       return search.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
     }
 
-    /** A click sorts upwards, then downwards, then not; with Shift next to the columns that are sorted by already. */
+    /** A click sorts upwards, then downwards, then not at all; Shift keeps the columns that are already sorted by. */
     function sortBy(index, more) {
       const current = order.find(([column]) => column === index);
       const next = !current ? [[index, "asc"]] : current[1] === "asc" ? [[index, "desc"]] : [];
-      order = !more ? next : current ? order.flatMap((one) => (one === current ? next : [one])) : [...order, ...next];
+      order = !more ? next : current ? order.flatMap((item) => (item === current ? next : [item])) : [...order, ...next];
       changed();
     }
 
-    /** Choose and sort the rows anew, from the first page on. */
+    /** Filter and sort the rows, and show the first page. */
     function draw() {
       const keys = order.filter(([index]) => source.columns[index]);
       shown = source.rows.filter(fits).map((row) => [row, keys.map(([index]) => sortable(row[index], source.columns[index].numeric))]);
@@ -111,17 +111,17 @@
         shown.sort(([, one], [, other]) => {
           for (const [at, [, direction]] of keys.entries()) {
             const [a, b] = [one[at], other[at]];
-            const found = a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === (direction === "asc") ? -1 : 1;
-            if (found) return found;
+            const sign = a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === (direction === "asc") ? -1 : 1;
+            if (sign) return sign;
           }
           return 0;
         });
       }
       shown = shown.map(([row]) => row);
       heads.forEach((head, index) => {
-        const own = order.find(([column]) => column === index);
-        head.dataset.order = own ? own[1] : "";
-        if (own && own === order[0]) head.setAttribute("aria-sort", own[1] === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
+        const sorted = order.find(([column]) => column === index);
+        head.dataset.order = sorted ? sorted[1] : "";
+        if (sorted && sorted === order[0]) head.setAttribute("aria-sort", sorted[1] === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
         head.hidden = hidden.has(index);
       });
       turn(0);
@@ -131,12 +131,12 @@
     function turn(page) {
       const visible = source.columns.map((column, index) => [column, index]).filter(([, index]) => !hidden.has(index));
       const rows = shown.slice(page * size, (page + 1) * size).map((row) => {
-        // a row about one thing leads there from anywhere in it; its link serves the keyboard
+        // a row with one link target is clickable as a whole; its link serves the keyboard
         const links = new Set(row.map((cell) => cell?.h).filter(Boolean));
         const lead = links.size === 1 ? { class: "leads", onclick: (event) => { if (!event.target.closest("a, button") && !String(getSelection())) row.some((cell) => cell?.h && (location.href = cell.h)); } } : {};
         return element("tr", lead, ...visible.map(([column, index]) => filled(row[index], column)));
       });
-      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row fits the filters." : "Nothing here." })));
+      if (!rows.length) rows.push(element("tr", {}, element("td", { colspan: visible.length, text: source.rows.length ? "No row matches the filters." : "No rows." })));
       body.replaceChildren(...rows);
       if (!long) return;
       const first = shown.length ? page * size + 1 : 0;
@@ -177,7 +177,7 @@
     return { grid: source, draw, visible: (index, on) => { if (on) hidden.delete(index); else hidden.add(index); } };
   }
 
-  /** Show a table whose filters stand in the URL; a button with data-filter="COLUMN" and data-value sets one. */
+  /** Show a table with its filters in the URL; a button with data-filter="COLUMN" and data-value sets one. */
   function linked(box, source) {
     const columns = source.columns.map((column, index) => [column.title, index]).filter(([, index]) => source.columns[index].filter);
     const buttons = [...document.querySelectorAll("button[data-filter]")];
@@ -212,7 +212,7 @@
   window.effbench.grid = show;
   window.effbench.copy = copy;
   document.addEventListener("DOMContentLoaded", () => {
-    // a folded table is loaded once it is displayed
+    // load a folded table when it is unfolded
     const watcher = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
       watcher.unobserve(target);
       open(target);

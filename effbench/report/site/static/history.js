@@ -1,5 +1,5 @@
 "use strict";
-// One series as a figure: a figure a sweep with its interval, baselines, changes, and breaks of its conditions.
+// Draws one series: one point per sweep with its interval, baselines, changes, and breaks (changed conditions).
 document.addEventListener("DOMContentLoaded", async () => {
   const { load, element, complain, place, grid, show } = window.effbench;
   const section = document.getElementById("series");
@@ -7,7 +7,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const chart = section.querySelector(".chart");
   const choice = document.getElementById("metric");
   const title = document.getElementById("series-name");
-  const said = document.getElementById("series-events");
+  const eventList = document.getElementById("series-events");
   const cells = document.getElementById("series-cells");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
@@ -19,7 +19,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
   const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE] = Array(13).keys();
 
-  /** As effbench.metrics formats it: three significant digits and a unit. */
+  /** Format a value as effbench.metrics does: three significant digits and a unit. */
   function format(name, value) {
     if (value === null || value === undefined) return "—";
     let unit = index.metrics[name].unit;
@@ -37,7 +37,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
   const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
 
-  /** { id, metric } of the address; a cell's key (or its start) finds where it was measured: on the hardware `on`, else the first. */
+  /** Return { id, metric } from the URL; a cell's key (or its start) selects its series on the hardware `on`, or its first series. */
   function wanted() {
     const { series, cell, metric, on } = place.read();
     const [id, name] = (series || "").split(".");
@@ -52,14 +52,14 @@ document.addEventListener("DOMContentLoaded", async () => {
     return { id: first, metric: what };
   }
 
-  /** Whether this point has a figure to draw: of ok results, and of degraded ones the counters. */
+  /** Return whether to draw a point: any figure of an ok result, only counters of a degraded one. */
   const drawn = (line, name, i) => {
     const value = (line.values[name] || [])[i];
     if (value === null || value === undefined) return false;
     return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
   };
 
-  /** Where the cell of this point is in this site; null where its sweep is not among those that it shows. */
+  /** Return the URL of a point's cell, or null if this site does not include its sweep. */
   function cellOf(line, facts, i) {
     const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts[HARDWARE]);
     if (!held) return null;
@@ -67,7 +67,7 @@ document.addEventListener("DOMContentLoaded", async () => {
     return `${held[2]}/cell.html#cell=${encodeURIComponent(facts[KEY])}${environment ? `&env=${encodeURIComponent(environment)}` : ""}`;
   }
 
-  /** The series as a Plotly figure. */
+  /** Return the series as a Plotly figure. */
   function figure(line, facts, name) {
     const values = line.values[name] || [];
     const bounds = line.bounds[name];
@@ -80,8 +80,8 @@ document.addEventListener("DOMContentLoaded", async () => {
       const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
       return [`<b>${safe(format(name, values[i]))}</b>`, safe(interval), `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
         safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
-        i in line.breaks ? `before it changed: ${safe(short(line.breaks[i], 120))}` : "",
-        cellOf(line, facts, i) ? "click for its cell" : ""].filter(Boolean).join("<br>");
+        i in line.breaks ? `changed before it: ${safe(short(line.breaks[i], 120))}` : "",
+        cellOf(line, facts, i) ? "click to open its cell" : ""].filter(Boolean).join("<br>");
     });
     const data = [];
     let start = 0;
@@ -94,7 +94,7 @@ document.addEventListener("DOMContentLoaded", async () => {
         over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
       }
       start = end;
-      if (!y.some((one) => one !== null)) return;
+      if (!y.some((value) => value !== null)) return;
       data.push({
         type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
         line: { color, width: 1.6 }, marker: { color, size: at.length > 80 ? 4 : 6 },
@@ -153,13 +153,13 @@ document.addEventListener("DOMContentLoaded", async () => {
     return { data, layout };
   }
 
-  /** The same as a table. */
+  /** Return the series as a table. */
   function table(line, facts, name) {
     const values = line.values[name] || [];
     const bounds = line.bounds[name];
     const number = (value) => ({ t: format(name, value), ...(value === null || value === undefined ? {} : { v: value }) });
     const columns = [
-      { title: "sweep" }, { title: "label" }, { title: "began (UTC)" }, { title: "status", filter: true },
+      { title: "sweep" }, { title: "label" }, { title: "started (UTC)" }, { title: "status", filter: true },
       { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
       ...(bounds ? [{ title: "95 % interval, low", numeric: true }, { title: "high", numeric: true }] : []),
       { title: "trials", numeric: true }, { title: "marks" }, { title: "changed before it", wide: true },
@@ -172,44 +172,44 @@ document.addEventListener("DOMContentLoaded", async () => {
       ];
       const status = line.status[i];
       return [
-        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
+        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "open its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
         ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
         i in line.breaks ? line.breaks[i] : "",
       ];
     });
-    return { caption: `${index.metrics[name].title} of ${facts[NAME]}, a row a sweep`, columns, rows };
+    return { caption: `${index.metrics[name].title} of ${facts[NAME]}, one row per sweep`, columns, rows };
   }
 
-  let links = []; // of the points of what is shown, to their cells
+  let links = []; // URLs of the cells of the shown points
   let clickable = false;
   let turn = 0;
   async function open(scroll) {
-    const own = (turn += 1);
+    const request = (turn += 1);
     const { id, metric, missing } = wanted();
     cells.replaceChildren();
     links = [];
-    if (missing) { title.textContent = missing; said.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
+    if (missing) { title.textContent = missing; eventList.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
     chart.hidden = false;
     numbers.hidden = false;
     const facts = index.lines[id];
     let line;
     try { line = (await load(`data/history-lines-${facts[FILE]}.js`))[id]; } catch (error) { complain(chart, error); return; }
-    if (own !== turn) return; // another was chosen meanwhile
-    const there = Object.keys(line.values).filter((one) => line.at.some((_, i) => drawn(line, one, i)));
-    for (const option of choice.options) option.disabled = !there.includes(option.value);
-    const name = there.includes(metric) ? metric : there[0];
+    if (request !== turn) return; // another series was chosen meanwhile
+    const metrics = Object.keys(line.values).filter((key) => line.at.some((_, i) => drawn(line, key, i)));
+    for (const option of choice.options) option.disabled = !metrics.includes(option.value);
+    const name = metrics.includes(metric) ? metric : metrics[0];
     title.textContent = index.several ? `${facts[NAME]} on ${facts[PLACE]}` : facts[NAME];
     const events = line.events.filter((event) => event.metric === name || event.metric === "status");
-    said.replaceChildren(...events.map((event) => element("li", {},
-      element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` first in ${sweepName(event.after)} (last before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
+    eventList.replaceChildren(...events.map((event) => element("li", {},
+      element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
     links = line.at.map((_, i) => cellOf(line, facts, i));
     const held = line.at.map((sweep, i) => (links[i] ? element("a", { href: links[i], text: sweepName(sweep) }) : null)).filter(Boolean);
-    if (held.length) cells.append("its cell in ", ...held.flatMap((link, i) => (i ? [", ", link] : [link])));
+    if (held.length) cells.append("Open the cell in ", ...held.flatMap((link, i) => (i ? [", ", link] : [link])));
     section.dataset.series = name ? `${id}.${name}` : id;
     if (!name) {
       chart.hidden = true;
       numbers.hidden = true;
-      said.replaceChildren(element("li", { text: "There is no figure to show: no result of it is ok." }));
+      eventList.replaceChildren(element("li", { text: "There is nothing to draw: the cell has no ok result." }));
       return;
     }
     choice.value = name;
@@ -227,12 +227,12 @@ document.addEventListener("DOMContentLoaded", async () => {
     } catch (error) { complain(chart, error); }
   }
 
-  // the list that is searched: a row for each line
+  // the list of all cells: one row per line
   const columns = [
     { title: "cell" }, { title: "model", filter: true }, { title: "mode", filter: true },
     ...(index.several ? [{ title: "hardware", filter: true }] : []), { title: "sweeps", numeric: true }, { title: "last sweep" },
     { title: "last status", filter: true }, { title: "latency", numeric: true, help: "in its last sweep" },
-    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "for the worse, still so, acknowledged by nobody" },
+    { title: "changes", numeric: true }, { title: "open", numeric: true, help: "worse, not undone and not acknowledged" },
   ];
   const rows = Object.entries(index.lines).map(([id, facts]) => {
     const status = facts[STATUS];
@@ -243,14 +243,14 @@ document.addEventListener("DOMContentLoaded", async () => {
       facts[CHANGES], facts[OPEN],
     ];
   });
-  grid(document.getElementById("list"), { caption: "Every cell with a history", columns, rows, order: [[columns.length - 1, "desc"]] }, { page: 25 });
+  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [[columns.length - 1, "desc"]] }, { page: 25 });
 
   choice.addEventListener("change", () => {
     const [id] = section.dataset.series.split(".");
     place.write({ series: `${id}.${choice.value}`, cell: "", metric: "" });
     open(false);
   });
-  // another anchor of this page leaves what is shown as it is
+  // other anchors of this page do not change the series
   window.addEventListener("hashchange", () => { if (place.read().series || place.read().cell) open(true); });
   await open(Boolean(place.read().series || place.read().cell));
 });

@@ -1,5 +1,5 @@
 "use strict";
-// Which models' figures and numbers a page shows: some of many, or one. The URL says which: #model=NAME or #from=25.
+// Chooses the models that a page shows: one (#model=NAME in the URL) or a range (#from=25).
 document.addEventListener("DOMContentLoaded", () => {
   const { place } = window.effbench;
   const select = document.getElementById("models");
@@ -15,7 +15,7 @@ document.addEventListener("DOMContentLoaded", () => {
     }
     for (const box of document.querySelectorAll(".panels")) {
       const shown = box.querySelectorAll("figure:not([hidden])").length;
-      // the most even rows of three or four
+      // three or four columns, so that rows are even
       box.style.setProperty("--columns", shown <= 4 ? shown : [5, 6, 9].includes(shown) ? 3 : 4);
       for (const chart of box.querySelectorAll(".chart[data-drawn]")) window.Plotly.Plots.resize(chart);
     }

@@ -1,13 +1,13 @@
 "use strict";
-// What every page needs: data from files, and the reader's theme. No network, no storage but the theme.
+// Shared by all pages: data files, the view in the URL, and the theme. No network; only the theme is stored.
 window.effbench = (() => {
-  const values = new Map(); // URL of a data file -> what it held
+  const values = new Map(); // URL of a data file -> its value
   const loading = new Map();
 
   /** Called by data files: `effbench.put(value);`. */
   const put = (value) => values.set(document.currentScript.src, value);
 
-  /** The value of a data file, a promise; each is loaded once. */
+  /** Return a promise of a data file's value; each file is loaded once. */
   function load(source) {
     const url = new URL(source, document.baseURI).href;
     if (!loading.has(url)) {
@@ -15,7 +15,7 @@ window.effbench = (() => {
         if (values.has(url)) { resolve(values.get(url)); return; }
         const script = document.createElement("script");
         script.src = url;
-        script.onload = () => (values.has(url) ? resolve(values.get(url)) : reject(new Error(`nothing in ${source}`)));
+        script.onload = () => (values.has(url) ? resolve(values.get(url)) : reject(new Error(`no data in ${source}`)));
         script.onerror = () => reject(new Error(`cannot load ${source}`));
         document.head.append(script);
       }));
@@ -23,7 +23,7 @@ window.effbench = (() => {
     return loading.get(url);
   }
 
-  /** An element with attributes and children; texts stay texts. */
+  /** Create an element with attributes and children; strings become text, never HTML. */
   function element(name, attributes = {}, ...children) {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes)) {
@@ -37,16 +37,16 @@ window.effbench = (() => {
     return made;
   }
 
-  /** Says in place of what could not be shown why; nothing fails silently. */
+  /** Show an error in place of the content that failed. */
   function complain(place, error) {
-    place.replaceChildren(element("p", { class: "note", text: `This cannot be shown: ${error.message || error}` }));
+    place.replaceChildren(element("p", { class: "note", text: `Cannot show this: ${error.message || error}` }));
   }
 
-  // --- the reader's place: what follows # as name=value, so that a view can be linked ---
+  // --- the URL captures the view: name=value parameters after # ---
   const place = {
     read: () => Object.fromEntries(new URLSearchParams(location.hash.slice(1))),
     all: (name) => new URLSearchParams(location.hash.slice(1)).getAll(name),
-    /** A list stands there as often as it has items; nothing is added to what Back goes through. */
+    /** Set parameters, a list as repeated ones; the browser's history gets no new entry. */
     write(changed) {
       const values = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
       for (const [name, value] of Object.entries(changed)) {
@@ -57,12 +57,12 @@ window.effbench = (() => {
     },
   };
 
-  // --- theme: the system's, or the reader's own ---
+  // --- theme: the system's, or the reader's choice ---
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const listeners = [];
   let chosen = null;
   let printing = false;
-  try { chosen = localStorage.getItem("effbench-theme"); } catch { /* no storage from disk in some browsers */ }
+  try { chosen = localStorage.getItem("effbench-theme"); } catch { /* some browsers have no storage for local files */ }
   const theme = () => (printing ? "light" : chosen || (dark.matches ? "dark" : "light"));
   const changed = () => listeners.forEach((listener) => listener(theme()));
   function choose(name) {
@@ -83,12 +83,12 @@ window.effbench = (() => {
     const subjects = document.getElementById("subjects");
     if (subjects) {
       subjects.addEventListener("change", () => { location.href = subjects.value + location.hash; });
-      window.addEventListener("pageshow", () => { // after Back the page is what it was, so is the choice
+      window.addEventListener("pageshow", () => { // after Back, the selection must match the page again
         for (const option of subjects.options) option.selected = option.defaultSelected;
       });
     }
     document.querySelector(".skip").addEventListener("click", (event) => {
-      event.preventDefault(); // the address keeps what was chosen
+      event.preventDefault(); // the URL keeps the view
       const main = document.getElementById("main");
       main.tabIndex = -1;
       main.focus();

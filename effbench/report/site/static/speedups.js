@@ -1,6 +1,5 @@
 "use strict";
-// The speedup table: metric, modes, status, filters, search and sorting; all of it stands in the page's address, which
-// is also what a table is opened from. What the address says and the page does not know is left out.
+// The speedup table. The URL captures metric, modes, status, filters, search and sorting; unknown values are ignored.
 document.addEventListener("DOMContentLoaded", () => {
   const { load, grid, complain, place } = window.effbench;
   const metric = document.getElementById("metric");
@@ -14,7 +13,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const isStatus = (cell, wanted) => cell && typeof cell === "object" && (wanted === "ok" ? cell.v !== undefined : cell.t === wanted);
   const keep = (row) => !status || status.value === "" || row.some((cell) => isStatus(cell, status.value));
-  /** What a column is called in the address: a mode's name says the same under every metric. */
+  /** Return the name of a column in the URL: the mode, which is the same for every metric, or the title. */
   const key = (column) => column.mode || column.title;
   const parameter = (column) => (OWN.has(column.title) ? `column.${column.title}` : column.title);
   const pick = (select, wanted, otherwise) => { select.value = [...select.options].some((option) => option.value === wanted) ? wanted : otherwise; };
@@ -26,7 +25,7 @@ document.addEventListener("DOMContentLoaded", () => {
     shown.draw();
   }
 
-  /** The controls as the address has them. */
+  /** Set the controls from the URL. */
   function controls() {
     const values = place.read();
     pick(metric, values.metric, metric.options[0].value);
@@ -36,7 +35,7 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const button of buttons) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.column)));
   }
 
-  /** The table's state as the address has it, by the numbers of its columns. */
+  /** Return the table's state from the URL, by numbers of columns. */
   function stateOf(source) {
     const values = place.read();
     const filters = new Map();
@@ -44,14 +43,14 @@ document.addEventListener("DOMContentLoaded", () => {
       const value = Object.hasOwn(values, parameter(column)) ? values[parameter(column)] : "";
       if (column.filter && value) filters.set(index, value);
     });
-    const order = place.all("sort").map((one) => {
-      const [, direction, name] = one.match(/^(asc|desc):(.*)$/s) || [];
+    const order = place.all("sort").map((item) => {
+      const [, direction, name] = item.match(/^(asc|desc):(.*)$/s) || [];
       return [source.columns.findIndex((column) => key(column) === name), direction];
     }).filter(([index]) => index >= 0);
     return { filters, order, search: (values.search || "").slice(0, LONGEST) };
   }
 
-  /** The address as the table has it. */
+  /** Write the table's state to the URL. */
   function remember(source, state) {
     const changed = { search: state.search.slice(0, LONGEST), sort: state.order.map(([index, direction]) => (direction ? `${direction}:${key(source.columns[index])}` : "")) };
     source.columns.forEach((column, index) => { if (column.filter) changed[parameter(column)] = state.filters.get(index) || ""; });
@@ -60,12 +59,12 @@ document.addEventListener("DOMContentLoaded", () => {
 
   let turn = 0;
   async function open() {
-    const own = (turn += 1);
+    const request = (turn += 1);
     const option = metric.selectedOptions[0];
     document.getElementById("help").textContent = option.dataset.help;
     try {
       const source = await load(option.dataset.src);
-      if (own !== turn) return; // another metric was chosen meanwhile
+      if (request !== turn) return; // another metric was chosen meanwhile
       shown = grid(target, source, { keep, state: stateOf(source), changed: (state) => remember(source, state) });
     } catch (error) {
       complain(target, error);
@@ -87,7 +86,7 @@ document.addEventListener("DOMContentLoaded", () => {
   metric.addEventListener("change", () => { place.write({ metric: metric.value }); open(); });
   if (status) status.addEventListener("change", () => { place.write({ status: status.value }); if (shown) shown.draw(); });
   window.addEventListener("hashchange", () => {
-    if (location.hash && !location.hash.includes("=")) return; // a place in this page
+    if (location.hash && !location.hash.includes("=")) return; // an anchor of this page
     controls();
     open();
   });
