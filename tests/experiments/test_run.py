@@ -34,7 +34,8 @@ class Repeated(Mode):
         return Prepared(step, facts={"times": self.times, "kind": "loop"})
 """
 MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbench_test_own_mode.Repeated\ntimes: 400\n"
-QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu"]
+QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu",
+         "protocol.host_tolerance=null"]  # fmt: skip
 EXPERIMENT = '''"""What does repeating cost?"""
 
 from effbench.experiments import Claim, Found, Pivot, fact, figures, geomean, mean, where
