@@ -15,7 +15,7 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
-from effbench.metrics import METRICS, Better
+from effbench.metrics import METRICS, Better, percent
 from effbench.report.summary import ModeSummary, by_mode
 from effbench.report.tables import (
     FORMATS,
@@ -35,6 +35,8 @@ from effbench.terminal import Console, escape, terminal
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
+#: Disturbed fraction of the timed seconds from which a cell is named.
+MUCH_DISTURBED = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +132,10 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
     lines = [f"{status} {listed(cells)}: {reason}" for (status, reason), cells in groups.items()]
+    shaken = [row for row in rows if (row.source.get("disturbed_fraction") or 0) > MUCH_DISTURBED]
+    if shaken:
+        names = listed([f"{row.name} ({percent(row.source['disturbed_fraction'])})" for row in shaken])
+        lines.append(f"host disturbed during timing, these samples do not count: {names}")
     return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady)}"] if unsteady else [])]
 
 

@@ -105,10 +105,15 @@ def test_a_migration_is_all_or_nothing(filled, tmp_path, monkeypatch, more):
         assert ("humidity" in columns) is not bool(more)
 
 
-def test_the_ratio_of_memory_is_turned_round(filled):
+def test_a_database_of_the_first_revision_is_upgraded(filled):
     """A database of revision 0006, as it was."""
     sql(filled, "UPDATE trial SET peak_reserved_bytes = 3 * 1048576")
+    sql(filled, "DROP VIEW results")
     sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
+    for column in ("trial DROP COLUMN host_ms", "trial DROP COLUMN disturbed_fraction",
+                   "result DROP COLUMN disturbed_fraction"):  # fmt: skip
+        sql(filled, f"ALTER TABLE {column}")
+    sql(filled, "CREATE VIEW results AS SELECT * FROM result")
     sql(filled, "UPDATE alembic_version SET version_num = '0006'")
     assert Store.upgrade(filled) == ("0006", HEAD_REVISION)
     assert Store.check(filled) == []
