@@ -142,7 +142,7 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
-        Column("score_ms", f"with preparation, {args.calls or 0:,} calls", numeric=True, format=milliseconds),
+        Column("score_ms", f"per call with preparation, {args.calls or 0:,} calls", numeric=True, format=milliseconds),
         Column("speedup", f"against {baseline_mode}", numeric=True, format=METRICS["speedup"].format),
         Column("preparation", numeric=True),
         Column("break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format),
@@ -153,13 +153,16 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
         table.append(mode | {"call": milliseconds(mode["call_ms"]) + interval, "preparation": preparation})
-    lines = [*reasons(ranked, close, args), *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items())]
+    lines = [
+        *reasons(ranked, close, args, baseline_mode),
+        *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items()),
+    ]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
 
 
-def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace) -> list[str]:
+def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str) -> list[str]:
     """Return the recommended mode with the reason, and from how many calls on other modes are better."""
     best = ranked[0]
     if close:
@@ -170,8 +173,10 @@ def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Names
     over = f" over {args.calls:,} calls including preparation" if args.calls else ""
     lines = [f"run {best['mode']}: lowest {args.metric}{over}"]
     for mode in ranked[1:]:
-        # a mode with longer preparation than the best pays off if each call is faster
+        # a mode with longer preparation than the best pays off if each call is significantly faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
-        if after is not None:
+        after = mode["break_even"] if best["mode"] == baseline_mode else after  # as the table has it
+        is_tied = None not in (mode["high_ms"], best["low_ms"]) and mode["high_ms"] >= best["low_ms"]
+        if after is not None and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
     return lines

@@ -155,6 +155,9 @@ def verdict_line(compared: Compared, name: str) -> str:
             parts.append(f"ignored: {counted(overlooked)}")
         if unsure := sum(change.verdict is Verdict.AMBIGUOUS for change in rows):
             parts.append(f"{unsure} of {len(rows)} rows could not be judged")
+        times = [change for change in rows if change.metric == "latency_ms"]
+        if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
+            parts.append("too noisy to judge any latency")
         cells = {change.key for change in rows}
         judged = {change.key for change in rows if None not in (change.before, change.after)}
         if len(judged) < len(cells):

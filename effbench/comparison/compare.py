@@ -76,7 +76,7 @@ def compare_sweeps(
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
     Raises NothingFoundError if nothing can be compared, UsageError if the sides are ambiguous."""
     if before.id == after.id:
-        raise UsageError(f"both sides are sweep {before.id}; name two different sweeps")
+        raise UsageError(f"both sides are sweep {before.id}; run a new sweep first, or name two different ones")
     old, new = sides.on_one_machine(*sides.chosen_on([sides.load(store, info) for info in (before, after)], on), across)
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)

@@ -202,7 +202,9 @@ def rank_modes(
         figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + prepare_ms, "prepare_s": prepare_s}
         figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1])}
         figures |= {"warm": cold is None and warm is not None, "speedup": base_ms / call_ms if base_ms else None}
-        figures["break_even"] = None if base is source else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
+        is_unsure = source.get("speedup_ci_low") is not None and source["speedup_ci_low"] <= 1  # slower, or n.s.
+        never = base is source or is_unsure
+        figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
         figures["memory_bytes"] = source.get("peak_reserved_bytes")
         ranked.append(figures)
     _, tied = least(scored, column)
@@ -215,6 +217,8 @@ def why_excluded(source: Mapping[str, Any], column: str, memory_bytes: int | Non
         return f"{source['status']}: {source['reason'] or 'no reason recorded'}"
     if source.get(column) is None:
         return f"no {column.removesuffix('_ms')} was measured"
-    if memory_bytes is not None and not (source.get("peak_reserved_bytes") or math.inf) <= memory_bytes:
-        return "needs more memory than allowed, or its memory was not measured"
+    if memory_bytes is not None and source.get("peak_reserved_bytes") is None:
+        return "its memory was not measured (CUDA only); omit --memory"
+    if memory_bytes is not None and source["peak_reserved_bytes"] > memory_bytes:
+        return "needs more memory than allowed"
     return None

@@ -11,7 +11,7 @@ from effbench.comparison.compare import Compared, ModeChange
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
-from effbench.report.tables import UNCLEAR
+from effbench.report.tables import TOO_WIDE, UNCLEAR
 from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text
@@ -88,12 +88,13 @@ def summary_lines(compared: Compared) -> list[str]:
 
 
 def mode_text(line: ModeChange) -> str:
-    """Return `eager: latency 1.003 (0.998–1.008) over 12 cells`; `unclear (0.60–29540)` if the interval is too wide."""
+    """Return `eager: latency after ÷ before 1.003 (0.998–1.008) over 12 cells`, or why the mean is unclear."""
     text = ratio_text(line.ratio, line.low, line.high) or "–"
     if not is_clear(line.low, line.high):
-        text = f"{UNCLEAR} {text.partition(' ')[2]}"
+        text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
     count = f"{line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
-    return f"{line.mode}: {METRICS[line.metric].title} {text} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
+    title = f"{METRICS[line.metric].title} after ÷ before"
+    return f"{line.mode}: {title} {text} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
 
 
 def sensitivity(compared: Compared) -> str | None:
@@ -107,7 +108,7 @@ def sensitivity(compared: Compared) -> str | None:
             f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
         )
     if latencies:
-        return "one trial per side: times cannot be judged; use more rounds (protocol=standard has 5)"
+        return "one trial per side: latency and period cannot be judged; use more rounds (protocol=standard has 5)"
     return None
 
 

@@ -97,7 +97,7 @@ class DeviceSweep:
 
     @property
     def name(self) -> str:
-        return str(self.sweep.get("name") or self.sweep.get("label") or self.sweep["id"])
+        return str(self.sweep.get("name") or self.sweep["id"])
 
     @cached_property
     def slug(self) -> str:

@@ -105,15 +105,15 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 # --- texts ---
 
 
-def summary(past: History) -> str:
-    """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
+def summary(past: History, short_ones: bool = True) -> str:
+    """Return the numbers of short series (with `short_ones`), changes, judged series, cells and sweeps, on one line."""
     if not past.tracks:
         return "no results yet, so no history"
     states = Counter(past.states.values())
     short, total = states.pop("short", 0), len(past.states)
     sweeps = len({row.sweep_id for track in past.tracks for row in track.rows})
     texts = []
-    if short:
+    if short and short_ones:
         which = f"all {total}" if short == total else f"{short} of {total}"
         texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
     changes = Counter(event.state for event in past.changes)

@@ -1,6 +1,6 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
-The speedup's interval covers measurement noise. The intervals of `over_cells` and `percents` cover the choice of cells;
+The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of cells;
 cells of one model are not independent, so these intervals are too narrow.
 """
 
@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY, Status
@@ -18,9 +17,8 @@ from effbench.environments import SOFTWARE
 from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import METRICS, change_text
 from effbench.report.colors import glyph_of
-from effbench.report.tables import NO_INTERVAL, UNCLEAR, SpeedupTable
+from effbench.report.tables import NO_INTERVAL, TOO_WIDE, UNCLEAR, SpeedupTable
 from effbench.stats.intervals import (
-    CONFIDENCE,
     Interval,
     ModeScore,
     Outcome,
@@ -98,19 +96,6 @@ def over_cells(
     return mean.value, f"{form(mean.low)} to {form(mean.high)}"
 
 
-def percents(passed: int, total: int) -> str:
-    """Return Wilson's 95 % score interval of `passed` ÷ `total`: `92–98 %`, or if narrow `99.6–99.8 %`."""
-    seen = passed / total
-    z2 = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) ** 2
-    scale = 1 + z2 / total
-    centre = (seen + z2 / (2 * total)) / scale
-    half = math.sqrt(z2 * (seen * (1 - seen) / total + z2 / (4 * total**2))) / scale
-    # exact at 0 and 1, despite rounding errors
-    low, high = 0.0 if passed == 0 else centre - half, 1.0 if passed == total else centre + half
-    digits = 0 if high - low > 0.02 else 1
-    return f"{100 * low:.{digits}f}–{100 * high:.{digits}f} %"
-
-
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged with inference calls.
@@ -142,7 +127,8 @@ class ModeSummary:
         passed = f"{self.score.passed} of {self.score.total} ok"
         if self.score.value is None:
             return passed
-        return f"{self.speedup_text}{f' ({self.interval})' if self.interval else ''}, {passed}"
+        why = "" if self.score.clear else f", {TOO_WIDE}"
+        return f"{self.speedup_text}{f' ({self.interval}{why})' if self.interval else ''}, {passed}"
 
 
 def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
@@ -190,7 +176,7 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
             Shown(
                 passed,
                 f"{100 * passed:.0f} %",
-                sub=f"{score.passed} of {score.total} · {percents(score.passed, score.total)}",
+                sub=f"{score.passed} of {score.total}",
             ),
             Shown(mode.not_ok, mode.not_ok or ABSENT, "status" if mode.not_ok else "absent"),
             Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORMATS = ("markdown", "csv", "json")
 #: Replaces a figure whose interval is too wide.
 UNCLEAR = "unclear"
+#: Follows the interval of an unclear mean.
+TOO_WIDE = "too wide to state a mean"
 NO_INTERVAL = "no interval: too few rounds"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."

@@ -4,10 +4,9 @@ import math
 
 import pytest
 import synthetic as make
-from scipy import stats
 
 from effbench.labels import label_rows
-from effbench.report.summary import by_mode, over_cells, percents
+from effbench.report.summary import by_mode, over_cells
 from effbench.stats.intervals import geometric_mean, median_interval, mode_score
 
 
@@ -31,17 +30,10 @@ def test_scores_of_a_mode():
     for rows, text in [
         ([speedup(2.0), speedup(8.0)], "4.00×, 2 of 2 ok"), ([speedup(math.nan)], "1 of 1 ok"),
         ([speedup(None, status="error")], "0 of 1 ok"), ([speedup(1.0, 1.0, 1.0)] * 2, "1.00×, 2 of 2 ok"),
-        ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear (0.61–30,176), 1 of 1 ok"),
+        ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear (0.61–30,176, too wide to state a mean), 1 of 1 ok"),
     ]:  # fmt: skip
         assert default(*rows).text == text
     assert not mode_score([("ok", 2.0, 0.9, 3.7, 5)]).clear and mode_score([("ok", 2.0, 1.1, 4.3, 5)]).clear
-
-
-def test_shares_have_wilsons_interval():
-    for passed, total in [(8, 10), (0, 10), (10, 10), (81, 263), (1, 2), (1, 7), (62, 63), (3, 10_000)]:
-        expected = stats.binomtest(passed, total).proportion_ci(method="wilson")
-        digits = 0 if expected.high - expected.low > 0.02 else 1
-        assert percents(passed, total) == "–".join(f"{100 * one:.{digits}f}" for one in expected) + " %"
 
 
 def test_figures_over_cells_have_an_interval_or_say_why_not():

@@ -54,12 +54,17 @@ def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
     others = ok.loc[~ok["is_baseline"] & (ok["compile_cold_s"] > 0), columns]
     table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "bs"], right_index=True)
     table["saved_ms"] = table["baseline_latency_ms"] - table["latency_ms"]
-    return table.reset_index(drop=True) if (table["saved_ms"] > 0).any() else table.iloc[:0]
+    return table.reset_index(drop=True) if pays_back(table).any() else table.iloc[:0]
+
+
+def pays_back(table: pd.DataFrame) -> pd.Series:
+    """Return which results are significantly faster than their baseline."""
+    return table["break_even_calls"].notna() & (table["saved_ms"] > 0)
 
 
 def break_even_draw(table: pd.DataFrame) -> Drawing:
     """Draw the results that save time on logarithmic axes, with lines of equal break-even."""
-    saving = table[table["saved_ms"] > 0]
+    saving = table[pays_back(table)]
     x_range, y_range = log_range(saving["compile_cold_s"]), log_range(saving["saved_ms"])
     figure = Drawing(
         400,

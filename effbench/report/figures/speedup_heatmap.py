@@ -15,7 +15,7 @@ MOST_ROWS = 120
 #: End of the colour scale; speedups above it, or below its inverse, have an arrow.
 SCALE = 8
 #: Slower (orange) – neutral – faster (blue), for all common colour vision; charts.js has the dark theme's colours.
-DIVERGING = [(0.0, "#b35806"), (0.25, "#f5b865"), (0.5, "#f2f3f5"), (0.75, "#8cc0e0"), (1.0, "#1c5f9c")]
+DIVERGING = [(0.0, "#e08a3c"), (0.25, "#f5c98e"), (0.5, "#f5f6f8"), (0.75, "#a5cdec"), (1.0, "#5a9bd5")]
 #: Opacity of a speedup whose interval includes 1.
 PALE = 0.3
 

@@ -38,7 +38,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if longest > 1:
         values["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
         values["index"] = write_lines(folder, past)
-        values |= {"summary": summary(past), "lead": lead(past)}
+        values |= {"summary": summary(past, short_ones=False), "lead": lead(past)}
         values["judged"] = sum(state != "short" for state in past.states.values())
         values["metrics"] = [METRICS[name] for name in past.metrics]
     return values

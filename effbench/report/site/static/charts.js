@@ -2,7 +2,7 @@
 // Draws the figure `data-src` of each `.chart` when it comes into view; site.css sets the colours of text and grid.
 (() => {
   const { load, complain, onTheme, theme } = window.effbench;
-  const DARK = [[0, "#c06a1c"], [0.25, "#7a4716"], [0.5, "#262d36"], [0.75, "#235584"], [1, "#2f7ec6"]]; // of heatmaps
+  const DARK = [[0, "#8a4a12"], [0.25, "#5e3a16"], [0.5, "#262d36"], [0.75, "#23476b"], [1, "#1f5f9e"]]; // of heatmaps
   const MOST_AHEAD = 60;
   const hidden = new Map(); // section -> modes that are switched off
   const specs = new Map(); // drawn element -> figure
