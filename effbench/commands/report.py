@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.errors import StoreError, UsageError
+from effbench.errors import StoreError
 from effbench.outputs import require_folder
 from effbench.printable import one_line
 from effbench.store.store import Store
@@ -23,11 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_force(parser)
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
-    parser.add_argument(
-        "--static-images",
-        choices=["png", "svg"],
-        help="also write every figure to DIR/images; needs kaleido and Chromium",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,13 +30,10 @@ def run(args: argparse.Namespace) -> int:
     # pandas and plotly load slowly, and `effbench --help` needs neither
     from effbench.commands.claims import every_entry
     from effbench.report import data, markdown
-    from effbench.report.figures.images import write_images
     from effbench.report.site.build import write_site
     from effbench.report.site.writer import is_site
 
     as_markdown = args.format == "markdown"
-    if as_markdown and args.static_images:
-        raise UsageError("--static-images needs the HTML report; omit --format markdown")
     out = Path(args.out or "dashboards")
     if not as_markdown:
         require_folder(out, is_site, args.force)
@@ -52,14 +44,11 @@ def run(args: argparse.Namespace) -> int:
             return 0
         content.claims = every_entry(store)
     try:
-        images = write_images(content.device_sweeps, out, args.static_images) if args.static_images else []
-        written = write_site(content, out, images)
+        written = write_site(content, out)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began
     print(f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s): open it in a browser")
     if omitted := one_line(content.omitted()):
         print(omitted)
-    if images:
-        print(f"{len(images)} images in {out / 'images'}")
     return 0

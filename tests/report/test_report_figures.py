@@ -4,11 +4,13 @@ import math
 
 import pytest
 import synthetic as make
+from browsing import device_sweep
 
 from effbench.labels import MODES, label_rows
 from effbench.report.data import frame_of
-from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory, speedup_heatmap
+from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory
 from effbench.report.site.page import numbers
+from effbench.report.site.pages.speedups import shown
 from effbench.report.tables import speedup_table
 
 
@@ -46,16 +48,6 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     graph = next(row for row in data.itertuples(index=False) if row.series == "compile+graph" and row.bs == 8)
     text = base.hover(graph._replace(case="<i>"))
     assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
-
-
-def test_heatmap_has_a_colour_only_for_ok_results(sample):
-    table = speedup_heatmap.data(sample)
-    figure = speedup_heatmap.draw(table).validated()
-    heat, pale, _, statuses = figure.data
-    assert len(table) == 63 and heat.z[0][5] == pytest.approx(math.log2(2.5)), "mlp at bs 1 as a graph"
-    drawn = [sum(value is not None for row in one.z for value in row) for one in (heat, pale)]
-    assert heat.zmin == -heat.zmax and sum(drawn) == 63 - 3 - 7 and min(drawn) > 0
-    assert sorted(statuses.text)[0] == "<b>degraded</b>" and len(statuses.text) == 3 + 7
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
@@ -129,13 +121,14 @@ def test_compile_seconds_cold_and_warm(sample):
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 
 
-def test_a_speedup_reads_the_same_in_the_table_and_the_heatmap():
-    for low, high, text in [
-        (1.9, 2.1, "2.00×"), (0.9, 4.4, "2.00× n.s."), (0.01, 400, "unclear"), (None, None, "2.00×"),
+def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
+    for value, low, high, tone, text in [
+        (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"), (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
+        (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."), (2.0, None, None, "heat v3 faster pale", "2.00×"),
+        (2.0, 0.01, 400, "pale", "unclear"), (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
+        (0.1, 0.09, 0.11, "heat v9 slower", "0.10× ↓"),
     ]:  # fmt: skip
-        more = {"latency_ms": 0.06, "speedup": 2.0, "speedup_ci_low": low, "speedup_ci_high": high}
-        rows = [make.row(), make.row(mode="default", **more)]
-        sure, pale = speedup_heatmap.draw(speedup_heatmap.data(frame(rows))).validated().data[:2]
-        drawn = sure if text == "2.00×" and low else pale
-        assert drawn.text[0][1] == speedup_table(label_rows(rows)).rows[0].cells["default"].short == text
-        assert (drawn.z[0][1] == 0) is (text == "unclear"), "no colour of a gain"
+        more = {"latency_ms": 0.06, "speedup": value, "speedup_ci_low": low, "speedup_ci_high": high}
+        (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])).rows
+        entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
+        assert (entry.tone, entry.text) == (tone, text)

@@ -29,7 +29,7 @@ class Figure:
 
     `data` turns the report's frame into the table to draw: KEYS, then the columns for hover texts and the table of
     numbers. If this table is empty, the page shows `absent`. `draw` takes the table, or with `small_multiples` the
-    rows of one `case`. A `matrix` has one column per mode, so it has no legend; narrow screens scroll it.
+    rows of one `case`.
     """
 
     name: str
@@ -41,7 +41,6 @@ class Figure:
     draw: Callable[[pd.DataFrame], Drawing]
     page: str = "scaling"
     small_multiples: bool = False
-    matrix: bool = False
 
     def parts(self, table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
         """Return (model, rows of the table) for each drawing; the model is empty if one drawing shows all models."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
 
 
-def write_site(data: ReportData, out: Path, also: Sequence[Path] = ()) -> Writer:
-    """Write all pages into the folder `out`, creating it, and return the writer. `also`: existing files in it that
-    belong to the site.
+def write_site(data: ReportData, out: Path) -> Writer:
+    """Write all pages into the folder `out`, creating it, and return the writer.
 
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
     writer = Writer(Path(out))
-    writer.written |= {path.relative_to(out).as_posix(): path.stat().st_size for path in also}
     writer.text(f"{ASSETS}/plotly.min.js", get_plotlyjs())
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)

@@ -63,7 +63,6 @@ class Section:
     linked: bool = False
     panels: list[Panel] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
-    matrix: bool = False
     page: int = 100
 
 
@@ -101,14 +100,13 @@ class PageFolder:
         data = figure.data(self.device_sweep.frame)
         if data.empty:
             return Section(figure.name, figure.title, figure.absent)
-        section = Section(figure.name, figure.title, figure.caption, matrix=figure.matrix)
+        section = Section(figure.name, figure.title, figure.caption)
         places = {model: at for at, model in enumerate(models(self.device_sweep))}
         for number, (model, part) in enumerate(figure.parts(data)):
             drawn = figure.draw(part)
             source = self.data(f"{figure.name}-{number}", vars(drawn))
             section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
-        if not figure.matrix:
-            section.modes = list(data.sort_values("series_rank")["series"].unique())
+        section.modes = list(data.sort_values("series_rank")["series"].unique())
         rank = data["case"].map(places) // MODELS_A_PAGE
         for number in range(len(model_ranges(list(places))) if figure.small_multiples else 1):
             part = data[rank == number] if figure.small_multiples else data

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from effbench.metrics import METRICS
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.figures.speedup_heatmap import SCALE
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
-from effbench.report.tables import NO_REASON, UNCLEAR, Entry, Row, SpeedupTable, speedup_table
+from effbench.report.site.pages.speedups import SCALE, shown
+from effbench.report.tables import Row, SpeedupTable, speedup_table
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
@@ -59,29 +58,12 @@ def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model and batch size: coloured speedups of all modes, and why the best mode wins."""
     rows = [
         row.labels
-        | {mode: heat(entry, device_sweep) for mode, entry in row.cells.items()}
+        | {mode: shown(entry, "speedup", device_sweep, f"{device_sweep.slug}/") for mode, entry in row.cells.items()}
         | {"why": Shown(None, reasons.reason(row))}
         for row in table.rows[:MOST_ROWS]
     ]
     modes = [Column(mode, numeric=True) for mode in table.modes]
     return Table([*table.labels, *modes, Column("why", optional=True, wide=True)], rows, caption="Speedups")
-
-
-def heat(entry: Entry, device_sweep: DeviceSweep) -> Shown:
-    """Return a cell of the heatmap: the colour is full from SCALE on, and pale if the interval includes 1."""
-    if entry.status is None:
-        return Shown(None, entry.text, "absent")
-    link = f"{device_sweep.slug}/cell.html{address(device_sweep, entry.source)}"
-    if entry.status != "ok":
-        return Shown(None, entry.text, "status hatched", link=link, hint=entry.reason or NO_REASON)
-    if entry.baseline or entry.value is None or entry.text == UNCLEAR:
-        return Shown(entry.value, entry.short, "pale" if entry.text == UNCLEAR else "", link=link)
-    power = math.log2(entry.value)
-    level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
-    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}{' pale' * (entry.significant is not True)}"
-    beyond = (" ↑" if power > 0 else " ↓") if abs(power) > math.log2(SCALE) else ""
-    text = f"{'★ ' * entry.best}{entry.short}{beyond}"
-    return Shown(entry.value, text, tone, entry.interval, link)
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:

@@ -1,14 +1,14 @@
-"""Speedups: a table of model × bs × mode for any metric, and a heatmap of speedups."""
+"""Speedups: a table of model × bs × mode for any metric, coloured by speedup."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from effbench.metrics import METRICS
 from effbench.report.data import DeviceSweep
-from effbench.report.figures.speedup_heatmap import FIGURE
-from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.report.site.pages.cell import address
 from effbench.report.tables import NO_REASON, UNCLEAR, UNKNOWN, Entry, SpeedupTable, speedup_table
 from effbench.table import Column, Shown, Table
@@ -18,6 +18,8 @@ METRIC_NAMES = (
     "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "relative_memory", "compile_cold_s",
     "energy_mj", "compile_warm_s", "peak_reserved_bytes", "graph_pool_bytes", "gpu_busy_ms", "kernels", "rel_error",
 )  # fmt: skip
+#: Speedups beyond SCALE, or below its inverse, have its colour and an arrow.
+SCALE = 8
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -30,7 +32,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "modes": tables[0].modes,
         "statuses": list(dict.fromkeys(str(row.source["status"]) for row in device_sweep.labelled)),
         "unknown": UNKNOWN,
-        "heatmap": folder.section(FIGURE),
+        "scale": SCALE,
     }
 
 
@@ -48,10 +50,11 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     return Table(columns, rows, caption=f"{METRICS[table.metric].title} of every mode at every model and batch size")
 
 
-def shown(entry: Entry, metric: str, device_sweep: DeviceSweep) -> Shown:
+def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = "") -> Shown:
+    """Return an entry for the site, with a link to its cell. `folder`: of the device sweep, as seen from the page."""
     if entry.status is None:
         return Shown(None, entry.text, "absent")
-    link = f"cell.html{address(device_sweep, entry.source)}"
+    link = f"{folder}cell.html{address(device_sweep, entry.source)}"
     if entry.status != "ok":
         return Shown(None, entry.text, "status hatched", link=link, hint=entry.reason or NO_REASON)
     words = []
@@ -61,8 +64,21 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep) -> Shown:
     words += ["the baseline"] if entry.baseline else []
     # the baseline shows its latency instead of its speedup of 1, and is sorted by it
     value = entry.source.get("latency_ms") if entry.baseline and metric == "speedup" else entry.value
-    text = f"★ {entry.short}" if entry.best else entry.short
-    return Shown(value, text, entry.tone, entry.interval, link, ", ".join(words) or entry.reason)
+    tone, beyond = shade(entry) if metric == "speedup" else (entry.tone, "")
+    text = f"{'★ ' * entry.best}{entry.short}{beyond}"
+    return Shown(value, text, tone, entry.interval, link, ", ".join(words) or entry.reason)
 
 
-PAGE = Page("speedups", "Speedups", 20, context, scripts=(*GRIDS, "speedups.js", *CHARTS))
+def shade(entry: Entry) -> tuple[str, str]:
+    """Return the classes that colour a speedup, full from SCALE on and pale unless it is significant, and an arrow
+    beyond SCALE."""
+    if entry.baseline or not entry.value or entry.text == UNCLEAR:
+        return "pale" if entry.text == UNCLEAR else "", ""
+    power = math.log2(entry.value)
+    level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
+    pale, strong = " pale" * (entry.significant is not True), " strong" * entry.best
+    tone = f"heat v{level} {'slower' if power < 0 else 'faster'}{pale}{strong}"
+    return tone, "" if abs(power) <= math.log2(SCALE) else " ↑" if power > 0 else " ↓"
+
+
+PAGE = Page("speedups", "Speedups", 20, context, scripts=(*GRIDS, "speedups.js"))

@@ -1,8 +1,7 @@
 "use strict";
 // Draws the figure `data-src` of each `.chart` when it comes into view; site.css sets the colours of text and grid.
 (() => {
-  const { load, complain, onTheme, theme } = window.effbench;
-  const DARK = [[0, "#8a4a12"], [0.25, "#5e3a16"], [0.5, "#262d36"], [0.75, "#23476b"], [1, "#1f5f9e"]]; // of heatmaps
+  const { load, complain, onTheme } = window.effbench;
   const MOST_AHEAD = 60;
   const hidden = new Map(); // section -> modes that are switched off
   const specs = new Map(); // drawn element -> figure
@@ -13,7 +12,6 @@
     const off = hidden.get(chart.closest("section")) || new Set();
     const data = spec.data.map((trace) => ({
       ...trace,
-      ...(trace.type === "heatmap" && theme() === "dark" ? { colorscale: DARK } : {}),
       ...(trace.meta && off.has(trace.meta.mode) ? { visible: false } : {}),
     }));
     await Plotly.react(chart, data, structuredClone(spec.layout), {
