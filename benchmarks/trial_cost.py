@@ -2,6 +2,7 @@
 
     python benchmarks/trial_cost.py overhead [--rounds 3]
     python benchmarks/trial_cost.py servers [--servers 8] [--rounds 4]
+    python benchmarks/trial_cost.py host [--rounds 20]
 
 overhead: runs sweeps into a temporary database, and prints the harness overhead of an eager trial (wall time outside
 building, preparing, checking, warming up and timing), the set-up of a compiled trial with a cold and a warm compile
@@ -10,6 +11,9 @@ cache (overhead and preparation), and the wall time of a whole command for one e
 servers: several fork servers run trials of the same cell (`tiny`, bs 64, eager) in random order within each round, so
 that the machine's drift affects all alike. The output lists the spread of trials of one server, the spread of servers
 beyond that, and the probability of such a difference by chance (one-way analysis of variance on logarithms).
+
+host: sweeps of `mlp` in eager and compiled modes with and without the check for a disturbed host. The output lists the
+median and the standard deviation between processes of the latency, and the time of each sweep.
 """
 
 from __future__ import annotations
@@ -110,16 +114,38 @@ def compare_servers(db: str, count: int, rounds: int, more: list[str]) -> None:
     print(tables.render(["metric", "SD within a server", "SD between servers", "p"], rows))
 
 
+def compare_host_checks(db: str, rounds: int, more: list[str]) -> None:
+    cells = ["model=mlp", "bs=8", "mode=eager,default,reduce-overhead", "protocol.budget_s=2", "protocol.profile=false"]
+    rows = []
+    for tolerance in ("0.1", "null"):
+        words = [*cells, f"protocol.rounds={rounds}", f"protocol.host_tolerance={tolerance}", *more]
+        start = time.perf_counter()
+        trials = trials_of(db, words)
+        seconds = time.perf_counter() - start
+        with Store.open(db) as store:
+            modes = {cell.key: cell.mode_name for cell in store.planned(store.find_sweep("last").id)}
+        for key, mode in modes.items():
+            latencies = [trial["latency_ms"] for trial in trials if (trial["cell_key"], trial["status"]) == (key, "ok")]
+            logs = [math.log(value) for value in latencies]
+            deviation = f"{statistics.stdev(logs):.1%}" if len(logs) > 1 else "-"
+            middle = f"{statistics.median(latencies):.4f}" if latencies else "-"
+            numbers = [middle, deviation, str(len(latencies)), f"{seconds:.0f}"]
+            rows.append([tolerance, mode, *numbers])
+    print(tables.render(["host_tolerance", "mode", "median (ms)", "SD", "ok trials", "sweep (s)"], rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["overhead", "servers"])
+    parser.add_argument("what", choices=["overhead", "servers", "host"])
     parser.add_argument("--servers", type=int, default=8, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, help="trials per cell (default: 3 for overhead, 4 for servers)")
+    parser.add_argument("--rounds", type=int, help="trials per cell (default: 3, 4 and 20)")
     args, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         db = str(Path(folder) / "cost.db")
         if args.what == "overhead":
             overhead(db, args.rounds or 3)
+        elif args.what == "host":
+            compare_host_checks(db, args.rounds or 20, more)
         else:
             compare_servers(db, args.servers, args.rounds or 4, more)
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from effbench.experiments._tools import call_ms, fresh_compile_cache
 
 from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, relative, where
-from effbench.experiments.checks import COMPILER, Facts, call_ms, check, fresh_compile_cache
+from effbench.experiments.checks import COMPILER, Facts, check
 from effbench.models.llama import LlamaPrefill
 
 GPU_SECONDS = 200

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from effbench.experiments._tools import Counting, close, listed
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Counting, Facts, attempt, check, close, error_facts, listed
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 from effbench.worker.failures import first_line
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from effbench.experiments._tools import Counting
 from torch._dynamo.utils import counters
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Counting, Facts, attempt, check, error_facts
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 10
 

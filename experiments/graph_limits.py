@@ -12,21 +12,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from effbench.experiments._tools import call_ms, close, finite, listed, median_ms, record
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import (
-    CUDA,
-    Facts,
-    attempt,
-    call_ms,
-    check,
-    close,
-    finite,
-    listed,
-    median_ms,
-    record,
-)
+from effbench.experiments.checks import CUDA, Facts, attempt, check
 from effbench.experiments.fresh import in_fresh_process
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
 from effbench.worker.failures import chain, describe

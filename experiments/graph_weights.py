@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from effbench.experiments._tools import close, listed, record
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import CUDA, Facts, check, close, listed, record
+from effbench.experiments.checks import CUDA, Facts, check
 
 GPU_SECONDS = 10
 

@@ -9,21 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from effbench.experiments._tools import close, fresh_compile_cache
 from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import (
-    COMPILER,
-    CPP_COMPILER,
-    CUDA,
-    Facts,
-    attempt,
-    check,
-    close,
-    error_facts,
-    fresh_compile_cache,
-)
+from effbench.experiments.checks import COMPILER, CPP_COMPILER, CUDA, Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 
 GPU_SECONDS = 90

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from effbench.experiments._tools import Counting, close
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Counting, Facts, attempt, check, close
+from effbench.experiments.checks import Facts, attempt, check
 
 GPU_SECONDS = 20
 

@@ -9,10 +9,11 @@ import inspect
 from collections.abc import Callable, Sequence
 
 import torch
+from effbench.experiments._tools import Counting, close, logged
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Counting, Facts, attempt, check, close, error_facts, logged
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.worker.failures import first_line
 
 GPU_SECONDS = 60

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from effbench.experiments._tools import close, listed
 
 from effbench.experiments import Claim, Found, all_of, any_of
-from effbench.experiments.checks import Facts, attempt, check, close, error_facts, listed
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 
 GPU_SECONDS = 5
 

@@ -12,10 +12,11 @@ from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
+from effbench.experiments._tools import median_ms
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import Facts, attempt, check, error_facts, median_ms
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.worker.failures import first_line
 
 GPU_SECONDS = 10

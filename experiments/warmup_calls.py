@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from effbench.experiments._tools import call_ms, fresh_compile_cache
 from torch import nn
 
 from effbench.experiments import Claim, Found, figures, highest
-from effbench.experiments.checks import Facts, attempt, call_ms, check, error_facts, fresh_compile_cache
+from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager

@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import (
+    _tools,
     checks,
     dynamo,
     fresh,
@@ -55,12 +56,12 @@ def test_what_a_call_raises_is_an_observation():
 
 
 def test_tensors_as_facts():
-    assert checks.listed(torch.arange(6).view(2, 3)) == [0, 1, 2]
-    assert checks.listed(torch.tensor([1.5, float("nan"), float("inf")])) == [1.5, "nan", "inf"]
-    assert len(checks.listed(torch.zeros(100), most=5)) == 5
+    assert _tools.listed(torch.arange(6).view(2, 3)) == [0, 1, 2]
+    assert _tools.listed(torch.tensor([1.5, float("nan"), float("inf")])) == [1.5, "nan", "inf"]
+    assert len(_tools.listed(torch.zeros(100), most=5)) == 5
     x, nan = torch.randn(3), torch.tensor([float("nan")])
-    assert checks.close(x, x + 1e-7)
-    assert not checks.close(x, x + 0.01) and not checks.close(x, x[:1]) and not checks.close(nan, nan)
+    assert _tools.close(x, x + 1e-7)
+    assert not _tools.close(x, x + 0.01) and not _tools.close(x, x[:1]) and not _tools.close(nan, nan)
 
 
 def test_needs(monkeypatch):

@@ -2,6 +2,7 @@
 
 import math
 
+import plotly.graph_objects as go
 import pytest
 import synthetic as make
 from browsing import device_sweep
@@ -12,6 +13,11 @@ from effbench.report.figures import all_figures, base, compiling, curves, launch
 from effbench.report.site.page import numbers
 from effbench.report.site.pages.speedups import shown
 from effbench.report.tables import speedup_table
+
+
+def validated(drawing):
+    """Return the drawing as Plotly's own class, which refuses what it does not know."""
+    return go.Figure(vars(drawing))
 
 
 def frame(rows):
@@ -34,7 +40,7 @@ def test_the_frame_is_in_reading_order():
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     data = figure.data(sample)
     assert {"case", "bs", "series", "series_rank"} < set(data.columns)
-    drawn = figure.draw(data[data["case"] == "mlp"]).validated()
+    drawn = validated(figure.draw(data[data["case"] == "mlp"]))
     titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
     assert len(drawn.data) > 0 and all("(" in title for title in titles)
     assert figure.caption and figure.absent and figure.data(sample.iloc[:0]).empty
@@ -52,11 +58,11 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
     table = curves.latency_data(sample)
-    figure = curves.LATENCY.draw(table[table["case"] == "transformer"]).validated()
+    figure = validated(curves.LATENCY.draw(table[table["case"] == "transformer"]))
     (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
-    alone = curves.LATENCY.draw(table[(table["case"] == "mlp") & (table["bs"] == 8)]).validated()
+    alone = validated(curves.LATENCY.draw(table[(table["case"] == "mlp") & (table["bs"] == 8)]))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 
 
@@ -74,7 +80,7 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     assert "eager" not in set(table["series"])
     ratios = table[(table["case"] == "mlp") & (table["bs"] == 1)]["launch_ratio"]
     assert ratios.tolist() == pytest.approx([1.0 / 0.5] * 6)
-    names = [note.text for note in launch_bound.draw(table).validated().layout.annotations]
+    names = [note.text for note in validated(launch_bound.draw(table)).layout.annotations]
     assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
     assert table[(table["case"] == "transformer") & (table["bs"] == 64)].empty, "its baseline timed out"
 
@@ -84,7 +90,7 @@ def test_break_even(sample):
     assert table.loc[("resnet50", 1, "default"), "saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
     assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
     assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
-    drawn = compiling.break_even_draw(compiling.break_even_data(sample)).validated()
+    drawn = validated(compiling.break_even_draw(compiling.break_even_data(sample)))
     marks = [trace for trace in drawn.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
@@ -94,20 +100,9 @@ def test_break_even(sample):
     assert compiling.break_even_data(slow).empty, "no empty plot: the page says that nothing pays back"
 
 
-def test_pareto_front(sample):
-    for pairs, beaten in [
-        ([(1, 3), (2, 2), (3, 1)], [False, False, False]), ([(1, 1), (2, 2)], [False, True]),
-        ([(1, 1), (1, 1)], [False, False]), ([(1, 1), (1, 2)], [False, True]),
-    ]:  # fmt: skip
-        assert [memory.is_beaten(pair, pairs) for pair in pairs] == beaten
-    table = memory.pareto_data(sample)
-    point = table[(table["case"] == "mlp") & (table["bs"] == 1)].set_index("series")["beaten"]
-    assert (point["compile+graph"], point["cuda-graph"], point["eager"]) == (False, True, True)
-
-
 def test_memory_in_mebibytes_with_the_pool_inside(sample):
     table = memory.data(sample)
-    figure = memory.draw(table[table["case"] == "mlp"]).validated()
+    figure = validated(memory.draw(table[table["case"] == "mlp"]))
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
@@ -116,7 +111,7 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
 def test_compile_seconds_cold_and_warm(sample):
     table = compiling.data(sample)
     assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
-    figure = compiling.draw(table[table["case"] == "mlp"]).validated()
+    figure = validated(compiling.draw(table[table["case"] == "mlp"]))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 

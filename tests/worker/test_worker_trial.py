@@ -40,6 +40,7 @@ def test_timers_that_disagree_show_a_busy_host():
         cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda", stream=stream)
         running = trial.RunningTrial(TrialRequest(cell.params(), {**vars(RULES)}), lambda phase: None)
         running.gpu, running.watcher = Gpu(), GpuWatch(Gpu(), CPU)
+        timer.host = None
         running.take_timings(timer)
         reason = running.watcher.noisy
         assert (reason is not None) == busy, (enqueue_ms, period_ms)

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 
 from effbench.metrics import INTERVALS
 from effbench.printable import one_line
@@ -53,7 +52,7 @@ class Drawing:
     """A Plotly figure as plain values: a list of traces (`data`) and a mapping (`layout`), with Plotly's names.
 
     Plotly's own classes validate every property, which takes about 50 ms per figure, and a report has hundreds. The
-    tests do it instead (`validated`). The page's theme sets the colours of text, grid and background.
+    tests do it instead. The page's theme sets the colours of text, grid and background.
     """
 
     def __init__(self, height: int, **layout: Any) -> None:
@@ -88,10 +87,6 @@ class Drawing:
 
     def annotate(self, text: str, **settings: Any) -> None:
         self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **settings})
-
-    def validated(self) -> go.Figure:
-        """Return the drawing as Plotly's own class. Raises ValueError for invalid properties."""
-        return go.Figure(vars(self))
 
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
