@@ -35,12 +35,12 @@ def guided(cli_in, tmp_path_factory):
     (cli.folder / "sizes.csv").write_text("bs\n" + "\n".join(map(str, range(1, 33))))
     (cli.folder / "results").mkdir(exist_ok=True)
     (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
-    for name in ("before", "after", "nightly", "main", "first"):
-        modes = "eager,default" if name == "main" else "eager"
+    for name in ("before", "after", "nightly", "push", "first"):
+        modes = "eager,default" if name == "push" else "eager"
         words = ["-m", "model=tiny", "model.name=mlp", "bs=1,8", f"mode={modes}", f"sweep.name={name}", *FAST]
         assert cli.run(*words).code == 0
     cli.again = words
-    assert cli.run("baseline", "set", "main", "main").code == 0
+    assert cli.run("baseline", "set", "main", "push").code == 0
     assert cli.run("export", "--sweep", "last", "--out", "sweep.db").code == 0
     return cli
 
