@@ -108,7 +108,7 @@ def sensitivity(compared: Compared) -> str | None:
             f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
         )
     if latencies:
-        return "one trial per side: latency and period cannot be judged; use more rounds (protocol=standard has 5)"
+        return "one trial on a side: latency and period cannot be judged; use more rounds (protocol=standard has 5)"
     return None
 
 

@@ -40,7 +40,7 @@ def swept(folder: Path) -> Any:
     """Run a sweep; return its trials in order, each with its `mode` and `cell`."""
 
     def run(*overrides: str) -> list[dict[str, Any]]:
-        sweep = effbench.sweep([*overrides, "protocol=quick"])
+        sweep = effbench.sweep([*overrides, "protocol=quick", "protocol.host_tolerance=null"])
         with Store.open(sweep.db) as store:
             cells = {cell.key: cell for cell in store.planned(sweep.id)}
             trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(sweep.id)]
@@ -56,7 +56,7 @@ def custom(folder: Path) -> Any:
     def run(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
         target = ",".join(f"modules.{name}" for name in names.split(","))
         model = ["model=custom", f"model.module._target_={target}", f"model.inputs.x.shape={shape}", f"mode={mode}"]
-        sweep = effbench.sweep([*model, "protocol=quick", *overrides])
+        sweep = effbench.sweep([*model, "protocol=quick", "protocol.host_tolerance=null", *overrides])
         with Store.open(sweep.db) as store:
             return store.results(sweep.id)
 
@@ -81,7 +81,15 @@ def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 node.inputs.x.shape = shape[0]
             OmegaConf.save(node, folder / "conf" / "model" / f"{name}.yaml")
         with contextlib.chdir(folder):
-            sweep = effbench.sweep(["--config-dir=conf", f"model={','.join(variants)}", "protocol=quick", *overrides])
+            sweep = effbench.sweep(
+                [
+                    "--config-dir=conf",
+                    f"model={','.join(variants)}",
+                    "protocol=quick",
+                    "protocol.host_tolerance=null",
+                    *overrides,
+                ]
+            )
             return sweep.results().to_dict("records")
 
     return run

@@ -118,7 +118,7 @@ BREAK_EVEN = Figure(
     page="cost",
     caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
     "calls at its end. Modes that are not faster than the baseline never pay back and are only in the numbers.",
-    absent="No mode pays back: nothing was compiled, or no compiled result is faster than the baseline.",
+    absent="No mode pays back: nothing was compiled, or no compiled result is significantly faster than the baseline.",
     data=break_even_data,
     draw=break_even_draw,
 )
