@@ -91,7 +91,7 @@ def revision(
     old: Mapping[str, Any], here: Interpreter, root: Path, python: str | None, names: Sequence[str]
 ) -> Iterator[str]:
     """Yield the folder in which `python` imports these targets from the baseline's revision, in a worktree of the
-    repository `root`. Raises UsageError if there is none."""
+    repository `root`. Raises UsageError if the revision is unavailable."""
     commit = old["git_revision"]
     if commit is None:
         raise UsageError(f"the baseline's folder {old['folder']} is not under version control, so its code is unknown")
@@ -123,8 +123,8 @@ def is_versioned(path: Path, root: Path) -> bool:
 
 
 def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
-    """Return the first of the folders in which all targets are imported from the worktree `place`. Raises UsageError if
-    there is none, so that no other code is measured."""
+    """Return the first of the folders in which all targets are imported from the worktree `place`. Raises UsageError
+    without such a folder, because otherwise other code would be measured."""
     reasons = []
     for folder in filter(Path.is_dir, folders):
         paths = sources(names, Interpreter(python, str(folder)))

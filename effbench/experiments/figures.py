@@ -20,7 +20,7 @@ from effbench.errors import UsageError
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
-UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or mean of what is not above 0)"
+UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
 
 #: Index labels of the rows that lacked a requested figure, since `judge` last emptied this set.
 no_figure: set[Any] = set()
@@ -68,7 +68,7 @@ def truth(value: Any) -> Truth:
 
 
 def all_of(truths: Iterable[Any]) -> Truth:
-    """Return false if any condition is false, else open if any is open (or there is none), else true."""
+    """Return false if any condition is false, else open if any is open or the list is empty, else true."""
     conditions = [truth(item) for item in truths]
     if not conditions:
         return truths if isinstance(truths, Missing) else Missing("nothing was measured of it")

@@ -67,8 +67,8 @@ class Run:
     """An experiment on a machine. `overrides`: the user's, which change the question. `rows`: sweep -> rows in order of
     its cells; `reused`: how many rows were measured before; `checks`: name -> status, reason, facts.
 
-    If `interrupted` or `missing` (what is not stored) is set, nothing was judged. `mistakes`: errors of claims that use
-    something that does not exist.
+    If `interrupted` or `missing` (sweeps that are not stored) is set, nothing was judged. `mistakes`: errors of claims
+    that use something that does not exist.
     """
 
     experiment: Experiment

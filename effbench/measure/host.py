@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from effbench.metrics import percent
+
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
 LOOPS = 400
 #: Quantile of a trial's readings that counts as undisturbed.
@@ -143,9 +145,8 @@ class HostWatch:
         return self.seconds[False] / total if total else None
 
     def reason(self) -> str:
-        """Return why a trial without an undisturbed batch is noisy."""
-        quiet = self.limit_ms / self.tolerance
+        """Return why a trial with too few undisturbed samples is noisy."""
         return (
-            f"the host was disturbed whenever this was timed: a fixed piece of work took {np.median(self.readings):.3g}"
-            f" ms, and {quiet:.3g} ms undisturbed"
+            f"the host was disturbed for {percent(self.disturbed_fraction or 0.0)} of the timing (slowed down, or busy "
+            "with other processes), so too few samples count"
         )

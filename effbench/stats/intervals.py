@@ -222,7 +222,7 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _median_rank(n: int) -> int:
-    """Return the largest k with P(k <= binomial(n, 1/2) <= n - k) >= CONFIDENCE, or 0 if there is none."""
+    """Return the largest k with P(k <= binomial(n, 1/2) <= n - k) >= CONFIDENCE, or 0 if no k has this property."""
     # without SciPy, because each trial calls this in a fresh process, which would load SciPy during measurements
     low, high = n // 2, n - n // 2
     pmf = math.exp(math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2))

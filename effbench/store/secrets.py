@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 _USER = r"""((?:(?<!http)(?<!https)://|\bpostgres[\w+]*:/{0,3})(?!\[)[^:/@\s'"]*):"""
 #: In a bare URL the password ends at the last @, because few people escape special characters.
 _IN_URL = re.compile(rf"{_USER}.*@", re.S)
-#: In a sentence it ends at the last @ before a space, or at a later @ if there is none (unless it is only a port).
+#: In a sentence it ends at the last @ before a space, or at a later @ if no @ precedes it (unless it is only a port).
 _IN_TEXT = re.compile(rf"{_USER}(?:\S*|(?!\d*(?:[/?]\S*)?[\s.,;)'\"]*(?:\s|$))(?:(?!\s['\"(]?\w[\w+]*://).)*)@")
 #: In a web address a token ends before the first slash.
 _WEB = re.compile(r"""(\bhttps?://[^:/@\s'"]*):[^\s/]*@""")

@@ -46,7 +46,7 @@ def gather(
 ) -> list[CheckOutcome]:
     """Run the requests one after the other and return their outcomes in order. A set `stop` omits the remaining ones.
 
-    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU if there is none. The caller closes
+    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The caller closes
     `server`. Raises WorkerError if a server does not start or a device stays locked for `lock_timeout_s`.
     """
     stop = stop or threading.Event()

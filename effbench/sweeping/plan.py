@@ -144,7 +144,7 @@ class Queue:
             self.groups.append(Group(*key, list(planned.values()), slot))
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
-        """Return the next group for the slot with this name and device, or None if there is none at the moment.
+        """Return the next group for the slot with this name and device, or None if no group is available at the moment.
 
         `devices`: the devices of all slots. A trial for any other device runs on any slot and reports it as missing.
         """
