@@ -120,6 +120,8 @@ _ALL = (
     Metric("prepare_s", help="time to prepare the mode"),
     Metric("compile_s", help="`prepare_s` and all settling calls; NULL if nothing compiles"),
     Metric("compile_cache", kind=str, help="`cold` or `warm`; NULL if nothing compiles"),
+    Metric("compilation", kind=int, help="number of the trial's compile cache, from 0; NULL if nothing compiles"),
+    Metric("kernel_fingerprint", kind=str, help="hash of the kernels' names and launch shapes; from a profiled pass"),
     Metric("check_s", help="time of eager's reference outputs and of the comparison"),
     Metric("warmup_s", help="time of the warm-up"),
     Metric("timing_s", help="time of both timers"),
@@ -151,7 +153,7 @@ _ALL = (
         "latency_min_ms", "fastest latency", "ms", LOWER, help="fastest single call of all trials", combine="min"
     ),
     Metric(
-        "latency_p95_ms", "95th percentile latency", "ms", LOWER,
+        "latency_p95_ms", "95th percentile latency", "ms", LOWER, "ratio",
         help="geometric mean of the trials' 95th percentiles", combine="mean",
     ),
     Metric(
@@ -164,13 +166,19 @@ _ALL = (
         help="bs (or the mean size of a stream) ÷ period (÷ latency without a period)", of_trial=False,
     ),
     Metric(
-        "speedup", "speedup", "×", HIGHER, "ratio", "baseline's latency ÷ this latency, same sweep and environment",
+        "speedup", "latency speedup", "×", HIGHER, "ratio",
+        "baseline's latency ÷ this latency, same sweep and environment",
         interval=("speedup_ci_low", "speedup_ci_high"), of_trial=False,
+    ),
+    Metric(
+        "period_speedup", "period speedup", "×", HIGHER, "ratio",
+        "the same for the period: back-to-back calls; CUDA only",
+        interval=("period_speedup_ci_low", "period_speedup_ci_high"), of_trial=False,
     ),
     Metric(
         "gpu_busy_ms", "GPU busy", "ms", LOWER, "ratio",
         "time per call in which kernels, copies or fills ran (union of their intervals); from a profiled pass",
-        combine="mean",
+        interval=("gpu_busy_ci_low_ms", "gpu_busy_ci_high_ms"),
     ),
     _count("kernels", "kernels", "kernels, copies and fills per call on the GPU", explains=False),
     Metric(
@@ -213,7 +221,12 @@ _ALL = (
     ),
     _bytes(
         "peak_reserved_bytes", "peak reserved",
-        "torch's peak of reserved device memory in steady state, graph pools included", "ratio",
+        "torch's peak of reserved device memory in steady state, graph pools included; without the processes that "
+        "compiled with an empty cache, if there are others", "ratio",
+    ),
+    Metric(
+        "peak_reserved_cold_bytes", "peak reserved, cold cache", "bytes", LOWER, "ratio",
+        "the same in processes that compiled with an empty cache", kind=int, of_trial=False,
     ),
     _bytes("graph_pool_bytes", "graph pool", "device memory in private (graph) pools", "ratio"),
     _bytes("process_gpu_bytes", "process on GPU", "NVML's figure for the whole process, context included"),
@@ -250,6 +263,10 @@ _ALL = (
     Metric(
         "disturbed_fraction", "disturbed fraction", "", LOWER, combine="max", explains=True,
         help="fraction of the timed seconds in which the host was disturbed; these samples do not count",
+    ),
+    Metric(
+        "compilations", "compilations", help="compile caches behind the figures; NULL if nothing compiles", kind=int,
+        of_trial=False,
     ),
     Metric(
         "unsteady_trials", "unsteady trials", "", LOWER, help="trials whose warm-up ended before calls were steady",

@@ -24,7 +24,7 @@ from effbench.metrics import METRICS
 #: Folders of the files that are named without a path: the user's, which is searched first, and effbench's.
 OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
 DEFAULT = "default"
-COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and name != "speedup")
+COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and metric.unit != "×")
 #: The metric of a row about a cell's status.
 STATUS = "status"
 #: What an exception can match: values of the cell, and the metric.

@@ -40,9 +40,10 @@ def figure_of(row: Mapping[str, Any], name: str) -> Any:
     value = row[name]
     if row["status"] != Status.OK or value is None:
         return math.nan
-    if name not in INTERVALS:
+    bounds = INTERVALS.get(name, ())
+    if not any(bound in row for bound in bounds):  # rows of an older version lack the interval
         return value
-    low, high = (row.get(bound) for bound in INTERVALS[name])
+    low, high = (row[bound] for bound in bounds)
     if low is not None and high is not None:
         return Figure(value, low, high)
     return Figure(1.0) if name == "speedup" and value == 1.0 else Figure(value, 0.0, math.inf)

@@ -8,7 +8,7 @@ from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
-from effbench.stats.intervals import geometric_mean, speedup
+from effbench.stats.intervals import Interval, geometric_mean, speedup
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: noisy rounds are ignored if at least this many ok rounds remain
@@ -61,7 +61,11 @@ def summarise(
     row["compile_cold_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "cold")
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
-    for name in ("latency_ms", "period_ms"):
+    row["peak_reserved_cold_bytes"] = _max(t.peak_reserved_bytes for t in kept if t.compile_cache == "cold")
+    row["peak_reserved_bytes"] = _reserved(kept)
+    used = {trial.compilation for trial in kept if trial.compilation is not None}
+    row["compilations"] = len(used) or None
+    for name in ("latency_ms", "period_ms", "gpu_busy_ms"):
         values = _positive(getattr(trial, name) for trial in kept)
         if values:
             (low, high), mean = INTERVALS[name], geometric_mean(values)
@@ -88,25 +92,31 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
 
 def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_baseline: bool) -> None:
     """Add the figures that compare the cell with the baseline's trials."""
-    reserved = _max(trial.peak_reserved_bytes for trial in reference)
+    reserved = _reserved(reference)
     if reserved and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / reserved
-    times, old_times = (_positive(trial.latency_ms for trial in trials) for trials in (kept, reference))
-    if not (times and old_times and row["status"] is worst(reference).status is Status.OK):
+    if row["status"] is not Status.OK or worst(reference).status is not Status.OK:
         return
-    if is_baseline:
+    for name, metric in (("period_speedup", "period_ms"), ("speedup", "latency_ms")):
+        times, old_times = (_positive(getattr(trial, metric) for trial in trials) for trials in (kept, reference))
+        if not (times and old_times):
+            continue
         # 1 by definition: an interval would wrongly suggest doubt
-        row["speedup"] = row["speedup_ci_low"] = row["speedup_ci_high"] = 1.0
-        return
-    ratio = speedup(old_times, times)
-    row |= {"speedup": ratio.value, "speedup_ci_low": ratio.low, "speedup_ci_high": ratio.high}
-    if ratio.low is not None and ratio.low <= 1:  # the interval includes 1: no significant gain
+        ratio = Interval(1.0, 1.0, 1.0) if is_baseline else speedup(old_times, times)
+        low, high = INTERVALS[name]
+        row |= {name: ratio.value, low: ratio.low, high: ratio.high}
+    if is_baseline or row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
         return
     preparation_s = row["compile_cold_s"]
     # the cold cost of a mode that was only seen compiling warm is unknown
     if preparation_s is None and all(trial.compile_s is None for trial in kept):
         preparation_s = _mean(trial.prepare_s for trial in kept)
     row["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(old_times).value, row["latency_ms"])
+
+
+def _reserved(kept: list[Trial]) -> float | None:
+    """Return the peak of the processes that a filled cache serves, as compiling leaves memory reserved; or of all."""
+    return _max(trial.peak_reserved_bytes for trial in [t for t in kept if t.compile_cache != "cold"] or kept)
 
 
 def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float | None) -> int | None:

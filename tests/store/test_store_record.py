@@ -177,8 +177,9 @@ DTYPES = {
     "string": {"sweep_id", "sweep_name", "label", "model", "mode", "dtype", "phase", "device", "status", "reason",
                "bound", "gpu_name", "torch_version", "python", "environment_id", "cell_key"},
     "Int64": {"bs", "trials", "kernels", "break_even_calls", "build_peak_allocated_bytes",
-              "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes", "graph_pool_bytes",
-              "process_gpu_bytes", "graph_breaks", "recompiles", "cudagraph_skips", "unsteady_trials"},
+              "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
+              "peak_reserved_cold_bytes", "compilations", "graph_pool_bytes", "process_gpu_bytes", "graph_breaks",
+              "recompiles", "cudagraph_skips", "unsteady_trials"},
     "datetime64[ns, UTC]": {"started_at"},
     "object": {"params"},
 }  # fmt: skip

@@ -111,7 +111,11 @@ def test_a_database_of_the_first_revision_is_upgraded(filled):
     sql(filled, "DROP VIEW results")
     sql(filled, "ALTER TABLE result RENAME COLUMN relative_memory TO memory_ratio")
     for column in ("trial DROP COLUMN host_ms", "trial DROP COLUMN disturbed_fraction",
-                   "result DROP COLUMN disturbed_fraction"):  # fmt: skip
+                   "result DROP COLUMN disturbed_fraction", "trial DROP COLUMN compilation",
+                   "trial DROP COLUMN kernel_fingerprint", "result DROP COLUMN period_speedup",
+                   "result DROP COLUMN period_speedup_ci_low", "result DROP COLUMN period_speedup_ci_high",
+                   "result DROP COLUMN gpu_busy_ci_low_ms", "result DROP COLUMN gpu_busy_ci_high_ms",
+                   "result DROP COLUMN peak_reserved_cold_bytes", "result DROP COLUMN compilations"):  # fmt: skip
         sql(filled, f"ALTER TABLE {column}")
     sql(filled, "CREATE VIEW results AS SELECT * FROM result")
     sql(filled, "UPDATE alembic_version SET version_num = '0006'")
