@@ -21,8 +21,9 @@ class Better(StrEnum):
 class Metric:
     """A measured quantity. `compare`: `ratio` (interval of a ratio), `exact` (any change counts), `bound` (one value
     per sweep) or `none`. `interval`: columns of the bounds of its 95 % confidence interval. `of_trial`: whether each
-    trial records it. `combine`: how trials form a result, `mean` (geometric), `max` or `min`; None if `store.summary`
-    computes it. `explains`: whether failed cells keep it. `as_change`: whether people read the ratio 1.54 as `+54 %`.
+    trial records it. `combine`: how trials form a result, `mean` (geometric), `max`, `min`, `warm` or `cold` (the
+    largest of processes that did not, or did, compile with an empty cache, if any); None: `store.summary` computes it.
+    `explains`: whether failed cells keep it. `as_change`: whether people read the ratio 1.54 as `+54 %`.
     """
 
     name: str
@@ -101,8 +102,10 @@ def percent(value: float) -> str:
 LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
 
 
-def _bytes(name: str, title: str, help: str, compare: str = "none") -> Metric:
-    return Metric(name, title, "bytes", LOWER, compare, help, kind=int, combine="max")
+def _bytes(name: str, title: str, help: str, compare: str = "none", combine: str = "warm") -> Metric:
+    if combine == "warm":
+        help += "; without processes that compiled with an empty cache, if there are others"
+    return Metric(name, title, "bytes", LOWER, compare, help, kind=int, combine=combine)
 
 
 def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
@@ -209,11 +212,12 @@ _ALL = (
     ),
     _bytes(
         "build_peak_allocated_bytes", "peak allocated, building",
-        "torch's peak of allocated device memory while the module and its inputs were made",
+        "torch's peak of allocated device memory while the module and its inputs were made", combine="max",
     ),
     _bytes(
         "prepare_peak_allocated_bytes", "peak allocated, preparing",
-        "torch's peak of allocated device memory while the mode was prepared, settling calls included",
+        "torch's peak of allocated device memory while the mode was prepared, settling calls included; of processes "
+        "that compiled with an empty cache, if any", combine="cold",
     ),
     _bytes(
         "peak_allocated_bytes", "peak allocated",
@@ -221,12 +225,12 @@ _ALL = (
     ),
     _bytes(
         "peak_reserved_bytes", "peak reserved",
-        "torch's peak of reserved device memory in steady state, graph pools included; without the processes that "
-        "compiled with an empty cache, if there are others", "ratio",
+        "torch's peak of reserved device memory in steady state, graph pools included", "ratio",
     ),
     Metric(
         "peak_reserved_cold_bytes", "peak reserved, cold cache", "bytes", LOWER, "ratio",
-        "the same in processes that compiled with an empty cache", kind=int, of_trial=False,
+        "the same in processes that compiled with an empty cache, as compiling leaves memory reserved", kind=int,
+        of_trial=False,
     ),
     _bytes("graph_pool_bytes", "graph pool", "device memory in private (graph) pools", "ratio"),
     _bytes("process_gpu_bytes", "process on GPU", "NVML's figure for the whole process, context included"),

@@ -64,7 +64,9 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
     gpus = answer["gpus"]
     quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
     rounds = LEAST_TRIALS if quick else ROUNDS
-    shared = ["sweep.name=calibration", "protocol=standard", f"protocol.rounds={rounds}", f'db="{quoted}"']
+    # one compilation: noise is what remains between processes
+    protocol = ["protocol=standard", f"protocol.rounds={rounds}", "protocol.compilations=1"]
+    shared = ["sweep.name=calibration", *protocol, f'db="{quoted}"']
     cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     swept = []
     for kind, overrides in ON_GPU if gpus else ON_CPU:

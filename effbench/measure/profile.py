@@ -6,6 +6,7 @@ This is separate from timing, because tracing delays launches. It does not affec
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,32 +14,40 @@ from typing import Any
 
 import torch
 
+from effbench.cell import digest
 from effbench.measure.timing import Inputs, play
 
 CALLS = 12
 TOP = 10
 NAME_LENGTH = 160
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+#: Names of activities that are not kernels.
+TRANSFERS = ("Memcpy", "Memset")
+#: The part of kineto's metadata that belongs to the kernel; the rest varies, such as streams.
+LAUNCH = re.compile(r'"(grid|block|shared memory)": (\[[^]]*\]|\d+)')
 
 
 @dataclass(frozen=True)
 class Activity:
-    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that launched it."""
+    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that launched it;
+    `metadata`: launch shapes and others, as kineto writes them."""
 
     name: str
     start: int
     duration: int
     correlation: int
+    metadata: str = ""
 
 
 @dataclass(frozen=True)
 class Profile:
     """The average profile of a call. `facts`: number of traced calls, kernels in CUDA graphs, and the longest kernels
-    by name, with count and ms per call and their fraction (`share`) of all kernel time."""
+    by name, with count and ms per call and their fraction (`share`) of all kernel time. `fingerprint`: see there."""
 
     busy_ms: float
     kernels: int
     facts: dict[str, Any]
+    fingerprint: str | None
 
 
 def profile(
@@ -47,9 +56,11 @@ def profile(
     """Trace `calls` back-to-back calls on CUDA and return their profile. `before` runs immediately before tracing
     begins, so that it can bring the clocks to their state under load."""
     torch.cuda.synchronize()
+    # private, but without it the launch shapes require an exported trace
+    config = torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about profiler cycles, which are not used
-        trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], experimental_config=config)
         trace.prepare_trace()
         before()
         trace.start_trace()
@@ -59,7 +70,8 @@ def profile(
     activities, graph_launches = [], set()
     for event in trace.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
-            activities.append(Activity(event.name(), event.start_ns(), event.duration_ns(), event.correlation_id()))
+            times = event.start_ns(), event.duration_ns()
+            activities.append(Activity(event.name(), *times, event.correlation_id(), event.metadata_json()))
         elif event.name().startswith(GRAPH_LAUNCHES):
             graph_launches.add(event.correlation_id())
     return summarise(activities, graph_launches, calls)
@@ -84,7 +96,19 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
     ]
     in_graphs = round(sum(activity.correlation in graph_launches for activity in activities) / calls)
     facts = {"calls": calls, "kernels_in_graphs": in_graphs, "top": top}
-    return Profile(union_ns(activities) / calls / 1e6, round(len(activities) / calls), facts)
+    busy_ms = union_ns(activities) / calls / 1e6
+    return Profile(busy_ms, round(len(activities) / calls), facts, fingerprint(activities))
+
+
+def fingerprint(activities: Iterable[Activity]) -> str | None:
+    """Return a hash of the different kernels, without their order and number: names, grids, blocks and shared memory.
+    Processes that run the same kernels have the same fingerprint. None without kernels."""
+    kernels = {
+        (re.sub("0x[0-9a-f]+", "", activity.name), *LAUNCH.findall(activity.metadata))
+        for activity in activities
+        if not activity.name.startswith(TRANSFERS)
+    }
+    return digest(sorted(kernels))[:16] if kernels else None
 
 
 def union_ns(activities: Iterable[Activity]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
-from effbench.stats.intervals import Interval, geometric_mean, speedup
+from effbench.stats.intervals import Interval, LogEstimate, geometric_mean, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: noisy rounds are ignored if at least this many ok rounds remain
@@ -51,24 +51,25 @@ def summarise(
         raise ValueError("a summary needs at least one trial")
     decisive = worst(kept)
     row = {"status": decisive.status, "reason": decisive.reason, "trials": len(kept), **dict.fromkeys(RESULT_FIGURES)}
+    # few trials compile cold, so they count even if their timing was disturbed
+    seen = [trial for trial in trials if trial.status.is_measured]
+    cold = [trial for trial in seen if trial.compile_cache == "cold"]
+    some = {"warm": _warm(kept), "cold": cold or kept}
     for metric in TRIAL_METRICS:
         if metric.combine and (metric.explains or decisive.status.is_measured):
-            row[metric.name] = _COMBINE[metric.combine](getattr(trial, metric.name) for trial in kept)
+            values = (getattr(trial, metric.name) for trial in some.get(metric.combine, kept))
+            row[metric.name] = _COMBINE[metric.combine](values)
     if not decisive.status.is_measured:
         return row
-    # only one trial compiles cold, so it counts even if its timing was disturbed
-    seen = [trial for trial in trials if trial.status.is_measured]
-    row["compile_cold_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "cold")
+    row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
-    row["peak_reserved_cold_bytes"] = _max(t.peak_reserved_bytes for t in kept if t.compile_cache == "cold")
-    row["peak_reserved_bytes"] = _reserved(kept)
-    used = {trial.compilation for trial in kept if trial.compilation is not None}
-    row["compilations"] = len(used) or None
+    row["peak_reserved_cold_bytes"] = _max(trial.peak_reserved_bytes for trial in cold)
+    used = {trial.compilation for trial in kept}
+    row["compilations"] = None if None in used else len(used)
     for name in ("latency_ms", "period_ms", "gpu_busy_ms"):
-        values = _positive(getattr(trial, name) for trial in kept)
-        if values:
-            (low, high), mean = INTERVALS[name], geometric_mean(values)
+        if estimated := estimate(kept, name):
+            (low, high), mean = INTERVALS[name], estimated.interval()
             row |= {name: mean.value, low: mean.low, high: mean.high}
     call_ms = row["period_ms"] or row["latency_ms"]
     row["throughput_per_s"] = bs * 1000.0 / call_ms if call_ms else None
@@ -92,17 +93,17 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
 
 def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_baseline: bool) -> None:
     """Add the figures that compare the cell with the baseline's trials."""
-    reserved = _reserved(reference)
+    reserved = _max(trial.peak_reserved_bytes for trial in _warm(reference))
     if reserved and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / reserved
     if row["status"] is not Status.OK or worst(reference).status is not Status.OK:
         return
     for name, metric in (("period_speedup", "period_ms"), ("speedup", "latency_ms")):
-        times, old_times = (_positive(getattr(trial, metric) for trial in trials) for trials in (kept, reference))
-        if not (times and old_times):
+        mean, old = estimate(kept, metric), estimate(reference, metric)
+        if not (mean and old):
             continue
         # 1 by definition: an interval would wrongly suggest doubt
-        ratio = Interval(1.0, 1.0, 1.0) if is_baseline else speedup(old_times, times)
+        ratio = Interval(1.0, 1.0, 1.0) if is_baseline else log_difference(old, mean).interval()
         low, high = INTERVALS[name]
         row |= {name: ratio.value, low: ratio.low, high: ratio.high}
     if is_baseline or row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
@@ -111,12 +112,24 @@ def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_
     # the cold cost of a mode that was only seen compiling warm is unknown
     if preparation_s is None and all(trial.compile_s is None for trial in kept):
         preparation_s = _mean(trial.prepare_s for trial in kept)
-    row["break_even_calls"] = break_even_calls(preparation_s, geometric_mean(old_times).value, row["latency_ms"])
+    row["break_even_calls"] = break_even_calls(preparation_s, old.interval().value, row["latency_ms"])
 
 
-def _reserved(kept: list[Trial]) -> float | None:
-    """Return the peak of the processes that a filled cache serves, as compiling leaves memory reserved; or of all."""
-    return _max(trial.peak_reserved_bytes for trial in [t for t in kept if t.compile_cache != "cold"] or kept)
+def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
+    """Return the mean logarithm of a time over these trials and their compilations; None without values."""
+    used = [trial for trial in trials if _positive([getattr(trial, name)])]
+    if not used:
+        return None
+    compilations = [trial.compilation for trial in used]
+    # a single compilation says nothing about others, even if its processes run different kernels
+    kernels = {trial.kernel_fingerprint for trial in trials} if len(set(compilations)) > 1 else ()
+    return log_mean_of_compilations([getattr(trial, name) for trial in used], compilations, kernels)
+
+
+def _warm(kept: list[Trial]) -> list[Trial]:
+    """Return the trials without those that compiled cold, as compiling leaves memory reserved; all if there are no
+    others."""
+    return [trial for trial in kept if trial.compile_cache != "cold"] or kept
 
 
 def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float | None) -> int | None:
@@ -145,4 +158,4 @@ def _min(values: Iterable[float | None]) -> float | None:
     return min(_positive(values), default=None)
 
 
-_COMBINE = {"mean": _mean, "max": _max, "min": _min}
+_COMBINE = {"mean": _mean, "max": _max, "min": _min, "warm": _max, "cold": _max}

@@ -15,6 +15,7 @@ from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.stats.intervals import enough
+from effbench.store.summary import estimate
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
@@ -100,16 +101,21 @@ class Schedule:
             if retry:
                 return
 
+    @property
+    def compilations(self) -> int:
+        return min(self.settings.protocol["compilations"], self.settings.protocol["rounds"])
+
     def is_enough(self, run: CellRun) -> bool:
-        """Return whether latency and period are precise enough to skip the remaining rounds."""
+        """Return whether latency and period are precise enough, over all compilations, to skip the remaining rounds."""
         target = self.settings.protocol["enough_interval"]
         known = self.history.get(run, [])
         if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
             return False
         good = [record for record in known if record.status is Status.OK]
-        timers = [[getattr(record, name) for record in good] for name in ("latency_ms", "period_ms")]
-        used = [medians for medians in timers if medians and None not in medians]
-        return bool(used) and all(enough(medians, target) for medians in used)
+        if None not in (used := {record.compilation for record in good}) and len(used) < self.compilations:
+            return False
+        means = [mean for name in ("latency_ms", "period_ms") if (mean := estimate(good, name))]
+        return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock and return its record; None if the sweep was stopped."""
@@ -158,6 +164,7 @@ class Schedule:
     def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
+        compilation = trial.round % self.compilations  # the same for all attempts and after resuming
         message = TrialRequest(
             cell=cell.params(),
             protocol=self.settings.protocol,
@@ -165,7 +172,8 @@ class Schedule:
             attempt=trial.attempt,
             gpu_index=gpu.get("index"),
             gpu_uuid=gpu.get("uuid"),
-            cache_dir=str(pool.cache_root / cell.key[:32]),
+            cache_dir=str(pool.cache_root / cell.key[:32] / str(compilation)),
+            compilation=compilation,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             profile=self.settings.protocol["profile"],

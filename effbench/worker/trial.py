@@ -131,6 +131,7 @@ class RunningTrial:
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
         mode = self.mode = with_defaults(resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode)))
+        self.trial.compilation = self.request.compilation if mode.compiles else None
         if reason := unsupported(self.cell, mode, self.device):
             raise Ended(Status.UNSUPPORTED, reason)
         if inductor.writes_cpp(mode, self.device):
@@ -273,6 +274,7 @@ class RunningTrial:
             calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
             profiled = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
             trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
+            trial.kernel_fingerprint = profiled.fingerprint
             trial.extra["profile"] = profiled.facts
             if cell.stream:  # the work differs between calls
                 return
