@@ -14,6 +14,7 @@ from itertools import pairwise
 import pytest
 
 from effbench.report.data import device_sweeps_of
+from effbench.stats.intervals import geometric_mean
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
@@ -54,6 +55,7 @@ def test_states_of_the_sweep_and_its_results(measured, trials):
         "eager": 2, "default": 2, "reduce-overhead": 1, "cuda-graph": 1,
     }  # fmt: skip
     assert rows["eager"]["speedup"] == 1
+    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (None, 1), "the protocol is quick"
     assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
     assert rows["eager"]["dtype"] == "float32"
     assert 0 < rows["default"]["compile_warm_s"] < rows["default"]["compile_cold_s"]
@@ -90,6 +92,21 @@ def test_the_cache_is_cold_then_warm(trials):
         assert trial["compile_cache"] is None
         assert trial["compile_s"] is None
         assert trial["graph_breaks"] is None
+
+
+@pytest.mark.slow
+def test_compilations_take_turns(cli):
+    done = cli.sweep("model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=3", "protocol.compilations=2")
+    assert done.code == 0, done.err
+    with Store.open(cli.db) as store:
+        rows = {row["mode"]: row for row in store.results()}
+        key = rows["default"]["cell_key"]
+        trials = [trial for trial in store.trials(store.find_sweep("last").id) if trial["cell_key"] == key]
+    states = [(trial["compilation"], trial["compile_cache"], trial["kernel_fingerprint"]) for trial in trials]
+    assert states == [(0, "cold", None), (1, "cold", None), (0, "warm", None)]
+    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (None, 2)
+    times = [trial["latency_ms"] for trial in trials]
+    assert rows["default"]["latency_ms"] == pytest.approx(geometric_mean(times).value)
 
 
 def test_each_cell_has_the_command_that_runs_it_again(measured):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from effbench.measure.profile import Activity, summarise, union_ns
+from effbench.measure.profile import Activity, fingerprint, summarise, union_ns
 
 
 def run(*spans, name="k", correlation=1):
@@ -37,3 +37,19 @@ def test_figures_are_of_one_call():
     gemm = {"name": "gemm", "count": 1.0, "ms": 3.0, "share": 0.75}
     add = {"name": "add", "count": 1.0, "ms": 1.0, "share": 0.25}
     assert found.facts == {"calls": 2, "kernels_in_graphs": 1, "top": [gemm, add]}
+
+
+def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
+    def kernel(name="triton_poi_fused_add_0", grid="[4, 1, 1]", shared=0, stream=7):
+        metadata = f'"stream": {stream}, "shared memory": {shared}, "warps per SM": 0.{stream}, "grid": {grid}, '
+        metadata += '"block": [128, 1, 1], "est. achieved occupancy %": 3'
+        return Activity(name, stream, 5, stream, metadata)
+
+    copy = Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64')
+    known = fingerprint([kernel(), kernel("gemm 0x7f3a")])
+    assert len(known) == 16 and int(known, 16)
+    assert fingerprint([copy, kernel("gemm 0x8e11", stream=8), *[kernel(stream=9)] * 3]) == known
+    others = [[kernel()], [kernel(), kernel("gemm2")], [kernel("triton_poi_fused_add_1"), kernel("gemm 0x1")]]
+    others += [[kernel(**changed), kernel("gemm 0x7f3a")] for changed in ({"grid": "[8, 1, 1]"}, {"shared": 1024})]
+    assert len({known, *map(fingerprint, others)}) == 6
+    assert fingerprint([copy]) is fingerprint([]) is None

@@ -63,6 +63,49 @@ def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
     assert summarise([*three, trial(3, NOISY), trial(4, Status.CRASHED)], bs=1).status is Status.CRASHED
 
 
+def test_memory_of_cold_and_warm_processes_is_never_mixed():
+    names = ("peak_reserved_bytes", "peak_allocated_bytes", "process_gpu_bytes", "graph_pool_bytes")
+    cold, warm = (
+        trial(r, compile_cache=cache, prepare_peak_allocated_bytes=size, **dict.fromkeys(names, size))
+        for r, (cache, size) in enumerate((("cold", 118), ("warm", 58)))
+    )
+    eager = [trial(r, **dict.fromkeys(names, 29)) for r in (0, 1)]
+    for trials, expected, ratio in (([cold, warm], 58, 2.0), ([cold], 118, 118 / 29), ([warm], 58, 2.0)):
+        found = summarise(trials, bs=1, baseline=eager)
+        assert {getattr(found, name) for name in names} == {expected}
+        assert found.relative_memory == pytest.approx(ratio)
+        assert found.peak_reserved_cold_bytes == (118 if cold in trials else None)
+        assert found.prepare_peak_allocated_bytes == (118 if cold in trials else 58)
+    noisy = trial(0, NOISY, compile_cache="cold", peak_reserved_bytes=118)
+    found = summarise([noisy, *(trial(r, compile_cache="warm", peak_reserved_bytes=58) for r in (1, 2, 3))], bs=1)
+    assert (found.peak_reserved_bytes, found.peak_reserved_cold_bytes) == (58, 118)
+
+
+def test_compilations_that_differ_widen_every_interval():
+    baseline = [trial(r, latency_ms=4.0, period_ms=4.0) for r in range(5)]
+
+    def swept(kernels, numbers=(0, 1, 0, 1, 0)):
+        times = [1.0 if number else 1.21 for number in (0, 1, 0, 1, 0)]
+        return summarise([
+            trial(r, compilation=number, kernel_fingerprint=kernels[number or 0], latency_ms=time, period_ms=time,
+                  gpu_busy_ms=time)
+            for r, (number, time) in enumerate(zip(numbers, times, strict=True))
+        ], bs=1, baseline=baseline)  # fmt: skip
+
+    same, different, old, one = swept("aa"), swept("ab"), swept("ab", [None] * 5), swept("ab", [0] * 5)
+    assert [found.compilations for found in (same, different, old, one)] == [2, 2, None, 1]
+    assert summarise(baseline, bs=1).compilations is None
+    for name in ("latency", "period", "gpu_busy"):
+        assert getattr(different, f"{name}_ms") == pytest.approx(1.1), "the mean over compilations"
+        for plain in (same, old, one):
+            assert getattr(plain, f"{name}_ms") == pytest.approx(1.21**0.6)
+            assert 1.13 < getattr(plain, f"{name}_ci_high_ms") / getattr(plain, f"{name}_ms") < 1.15
+        assert 1.15 < getattr(different, f"{name}_ci_high_ms") / 1.1 < 1.3
+    assert different.speedup == different.period_speedup == pytest.approx(4 / 1.1)
+    assert different.speedup_ci_low < 0.95 * same.speedup_ci_low
+    assert different.period_speedup_ci_high > same.period_speedup_ci_high
+
+
 def test_figures():
     trials = [
         trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=0.5, compile_s=40.0,
@@ -71,13 +114,13 @@ def test_figures():
               cudagraph_skips=2),
         trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=2.0, compile_s=3.0,
               compile_cache="warm", first_call_s=3.5, peak_allocated_bytes=12, peak_reserved_bytes=18,
-              process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3, graph_breaks=0, recompiles=3),
+              graph_pool_bytes=4, process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3, graph_breaks=0, recompiles=3),
         trial(2, latency_ms=2.0, compile_s=12.0, compile_cache="warm"),
     ]  # fmt: skip
     expected = {
         "latency_ms": 2.0, "latency_min_ms": 0.8, "latency_p95_ms": 4.0, "period_ms": 1.0, "throughput_per_s": 8000.0,
         "compile_cold_s": 40.0, "compile_warm_s": 6.0, "first_call_s": 41.0, "peak_allocated_bytes": 12,
-        "peak_reserved_bytes": 18, "peak_reserved_cold_bytes": 20, "graph_pool_bytes": 5,
+        "peak_reserved_bytes": 18, "peak_reserved_cold_bytes": 20, "graph_pool_bytes": 4,
         "process_gpu_bytes": 60, "energy_mj": 6.0, "rel_error": 2e-3,
         "graph_breaks": 1, "recompiles": 3, "cudagraph_skips": 2,
     }  # fmt: skip

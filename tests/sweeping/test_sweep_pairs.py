@@ -78,7 +78,7 @@ class TestScheduled:
         assert made.progress.changes == [-2]
         for one, name in zip(BOTH, "ab", strict=True):
             sent = made.server_of[one].sent
-            assert {Path(request["cache_dir"]).parent for request in sent} == {tmp_path / name}
+            assert {Path(request["cache_dir"]).parents[1] for request in sent} == {tmp_path / name}
             assert {request["ceilings"]["of"] for request in sent} == {name}
 
     def test_rounds_end_early_for_the_one_that_is_known(self, pairs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 
 import filelock
 import pytest
@@ -111,6 +112,20 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01}
 
 
+@pytest.mark.parametrize(("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])])
+def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(make, rounds, compilations, used):
+    more = {"rounds": rounds, "compilations": compilations, "attempts": 2}
+    for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
+        planned = trials(cell_runs(1), rounds, attempts=2, history=history)
+        made = make(planned, lambda request, env: ok(request, "ok" if request["attempt"] else "noisy"),
+                    protocol={**PROTOCOL, **more}, history=history)  # fmt: skip
+        sent = [(request["round"], request["attempt"], request["compilation"]) for request in made.server.sent]
+        left = list(enumerate(used))[len(history) :]
+        assert sent == [(round, attempt, number) for round, number in left for attempt in (0, 1)]
+        folders = {request["cache_dir"]: request["compilation"] for request in made.server.sent}
+        assert sorted(folders.values()) == sorted(set(folders.values())), "a folder each"
+
+
 class TestEnoughRounds:
     """Rounds end early for a cell that is known well enough."""
 
@@ -129,6 +144,16 @@ class TestEnoughRounds:
         made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
         assert [one.round for one in made.recorded] == list(range(rounds))
         assert sum(made.progress.changes) == rounds - 8
+
+    def test_each_compilation_has_a_round_and_their_variation_counts(self, make):
+        def answer(request, env, kernels=("a",)):
+            number = request["compilation"]
+            return ok(request, compilation=number, kernel_fingerprint=kernels[number % len(kernels)])
+
+        for compilations, kernels, rounds in ((3, "a", 5), (7, "a", 7), (3, "ab", 9)):
+            protocol = {**ENOUGH, "rounds": 9, "compilations": compilations}
+            made = make(trials(1, 9), partial(answer, kernels=kernels), protocol=protocol)
+            assert len(made.recorded) == rounds, (compilations, kernels)
 
     @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
