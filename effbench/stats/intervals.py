@@ -115,9 +115,9 @@ def log_mean_of_compilations(
     `compilations`: the trials' compile caches. `kernels`: the fingerprints of all trials whose means are compared. If
     they are the same, or nothing compiles, a further compilation would give the same kernels, so this is `log_mean`.
     Otherwise it is the mean over compilations, with a moderated variance (Smyth 2004): the sample variance between
-    compilations, combined with PRIOR_SD and the variance that the processes of a compilation cause. With 2 or 3
-    compilations of 5 or 10 trials, the 95 % interval covers at least 97 % while compilations vary by up to 9 %, 93 to
-    96 % at 12 %, and 99 % or more up to 6 %. Raises ValueError as `log_mean` does.
+    compilations, combined with PRIOR_SD and the variance that the processes of a compilation cause. In simulations of 2
+    and 3 compilations, 5 and 10 trials and an SD of 1 and 5 % between processes, the 95 % interval covers 99 % or more
+    with an SD of 0, 3 and 6 % between compilations, and 93 to 95 % with 12 %. Raises ValueError as `log_mean` does.
     """
     if None in compilations or len({name for name in kernels if name is not None}) < 2:
         return log_mean(values)

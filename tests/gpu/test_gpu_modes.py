@@ -175,7 +175,7 @@ def test_sweep(swept):
 
 def test_aot_inductor(swept):
     """In workers: what crashes there takes no test with it."""
-    trials = swept(*SMALL, "mode=eager,aot-inductor", *QUICK, "protocol.rounds=2")
+    trials = swept(*SMALL, "mode=eager,aot-inductor", *QUICK, "protocol.rounds=2", "protocol.compilations=1")
     found = [trial for trial in trials if trial["mode"] == "aot-inductor"]
     if found[0]["status"] == "unsupported":
         pytest.skip(found[0]["reason"])

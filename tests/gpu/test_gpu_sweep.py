@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-QUICK = ["protocol.budget_s=0.8", "protocol.min_time_s=0.3", "sweep.seed=1"]
+QUICK = ["protocol.budget_s=0.8", "protocol.min_time_s=0.3", "protocol.compilations=1", "sweep.seed=1"]
 MODES = "eager,default,reduce-overhead,max-autotune,max-autotune-no-cudagraphs,cuda-graph,compile+graph"
 GRAPHS = {"reduce-overhead", "max-autotune", "cuda-graph", "compile+graph"}
 COMPILED = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "compile+graph"}
@@ -32,6 +32,10 @@ def test_every_mode_has_its_figures(seven):
             assert (trial["graph_breaks"], trial["recompiles"], trial["cudagraph_skips"]) == counted, mode
         states = [trial["compile_cache"] for trial in sorted(trials, key=lambda trial: trial["round"])]
         assert states == (["cold", "warm"] if mode in COMPILED else [None, None]), mode
+        (kernels,) = {trial["kernel_fingerprint"] for trial in trials}
+        assert len(kernels) == 16, "the same in both processes"
+    fingerprints = [seven[mode][0]["kernel_fingerprint"] for mode in ("eager", "default")]
+    assert fingerprints[0] != fingerprints[1]
 
 
 def test_out_of_memory_and_a_poisoned_context_cost_one_trial(custom):

@@ -14,7 +14,6 @@ from itertools import pairwise
 import pytest
 
 from effbench.report.data import device_sweeps_of
-from effbench.stats.intervals import geometric_mean
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
 
@@ -92,21 +91,6 @@ def test_the_cache_is_cold_then_warm(trials):
         assert trial["compile_cache"] is None
         assert trial["compile_s"] is None
         assert trial["graph_breaks"] is None
-
-
-@pytest.mark.slow
-def test_compilations_take_turns(cli):
-    done = cli.sweep("model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=3", "protocol.compilations=2")
-    assert done.code == 0, done.err
-    with Store.open(cli.db) as store:
-        rows = {row["mode"]: row for row in store.results()}
-        key = rows["default"]["cell_key"]
-        trials = [trial for trial in store.trials(store.find_sweep("last").id) if trial["cell_key"] == key]
-    states = [(trial["compilation"], trial["compile_cache"], trial["kernel_fingerprint"]) for trial in trials]
-    assert states == [(0, "cold", None), (1, "cold", None), (0, "warm", None)]
-    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (None, 2)
-    times = [trial["latency_ms"] for trial in trials]
-    assert rows["default"]["latency_ms"] == pytest.approx(geometric_mean(times).value)
 
 
 def test_each_cell_has_the_command_that_runs_it_again(measured):

@@ -88,9 +88,7 @@ def test_an_interval_over_compilations_covers(compilations, rounds):
     for between in (0.0, 0.03, 0.06, 0.12):
         for within in (0.01, 0.05, 0.2):
             rng = np.random.default_rng([compilations, rounds])
-            logs = rng.normal(0, between, (RUNS // 5, compilations))[:, numbers] + rng.normal(
-                0, within, (RUNS // 5, rounds)
-            )
+            logs = rng.normal(0, between, (500, compilations))[:, numbers] + rng.normal(0, within, (500, rounds))
             for kernels in ("ab", "a"):  # different ones, or the same
                 found = [intervals.log_mean_of_compilations(row, numbers, kernels) for row in np.exp(logs).tolist()]
                 inside = [abs(mean.value) <= t_quantile(mean.df) * mean.error for mean in found]

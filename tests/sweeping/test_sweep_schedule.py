@@ -116,11 +116,11 @@ ENOUGH = {**PROTOCOL, "enough_interval": 0.01}
 def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(make, rounds, compilations, used):
     more = {"rounds": rounds, "compilations": compilations, "attempts": 2}
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
+        left = list(enumerate(used))[len(history) :]
         planned = trials(cell_runs(1), rounds, attempts=2, history=history)
         made = make(planned, lambda request, env: ok(request, "ok" if request["attempt"] else "noisy"),
                     protocol={**PROTOCOL, **more}, history=history)  # fmt: skip
         sent = [(request["round"], request["attempt"], request["compilation"]) for request in made.server.sent]
-        left = list(enumerate(used))[len(history) :]
         assert sent == [(round, attempt, number) for round, number in left for attempt in (0, 1)]
         folders = {request["cache_dir"]: request["compilation"] for request in made.server.sent}
         assert sorted(folders.values()) == sorted(set(folders.values())), "a folder each"
