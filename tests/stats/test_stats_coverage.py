@@ -1,4 +1,4 @@
-"""Intervals must cover what they promise: scores of modes, the stopping rule and compilations, with fixed seeds."""
+"""Intervals must cover what they promise: scores of modes and the stopping rule, simulated with fixed seeds."""
 
 import math
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from effbench.stats import intervals
 from effbench.stats.intervals import FIRST_LOOK, LEAST_TRIALS, Outcome, enough, log_mean, mode_score, t_quantile
+
+pytestmark = pytest.mark.slow
 
 RUNS = 2_500
 KINDS = {
@@ -17,7 +18,6 @@ KINDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trials", [3, 5, 10])
 @pytest.mark.parametrize("kind", KINDS)
 def test_mode_score_covers(kind, trials):
@@ -60,14 +60,12 @@ def coverage(rounds, mean, error):
     return (np.abs(mean) <= T_OF[rounds - 1] * error).mean()
 
 
-@pytest.mark.slow
 def test_the_simulated_protocol_is_that_of_enough():
     logs = np.random.default_rng(1).normal(0.0, 0.01, (300, ROUNDS))
     for row, simulated in zip(np.exp(logs).tolist(), protocol(logs, 0.01)[0], strict=True):
         assert next((n for n in range(1, ROUNDS) if enough(log_mean(row[:n]), n, 0.01)), ROUNDS) == simulated
 
 
-@pytest.mark.slow
 def test_a_cell_stopped_early_is_covered():
     shares = []
     for ratio in (0.1, 0.5, 1.0, 1.6, 2.0, 5.0):  # SD between processes ÷ target
@@ -75,25 +73,3 @@ def test_a_cell_stopped_early_is_covered():
         shares.append([coverage(*protocol(logs, 0.01, first_look)) for first_look in (FIRST_LOOK, 1.0)])
     strict, plain = (min(column) for column in zip(*shares, strict=True))
     assert strict >= 0.9315 > plain, "what the stricter first look is for"
-
-
-# --- compilations ---
-
-
-@pytest.mark.parametrize("compilations", [2, 3])
-@pytest.mark.parametrize("rounds", [5, 10])
-def test_an_interval_over_compilations_covers(compilations, rounds):
-    numbers = [round % compilations for round in range(rounds)]
-    shares = {}
-    for between in (0.0, 0.03, 0.06, 0.12):
-        for within in (0.01, 0.05, 0.2):
-            rng = np.random.default_rng([compilations, rounds])
-            logs = rng.normal(0, between, (500, compilations))[:, numbers] + rng.normal(0, within, (500, rounds))
-            for kernels in ("ab", "a"):  # different ones, or the same
-                found = [intervals.log_mean_of_compilations(row, numbers, kernels) for row in np.exp(logs).tolist()]
-                inside = [abs(mean.value) <= t_quantile(mean.df) * mean.error for mean in found]
-                shares[between, within, kernels] = np.mean(inside)
-    differing = {case[:2]: share for case, share in shares.items() if case[2] == "ab"}
-    assert all(share >= (0.91 if between > 0.06 else 0.945) for (between, _), share in differing.items()), differing
-    assert 0.93 <= shares[0.0, 0.05, "a"] <= 0.97, "nothing varies between compilations: a plain interval"
-    assert shares[0.12, 0.01, "a"] < 0.85, "what a plain interval makes of kernels that differ"

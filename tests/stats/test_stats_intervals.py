@@ -1,5 +1,6 @@
-"""Estimators against closed forms and against scipy.stats; the stopping rule."""
+"""Estimators against closed forms and against scipy.stats; the stopping rule; compilations."""
 
+import itertools
 import math
 
 import numpy as np
@@ -104,3 +105,18 @@ def test_the_stopping_rule():
     # never before the least
     assert not enough([1.0] * 4, 0.5) and not enough([1.0], 0.5) and enough([1.0] * 5, 0.5)
     assert not enough([1e-300, 1e300] * 3, 0.5)
+
+
+@pytest.mark.parametrize(("compilations", "rounds"), [(2, 5), (2, 10), (3, 5), (3, 10)])
+def test_an_interval_over_compilations_covers(compilations, rounds):
+    numbers, rng = [round % compilations for round in range(rounds)], np.random.default_rng(1)
+
+    def share(between, within, kernels):
+        logs = rng.normal(0, between, (500, compilations))[:, numbers] + rng.normal(0, within, (500, rounds))
+        means = [intervals.log_mean_of_compilations(row, numbers, kernels) for row in np.exp(logs).tolist()]
+        return np.mean([abs(mean.value) <= t_quantile(mean.df) * mean.error for mean in means])
+
+    for between, within in itertools.product((0.0, 0.03, 0.06, 0.12), (0.01, 0.05, 0.2)):
+        assert share(between, within, "ab") >= (0.91 if between > 0.1 else 0.94), (between, within)
+    assert 0.92 <= share(0.0, 0.05, "a") <= 0.98, "the same kernels: a plain interval"
+    assert share(0.12, 0.01, "a") < 0.85, "it would be wrong for different ones"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from functools import partial
+from pathlib import Path
 
 import filelock
 import pytest
@@ -109,21 +109,19 @@ def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
     assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
 
 
-ENOUGH = {**PROTOCOL, "enough_interval": 0.01}
+ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
 
 
 @pytest.mark.parametrize(("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])])
 def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(make, rounds, compilations, used):
-    more = {"rounds": rounds, "compilations": compilations, "attempts": 2}
+    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations, "attempts": 2}
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
         left = list(enumerate(used))[len(history) :]
         planned = trials(cell_runs(1), rounds, attempts=2, history=history)
-        made = make(planned, lambda request, env: ok(request, "ok" if request["attempt"] else "noisy"),
-                    protocol={**PROTOCOL, **more}, history=history)  # fmt: skip
-        sent = [(request["round"], request["attempt"], request["compilation"]) for request in made.server.sent]
-        assert sent == [(round, attempt, number) for round, number in left for attempt in (0, 1)]
-        folders = {request["cache_dir"]: request["compilation"] for request in made.server.sent}
-        assert sorted(folders.values()) == sorted(set(folders.values())), "a folder each"
+        answer = lambda request, env: ok(request, "ok" if request["attempt"] else "noisy")  # noqa: E731
+        asked = make(planned, answer, protocol=protocol, history=history).server.sent
+        sent = [(one["round"], one["attempt"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
+        assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
 
 
 class TestEnoughRounds:
@@ -137,23 +135,15 @@ class TestEnoughRounds:
             (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
             (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
             (lambda request: ok(request, "noisy"), 8),
+            (lambda request: ok(request, compilation=request["compilation"], kernel_fingerprint="same"), 7),
+            (lambda request: ok(request, compilation=request["round"], kernel_fingerprint=str(request["round"])), 8),
         ],
-        ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy"],
+        ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy", "each compilation once", "kernels"],
     )
     def test_rounds(self, make, answer, rounds):
         made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
         assert [one.round for one in made.recorded] == list(range(rounds))
         assert sum(made.progress.changes) == rounds - 8
-
-    def test_each_compilation_has_a_round_and_their_variation_counts(self, make):
-        def answer(request, env, kernels=("a",)):
-            number = request["compilation"]
-            return ok(request, compilation=number, kernel_fingerprint=kernels[number % len(kernels)])
-
-        for compilations, kernels, rounds in ((3, "a", 5), (7, "a", 7), (3, "ab", 9)):
-            protocol = {**ENOUGH, "rounds": 9, "compilations": compilations}
-            made = make(trials(1, 9), partial(answer, kernels=kernels), protocol=protocol)
-            assert len(made.recorded) == rounds, (compilations, kernels)
 
     @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
