@@ -66,23 +66,17 @@ def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
 def test_memory_of_cold_and_warm_processes_is_never_mixed():
     cold = trial(0, NOISY, compile_cache="cold", peak_reserved_bytes=118)
     warm = [trial(r, compile_cache="warm", peak_reserved_bytes=58) for r in (1, 2, 3)]
-    for trials, *expected in (
-        ([cold, *warm], 58, 118),
-        ([cold, *warm[:2]], 58, 118),
-        ([cold], 118, 118),
-        (warm, 58, None),
-    ):
+    mixed, few = [cold, *warm], [cold, *warm[:2]]
+    for trials, *expected in (mixed, 58, 118), (few, 58, 118), ([cold], 118, 118), (warm, 58, None):
         found = summarise(trials, bs=1, baseline=[trial(peak_reserved_bytes=29)])
         assert [found.peak_reserved_bytes, found.peak_reserved_cold_bytes] == expected
         assert found.relative_memory == pytest.approx(expected[0] / 29)
 
 
-@pytest.mark.parametrize(
-    ("kernels", "used", "compilations"),
-    [("aa", (0, 1), 2), ("ab", (0, 1), 2), ("ab", (None, None), None), ("ab", (0, 0), 1)],
-    ids=["same kernels", "different ones", "an older database", "one compilation"],
-)
+@pytest.mark.parametrize(("kernels", "used", "compilations"),
+                         [("aa", (0, 1), 2), ("ab", (0, 1), 2), ("ab", (None, None), None), ("ab", (0, 0), 1)])  # fmt: skip
 def test_compilations_that_differ_widen_every_interval(kernels, used, compilations):
+    """An older database (None) does not know them."""
     trials, baseline = [], [trial(r, latency_ms=4.0, period_ms=4.0) for r in range(5)]
     for r, at in enumerate((0, 1, 0, 1, 0)):
         times = dict.fromkeys(("latency_ms", "period_ms", "gpu_busy_ms"), (1.21, 1.0)[at])
@@ -103,8 +97,8 @@ def test_figures():
     trials = [
         trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=0.5, compile_s=40.0,
               compile_cache="cold", first_call_s=41.0, peak_allocated_bytes=100, peak_reserved_bytes=200,
-              prepare_peak_allocated_bytes=40, graph_pool_bytes=50, process_gpu_bytes=500, energy_mj=4.0, rel_error=1e-3,
-              graph_breaks=1, recompiles=0, cudagraph_skips=2),
+              prepare_peak_allocated_bytes=40, graph_pool_bytes=50, process_gpu_bytes=500, energy_mj=4.0,
+              rel_error=1e-3, graph_breaks=1, recompiles=0, cudagraph_skips=2),
         trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=2.0, compile_s=3.0,
               compile_cache="warm", first_call_s=3.5, peak_allocated_bytes=12, peak_reserved_bytes=18,
               prepare_peak_allocated_bytes=30, graph_pool_bytes=4, process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3,
