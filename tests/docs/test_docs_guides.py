@@ -15,7 +15,7 @@ ELSEWHERE = re.compile(
     r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|--static-images|\.\./before|--by |history ack"
 )
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu",
-        "protocol.host_tolerance=null"]  # fmt: skip
+        "protocol.compilations=1", "protocol.host_tolerance=null"]  # fmt: skip
 SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 
 
