@@ -71,7 +71,7 @@ class TrialRequest(Payload):
     gpu_index: int | None = None
     gpu_uuid: str | None = None
     cache_dir: str | None = None  # compile caches of this cell in this sweep, environment and compilation
-    compilation: int = 0
+    compilation: int = 0  # number of these compile caches
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
     profile: bool = False  # whether to profile after timing

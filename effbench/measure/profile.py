@@ -42,7 +42,8 @@ class Activity:
 @dataclass(frozen=True)
 class Profile:
     """The average profile of a call. `facts`: number of traced calls, kernels in CUDA graphs, and the longest kernels
-    by name, with count and ms per call and their fraction (`share`) of all kernel time. `fingerprint`: see there."""
+    by name, with count and ms per call and their fraction (`share`) of all kernel time. `fingerprint`: hash of
+    the kernels, None without any."""
 
     busy_ms: float
     kernels: int

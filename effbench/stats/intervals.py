@@ -227,7 +227,7 @@ def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
     Before LEAST_TRIALS rounds this is False, and after exactly LEAST_TRIALS the target is halved, because stopping when
     an interval happens to be narrow reduces its coverage. The final interval covers at least 93.4 %.
     """
-    if rounds < LEAST_TRIALS:
+    if rounds < LEAST_TRIALS or mean.error is None:
         return False
     allowed = target * FIRST_LOOK if rounds == LEAST_TRIALS else target
     # the upper bound is always the more distant one
