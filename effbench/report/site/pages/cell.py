@@ -19,7 +19,7 @@ from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.table import Column, Shown, Table
 
-FIGURES = ("latency_ms", "speedup")
+FIGURES = ("latency_ms", "period_ms", "gpu_busy_ms", "speedup", "period_speedup")
 
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
@@ -72,11 +72,12 @@ def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[s
 def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links; only ok cells have figures."""
     columns = [*CELL, Column("status", filter=True)]
-    columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
+    names = [it for it in FIGURES if any(row.source.get(it) is not None for row in device_sweep.labelled)]
+    columns += [Column(name, METRICS[name].title, numeric=True) for name in names]
     rows = []
     for row in device_sweep.labelled:
         status = str(row.source["status"])
-        figures = {name: row.source[name] if status == "ok" else None for name in FIGURES}
+        figures = {name: row.source.get(name) if status == "ok" else None for name in names}
         shown = {name: Shown(value, METRICS[name].format(value)) for name, value in figures.items()}
         shown["status"] = Shown(status, status, "" if status == "ok" else "status")
         rows.append(cell_of(row, device_sweep) | shown)
