@@ -9,9 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.measure import Measurement
-from rich.table import Table as RichTable
-
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
@@ -34,7 +31,6 @@ from effbench.report.tables import (
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.resume import resume_command
-from effbench.table import Table
 from effbench.terminal import Console, escape, terminal
 
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
@@ -88,7 +84,7 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
     console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
-    console.print(fitting(console, table.wide(best=False)) or table.long().rich(width=console.width, lines=True))
+    console.print(console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True))
     metric, quantities = METRICS[table.metrics[0]], dict.fromkeys(row.quantity for row in table.rows)
     about = f"{metric.title}: {metric.help}"
     if table.metrics[0] == "speedup":
@@ -111,15 +107,6 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
         )
         console.print(f"\n{means.caption}", style="dim")
         console.print_table(few)
-
-
-def fitting(console: Console, table: Table) -> RichTable | None:
-    """Return the first form of the table that the console is wide enough for: intervals in brackets, intervals below
-    the figures, the same without borders and at last with narrow gaps."""
-    unbounded = console.options.update(max_width=10_000)
-    forms = ({"lines": True}, {"lines": True, "stacked": True}, {"stacked": True}, {"stacked": True, "gap": 1})
-    drawn = (table.rich(width=console.width, **form) for form in forms)
-    return next((it for it in drawn if Measurement.get(console, unbounded, it).maximum <= console.width), None)
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

@@ -65,7 +65,7 @@ def sentence(rows: Sequence[Row]) -> str:
         return "fewer than two modes are ok, so there is nothing to compare."
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for bs, point in points.items():
-        groups.setdefault(tuple((_outcome(row), row.quantity) for row in point), []).append(bs)
+        groups.setdefault(tuple((outcome_of(row), row.quantity) for row in point), []).append(bs)
     texts = []
     for key, sizes in groups.items():
         clauses = []
@@ -80,7 +80,8 @@ def sentence(rows: Sequence[Row]) -> str:
     return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
 
 
-def _outcome(row: Row) -> str:
+def outcome_of(row: Row) -> str:
+    """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
     if row.winner:
         return f"{row.winner} wins"
     return "all modes tie in" if row.all_tie else f"{_and(row.best)} tie in"

@@ -150,7 +150,7 @@ class SpeedupTable:
             and NO_INTERVAL not in self.notes(),
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in it.text for it in self.entries),
             too_wide: any(entry.text == UNCLEAR for entry in self.entries),
-            "(low–high): 95 % interval across processes": any(entry.interval for entry in self.entries),
+            "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
         return [*(text for text, applies in marks.items() if applies), *self.notes()]
 

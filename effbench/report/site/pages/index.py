@@ -44,6 +44,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "sentences": {case: reasons.sentence(group) for case, group in list(models.items())[:MOST_MODELS]},
         "more_models": len(models) - MOST_MODELS,
         "notes": table.notes(),
+        "has_period": len(table.metrics) > 1,
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
         "more_rows": len(table.rows) - MOST_ROWS,
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
@@ -57,9 +58,9 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
 
 
 def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
-    """Return the first rows: coloured speedups, the best modes, and why they win."""
+    """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
     first = dataclasses.replace(table, rows=table.rows[:MOST_ROWS])
-    wide = first.wide(lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True))
+    wide = first.wide(lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True), False)
     whys = [(row.labels, reasons.reason(row)) for row in first.rows]
     texts = ["" if why == before else why[1] for why, before in zip(whys, [None, *whys], strict=False)]
     rows = [values | {"why": Shown(None, text)} for values, text in zip(wide.rows, texts, strict=True)]

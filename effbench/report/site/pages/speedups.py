@@ -26,14 +26,13 @@ SCALE = 8
 def context(folder: PageFolder) -> Mapping[str, Any]:
     device_sweep = folder.device_sweep
     tables = {name: speedup_table(device_sweep.labelled, name, device_sweep.baseline_mode) for name in METRIC_NAMES}
-    names = [
-        name for name, it in tables.items() if name == "speedup" or any(entry.value is not None for entry in it.entries)
-    ]
+    speedups = tables["speedup"]
+    shown = {name: it for name, it in tables.items() if it is speedups or any(e.value is not None for e in it.entries)}
     return {
-        "metrics": [(METRICS[name], " and ".join(METRICS[it].title for it in tables[name].metrics)) for name in names],
-        "sources": {name: folder.grid(name, grid_of(tables[name], device_sweep)) for name in names},
-        "notes": tables["speedup"].notes(),
-        "modes": tables["speedup"].modes,
+        "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in shown.items()},
+        "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
+        "notes": speedups.notes(),
+        "modes": speedups.modes,
         "statuses": list(dict.fromkeys(str(row.source["status"]) for row in device_sweep.labelled)),
         "unknown": UNKNOWN,
         "scale": SCALE,
@@ -42,13 +41,9 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return one row per model, other swept parameters, bs and metric, and one column per mode, linked to the cells."""
-    in_ms = {mode for row in table.rows for mode, entry in row.cells.items() if entry.baseline}
-    title = METRICS[table.metrics[0]].title
-    wide = table.wide(
-        lambda entry, row: shown(entry, row.metric, device_sweep),
-        caption=f"{title} of every mode at every model and batch size",
-    )
-    times = in_ms if table.metrics[0] in SPEEDUPS else ()
+    times = {mode for row in table.rows for mode, it in row.cells.items() if it.baseline and row.metric in SPEEDUPS}
+    caption = f"{' and '.join(METRICS[it].title for it in table.metrics)} of every mode at every model and batch size"
+    wide = table.wide(lambda entry, row: shown(entry, row.metric, device_sweep), caption=caption)
     columns = [dataclasses.replace(it, title=f"{it.mode} (ms)") if it.mode in times else it for it in wide.columns]
     return dataclasses.replace(wide, columns=columns)
 
