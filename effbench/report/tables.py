@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORMATS = ("markdown", "csv", "json")
 #: Speedup -> the time that it compares.
 SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
+TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 #: Replaces a figure whose interval is too wide.
 UNCLEAR = "unclear"
 #: Follows the interval of an unclear mean.
@@ -302,18 +303,37 @@ def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     return [modes[one] for one in (place, *tied)]
 
 
+def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
+    """Return columns for latency, period and GPU busy time, omitting those that no row has."""
+    seen = {name for row in rows for name in (*TIMES, "gpu_busy_ms") if row.source.get(name) is not None}
+    titles = {name: METRICS[name].title + " (speedup)" * (name in TIMES) for name in (*TIMES, "gpu_busy_ms")}
+    return [Column(name, title, numeric=True) for name, title in titles.items() if name in seen]
+
+
+def time_cells(source: Mapping[str, Any]) -> dict[str, Shown]:
+    """Return the values of `time_columns`, with speedups as second lines; only ok results have any."""
+    known = {name: source.get(name) if source["status"] == "ok" else None for name in (*TIMES, "gpu_busy_ms")}
+    ratios = {name: speedup_text(source, TIMES[name]) for name in TIMES if known[name] is not None}
+    return {name: Shown(it, METRICS[name].format(it), sub=ratios.get(name, "")) for name, it in known.items()}
+
+
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
-    """Return each cell's bottleneck and the figures behind it, times with speedups as second lines. `link`: returns the
-    URL of a cell."""
+    """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    speedups = {time: name for name, time in SPEEDUPS.items()}
-    times = [name for name in (*speedups, "gpu_busy_ms") if any(row.source.get(name) is not None for row in rows)]
-    exact = (*SPEEDUPS.values(), *SPEEDUPS, "gpu_busy_ms", "enqueue_ms", "kernels", "gpu_idle_fraction",
-             "roofline_fraction", "bound")  # fmt: skip
+    exact = (
+        *TIMES,
+        *SPEEDUPS,
+        "gpu_busy_ms",
+        "enqueue_ms",
+        "kernels",
+        "gpu_idle_fraction",
+        "roofline_fraction",
+        "bound",
+    )
     columns = [
         *(Column(name, numeric=name == "bs", filter=name == "model") for name in names),
         Column("mode", filter=True),
-        *(Column(it, METRICS[it].title + " (speedup)" * (it in speedups), numeric=True) for it in times),
+        *time_columns(rows),
         Column("bound", filter=True),
         Column("why", wide=True),
     ]
@@ -324,11 +344,7 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
         record = {name: str(row.labels.get(name, "")) for name in names}
         record |= {"mode": row.mode, "status": source["status"]}
         record |= {name: source.get(name) for name in exact} | {"why": reason}
-        texts = {name: Shown(None, ABSENT) for name in times}
-        for name in times if ok else ():
-            ratio = speedup_text(source, speedups[name]) if name in speedups else ""
-            texts[name] = Shown(source.get(name), METRICS[name].format(source.get(name)), sub=ratio)
         bound = Shown(None, (ok and source.get("bound")) or ABSENT, link=link(row))
-        shown.append(record | texts | {"bound": bound})
+        shown.append(record | time_cells(source) | {"bound": bound})
         data.append(record)
     return Table(columns, shown, data, caption="Bottleneck of each cell")
