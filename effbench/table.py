@@ -125,11 +125,9 @@ class Table:
         for number, (row, values) in enumerate(zip(rows, self.rows, strict=True)):
             if lines and number and values.get(self.group) != before.get(self.group):
                 drawn.add_section()
-            repeats = all(key in before and before[key] == values[key] for key in self.once)
-            blank = self.once if repeats else ()
-            drawn.add_row(
-                *("" if it.key in blank else _styled(shown, stacked) for it, shown in zip(columns, row, strict=True))
-            )
+            blank = self.once if all(key in before and before[key] == values[key] for key in self.once) else ()
+            cells = ("" if it.key in blank else _styled(shown, stacked) for it, shown in zip(columns, row, strict=True))
+            drawn.add_row(*cells)
             before = values
         return drawn
 

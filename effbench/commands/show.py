@@ -20,7 +20,6 @@ from effbench.report.tables import (
     FORMATS,
     NO_REASON,
     NOT_PROFILED,
-    SPEEDUPS,
     WHY_NOT_PROFILED,
     Row,
     SpeedupTable,
@@ -102,11 +101,8 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     modes = by_mode(rows)
     if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:
         means = modes_table(modes)
-        few = dataclasses.replace(
-            means, columns=[it for it in means.columns if it.key in (*SPEEDUPS, "mode", "not_ok")]
-        )
         console.print(f"\n{means.caption}", style="dim")
-        console.print_table(few)
+        console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

@@ -200,8 +200,8 @@ def rank_modes(
         known = {name: source[name] for name in (column, *bounds) if source.get(name) is not None}
         scored.append(source | {name: value + prepare_ms for name, value in known.items()})
         figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + prepare_ms, "prepare_s": prepare_s}
-        figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1])}
-        figures |= {"warm": cold is None and warm is not None}
+        is_warm = cold is None and warm is not None
+        figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1]), "warm": is_warm}
         figures |= {name: source.get(name) for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])}
         is_unsure = source.get("speedup_ci_low") is not None and source["speedup_ci_low"] <= 1  # slower, or n.s.
         never = base is source or is_unsure

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.metrics import METRICS, change_text, percent
-from effbench.report.tables import SPEEDUPS, UNCLEAR, Row
+from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
 #: Bottleneck of a result -> text for readers.
@@ -62,7 +62,7 @@ def sentence(rows: Sequence[Row]) -> str:
         if row.best:
             points.setdefault(str(row.labels["bs"]), []).append(row)
     if not points:
-        return "fewer than two modes are ok, so there is nothing to compare."
+        return undecided(rows)
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for bs, point in points.items():
         groups.setdefault(tuple((outcome_of(row), row.quantity) for row in point), []).append(bs)
@@ -80,11 +80,14 @@ def sentence(rows: Sequence[Row]) -> str:
     return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
 
 
+def undecided(rows: Sequence[Row]) -> str:
+    """Return why the rows have neither winners nor ties."""
+    return f"{NO_INTERVAL if any(row.compares for row in rows) else 'fewer than two modes are ok'}, so no mode wins."
+
+
 def outcome_of(row: Row) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
-    if row.winner:
-        return f"{row.winner} wins"
-    return "all modes tie in" if row.all_tie else f"{_and(row.best)} tie in"
+    return f"{row.winner} wins" if row.winner else f"{_and(row.tie.split(', '))} tie in"
 
 
 def _range(rows: Sequence[Row]) -> str:

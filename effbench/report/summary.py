@@ -17,7 +17,8 @@ from effbench.environments import SOFTWARE
 from effbench.labels import LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS, change_text
 from effbench.report.colors import glyph_of
-from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, SpeedupTable
+from effbench.report.reasons import undecided
+from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable
 from effbench.stats.intervals import (
     Interval,
     ModeScore,
@@ -62,12 +63,12 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         return "No result of this sweep is ok."
     if len({mode.mode for mode in modes}) < 2:
         return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
+    if not any(row.best for row in table.rows):
+        return undecided(table.rows).capitalize()
     means = {mode.mode: mode for mode in modes}
     sentences, points = [], "points (model × batch size)"
-    for metric in table.metrics:
-        rows = [row for row in table.rows if row.compares and row.metric == metric]
-        if not rows:
-            return "Nowhere are several modes ok: there is nothing to compare."
+    for metric in dict.fromkeys(row.metric for row in table.rows if row.best):
+        rows = [row for row in table.rows if row.best and row.metric == metric]
         scores = {name: mode.scores[metric] for name, mode in means.items()}
         wins = Counter(row.winner for row in rows)
         ties = wins.pop(None, 0)
@@ -121,9 +122,9 @@ def score_text(score: ModeScore) -> str:
 
 
 def score_interval(score: ModeScore) -> str:
-    """Return `1.88–1.98`, or why there is no interval, and the number of cells if it is not that of all ok cells."""
+    """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
     low, high = score.low, score.high
-    words = [NO_INTERVAL] if score.averaged and low is None else []
+    words = []
     if low is not None and low < high:
         words = ["–".join(f"{bound:.2f}" if bound < 100 else f"{bound:,.0f}" for bound in (low, high))]
     return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
@@ -140,10 +141,8 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     summaries = []
     for (mode, group), of_mode in groups.items():
         ok = [row for row in of_mode if row["status"] == Status.OK]
-        scores = {}
-        for metric in SPEEDUPS:
-            names = ("status", metric, *INTERVALS[metric], "trials")
-            scores[metric] = mode_score(Outcome(*(row.get(name) for name in names)) for row in of_mode)
+        columns = {metric: ("status", metric, *INTERVALS[metric], "trials") for metric in SPEEDUPS}
+        scores = {it: mode_score(Outcome(*map(row.get, names)) for row in of_mode) for it, names in columns.items()}
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)

@@ -99,23 +99,22 @@ class Row:
     compares: bool
 
     @property
+    def best(self) -> list[str]:
+        """The winner, or the modes that tie; empty without several ok modes and rounds to compare."""
+        known = any((entry.trials or 0) > 1 for entry in self.cells.values())
+        return [self.leader, *self.tied] if self.compares and self.leader and known else []
+
+    @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other mode, or None."""
-        return self.leader if self.compares and not self.tied else None
+        return self.best[0] if len(self.best) == 1 else None
 
     @property
-    def best(self) -> list[str]:
-        """The winner, or the modes that tie; empty if there is nothing to compare."""
-        return [self.leader, *self.tied] if self.compares and self.leader else []
-
-    @property
-    def all_tie(self) -> bool:
-        return len(self.best) > 1 and len(self.best) == sum(entry.status == "ok" for entry in self.cells.values())
-
-    @property
-    def best_text(self) -> str:
-        tie = "tie: all modes" if self.all_tie else f"tie: {', '.join(self.best)}"
-        return tie if len(self.best) > 1 else "".join(self.best)
+    def tie(self) -> str:
+        """`all modes` or `default, eager`; empty without a tie."""
+        several = self.best if len(self.best) > 1 else []
+        every = len(several) > 2 and len(several) == sum(entry.status == "ok" for entry in self.cells.values())
+        return "all modes" if every else ", ".join(several)
 
     @property
     def quantity(self) -> str:
@@ -144,13 +143,13 @@ class SpeedupTable:
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
         ties = sum(len(row.best) > 1 for row in self.rows)
-        too_wide = f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one"
         marks = {
             "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
-            f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties
-            and NO_INTERVAL not in self.notes(),
+            f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in it.text for it in self.entries),
-            too_wide: any(entry.text == UNCLEAR for entry in self.entries),
+            f"{UNCLEAR}: the upper bound is over {UNKNOWN} times the lower": any(
+                it.text == UNCLEAR for it in self.entries
+            ),
             "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
         return [*(text for text, applies in marks.items() if applies), *self.notes()]
@@ -172,8 +171,9 @@ class SpeedupTable:
             | {"cells": {mode: entry.facts(names) for mode, entry in row.cells.items()}}
             for row in self.rows
         ]
-        head = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
-        return as_json({"rows": rows} | head)
+        return as_json(
+            {"rows": rows, "modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
+        )
 
     def wide(
         self, shown: Callable[[Entry, Row], Shown] = lambda entry, _: entry.shown, best: bool = True, caption: str = ""
@@ -184,7 +184,7 @@ class SpeedupTable:
         columns += [Column(f"mode {mode}", mode, numeric=True, mode=mode) for mode in self.modes]
         columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
         rows = [
-            {**row.labels, "its quantity": row.quantity, "its best": row.best_text}
+            {**row.labels, "its quantity": row.quantity, "its best": f"tie: {row.tie}" if row.tie else row.winner or ""}
             | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]
@@ -320,16 +320,7 @@ def time_cells(source: Mapping[str, Any]) -> dict[str, Shown]:
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
     """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    exact = (
-        *TIMES,
-        *SPEEDUPS,
-        "gpu_busy_ms",
-        "enqueue_ms",
-        "kernels",
-        "gpu_idle_fraction",
-        "roofline_fraction",
-        "bound",
-    )
+    facts = "gpu_busy_ms enqueue_ms kernels gpu_idle_fraction roofline_fraction bound"
     columns = [
         *(Column(name, numeric=name == "bs", filter=name == "model") for name in names),
         Column("mode", filter=True),
@@ -343,7 +334,7 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
         reason = (why(source) or NOT_PROFILED) if ok else f"{source['status']}: {source['reason'] or NO_REASON}"
         record = {name: str(row.labels.get(name, "")) for name in names}
         record |= {"mode": row.mode, "status": source["status"]}
-        record |= {name: source.get(name) for name in exact} | {"why": reason}
+        record |= {name: source.get(name) for name in (*TIMES, *SPEEDUPS, *facts.split())} | {"why": reason}
         bound = Shown(None, (ok and source.get("bound")) or ABSENT, link=link(row))
         shown.append(record | time_cells(source) | {"bound": bound})
         data.append(record)

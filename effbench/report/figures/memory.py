@@ -14,14 +14,8 @@ MIB = 2**20
 
 def data(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the `ok` results with a memory peak; empty on CPU."""
-    columns = [
-        "peak_reserved_bytes",
-        "peak_reserved_cold_bytes",
-        "graph_pool_bytes",
-        "peak_allocated_bytes",
-        "relative_memory",
-    ]
-    table = frame.loc[frame["status"] == "ok", [*KEYS, *columns]]
+    columns = ["peak_reserved_bytes", "peak_reserved_cold_bytes", "graph_pool_bytes", "peak_allocated_bytes"]
+    table = frame.loc[frame["status"] == "ok", [*KEYS, *columns, "relative_memory"]]
     return table.dropna(subset="peak_reserved_bytes").reset_index(drop=True)
 
 
@@ -43,8 +37,7 @@ def draw(table: pd.DataFrame) -> Drawing:
         reserved = [row.peak_reserved_bytes / MIB for row in rows]
         pools = [0.0 if math.isnan(row.graph_pool_bytes) else row.graph_pool_bytes / MIB for row in rows]
         colder = [max(0.0, row.peak_reserved_cold_bytes / MIB - warm) for row, warm in zip(rows, reserved, strict=True)]
-        line = {"type": "data", "symmetric": False, "array": colder, "thickness": 1.2, "width": 3}
-        line["arrayminus"] = [0.0] * len(rows)
+        line = {"type": "data", "symmetric": False, "array": colder, "arrayminus": [0.0] * len(rows), "width": 3}
         for heights, marker in ((reserved, {"color": color}), (pools, {"color": color, "pattern": hatch})):
             if any(heights):
                 x = [str(row.bs) for row in rows]

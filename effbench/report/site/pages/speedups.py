@@ -48,11 +48,9 @@ def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     return dataclasses.replace(wide, columns=columns)
 
 
-def shown(
-    entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = "", hides_interval: bool = False
-) -> Shown:
+def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = "", brief: bool = False) -> Shown:
     """Return an entry for the site, with a link to its cell. `folder`: of the device sweep, as seen from the page.
-    `hides_interval`: show the interval on hover only."""
+    `brief`: show the interval on hover only."""
     if entry.status is None:
         return Shown(None, entry.text, "absent")
     link = f"{folder}cell.html{address(device_sweep, entry.source)}"
@@ -61,14 +59,14 @@ def shown(
     words = []
     if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
-    words += [f"95 % interval {entry.interval}"] if hides_interval and entry.interval else []
+    words += [f"95 % interval {entry.interval}"] if brief and entry.interval else []
     words += [] if entry.trials is None else [f"{entry.trials} trial{'s' * (entry.trials != 1)}"]
     words += ["the baseline"] if entry.baseline else []
     # the baseline shows its time instead of its speedup of 1, and is sorted by it
     value = entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
     tone, beyond = shade(entry) if metric in SPEEDUPS else (entry.tone, "")
     text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    return Shown(value, text, tone, "" if hides_interval else entry.interval, link, ", ".join(words) or entry.reason)
+    return Shown(value, text, tone, "" if brief else entry.interval, link, ", ".join(words) or entry.reason)
 
 
 def shade(entry: Entry) -> tuple[str, str]:
