@@ -87,7 +87,7 @@ def undecided(rows: Sequence[Row]) -> str:
 
 def outcome_of(row: Row) -> str:
     """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
-    return f"{row.winner} wins" if row.winner else f"{_and(row.tie.split(', '))} tie in"
+    return f"{row.winner} wins" if row.winner else f"{_and(row.best)} tie in"
 
 
 def _range(rows: Sequence[Row]) -> str:

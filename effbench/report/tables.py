@@ -110,13 +110,6 @@ class Row:
         return self.best[0] if len(self.best) == 1 else None
 
     @property
-    def tie(self) -> str:
-        """`all modes` or `default, eager`; empty without a tie."""
-        several = self.best if len(self.best) > 1 else []
-        every = len(several) > 2 and len(several) == sum(entry.status == "ok" for entry in self.cells.values())
-        return "all modes" if every else ", ".join(several)
-
-    @property
     def quantity(self) -> str:
         """`latency` or `period` for a speedup, otherwise the metric's title."""
         return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
@@ -147,7 +140,7 @@ class SpeedupTable:
             "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
             f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in it.text for it in self.entries),
-            f"{UNCLEAR}: the upper bound is over {UNKNOWN} times the lower": any(
+            f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one": any(
                 it.text == UNCLEAR for it in self.entries
             ),
             "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
@@ -171,9 +164,8 @@ class SpeedupTable:
             | {"cells": {mode: entry.facts(names) for mode, entry in row.cells.items()}}
             for row in self.rows
         ]
-        return as_json(
-            {"rows": rows, "modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
-        )
+        head = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
+        return as_json({"rows": rows} | head)
 
     def wide(
         self, shown: Callable[[Entry, Row], Shown] = lambda entry, _: entry.shown, best: bool = True, caption: str = ""
@@ -184,7 +176,11 @@ class SpeedupTable:
         columns += [Column(f"mode {mode}", mode, numeric=True, mode=mode) for mode in self.modes]
         columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
         rows = [
-            {**row.labels, "its quantity": row.quantity, "its best": f"tie: {row.tie}" if row.tie else row.winner or ""}
+            {
+                **row.labels,
+                "its quantity": row.quantity,
+                "its best": "tie: " * (len(row.best) > 1) + ", ".join(row.best),
+            }
             | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]

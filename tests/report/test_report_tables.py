@@ -90,7 +90,7 @@ def test_latency_and_period_have_their_own_rows_winners_and_ties():
     rows = [make.row(**base, **period_speedup(1.0, 1.0, 1.0)), graph("cuda-graph", 0.05, **tied),
             graph("default", 0.08, compilations=1, **tied), make.row(bs=8), make.row(bs=8, mode="default")]  # fmt: skip
     table = speedup_table(rows, None)
-    assert [(row.labels["bs"], row.quantity, row.tie or row.winner) for row in table.rows] == [
+    assert [(row.labels["bs"], row.quantity, ", ".join(row.best)) for row in table.rows] == [
         (1, "latency", "cuda-graph"), (1, "period", "default, cuda-graph"), (8, "latency", "default")
     ]  # fmt: skip
     assert [entry.text for entry in table.rows[1].cells.values()] == ["0.0800 ms", "2.00×", "2.00×"]

@@ -20,8 +20,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw bars grouped by batch size; the hatched part of a bar is the memory of graph pools, and the line above it
-    ends at the peak with a cold cache."""
+    """Draw bars grouped by batch size, with graph pools hatched and lines that end at the peaks with a cold cache."""
     sizes = [str(bs) for bs in sorted(table["bs"].unique().tolist())]
     figure = Drawing(
         290,
