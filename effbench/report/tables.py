@@ -310,7 +310,7 @@ def time_cells(source: Mapping[str, Any]) -> dict[str, Shown]:
     """Return the values of `time_columns`, with speedups as second lines; only ok results have any."""
     known = {name: source.get(name) if source["status"] == "ok" else None for name in (*TIMES, "gpu_busy_ms")}
     ratios = {name: speedup_text(source, TIMES[name]) for name in TIMES if known[name] is not None}
-    return {name: Shown(it, METRICS[name].format(it), sub=ratios.get(name, "")) for name, it in known.items()}
+    return {name: Shown(None, METRICS[name].format(it), sub=ratios.get(name, "")) for name, it in known.items()}
 
 
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
