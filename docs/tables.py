@@ -35,7 +35,6 @@ from effbench.labels import label_rows  # noqa: E402
 from effbench.metrics import METRICS, TRIAL_METRICS  # noqa: E402
 from effbench.report.claims import figure_text  # noqa: E402
 from effbench.report.tables import speedup_table  # noqa: E402
-from effbench.stats.intervals import log_difference, stored_log_mean  # noqa: E402
 from effbench.store import schema  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
@@ -285,28 +284,15 @@ def speedups() -> str:
     return speedup_table(label_rows(reference_rows())).render("markdown")
 
 
-def ratio(row: Mapping[str, Any], eager: Mapping[str, Any], name: str) -> str:
-    """Return eager's figure ÷ this one's, with the interval that their own intervals imply."""
-    low, high = METRICS[name].interval
-    sides = [stored_log_mean(one[name], one[low], one[high], one["trials"]) for one in (eager, row)]
-    found = log_difference(*sides).interval()
-    text = f"{found.value:.2f}× ({found.low:.2f}–{found.high:.2f})"
-    return f"{text} n.s." if found.low <= 1 <= found.high else text
-
-
 def speedups_in_short() -> str:
-    """Latency and period of four modes in some cells whose eager trials agree with each other."""
+    """Speedups of four modes in some cells whose eager trials agree with each other. A star means that the mode wins
+    among all modes."""
     cells = [("gpt2", 1), ("resnet50", 1), ("resnet50", 64)]
-    modes = ("default", "reduce-overhead", "cuda-graph", "compile+graph")
-    known = {(row["model"], row["bs"], row["mode"]): row for row in reference_rows()}
-    lines = []
-    for model, bs in cells:
-        eager = known[model, bs, "eager"]
-        for name, title in (("latency_ms", "latency"), ("period_ms", "period")):
-            found = [known.get((model, bs, mode)) for mode in modes]
-            ratios = [ratio(row, eager, name) if row else "not run" for row in found]
-            lines.append([f"{model}, bs {bs}", title, METRICS[name].format(eager[name]), *ratios])
-    return table(["model", "", "eager", *(f"`{mode}`" for mode in modes)], lines)
+    made = speedup_table(label_rows(reference_rows()))
+    made.modes = ["eager", "default", "reduce-overhead", "cuda-graph", "compile+graph"]
+    by_cell = {cell: [row for row in made.rows if (row.case, row.labels["bs"]) == cell] for cell in cells}
+    made.rows = [row for cell in cells for row in by_cell[cell]]
+    return made.wide(best=False).render("markdown")
 
 
 def claims() -> str:

@@ -79,13 +79,14 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """`rows`: key -> value. `data`: records for CSV and JSON, if they differ from the rows. `group`: key of a column;
-    the terminal draws a line where its value changes. The site uses `caption` and `order`, pairs of a column number and
-    `asc` or `desc`."""
+    the terminal draws a line where its value changes. `once`: keys whose values the terminal shows only if one of them
+    differs from the row above. The site uses `caption` and `order`, pairs of a column number and `asc` or `desc`."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
     data: Sequence[Mapping[str, Any]] | None = None
     group: str | None = None
+    once: Sequence[str] = ()
     caption: str = ""
     order: Sequence[tuple[int, str]] = ()
 
@@ -104,25 +105,30 @@ class Table:
             raise UsageError(f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}")
         return renderers[fmt]()
 
-    def rich(self, *, width: int, lines: bool = False, stacked: bool = False) -> RichTable:
+    def rich(self, *, width: int, lines: bool = False, stacked: bool = False, gap: int = 2) -> RichTable:
         """Return the table for a rich console of `width` characters, with the longest headings wrapped to fit.
 
-        `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets.
+        `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets. `gap`: spaces between
+        columns without borders.
         """
         columns, rows = self._for_people()
-        drawn = RichTable(header_style="bold", pad_edge=False, box=box.HEAVY_HEAD if lines else None)
+        style = {"box": box.HEAVY_HEAD} if lines else {"box": None, "padding": (0, gap - 1, 0, 1)}
+        drawn = RichTable(header_style="bold", pad_edge=False, **style)
         texts = [[one_line(line) for row in rows for line in _lines(row[i], stacked)] for i in range(len(columns))]
-        room = width - (3 * len(columns) - 1 if lines else 2 * len(columns))
+        room = width - (3 * len(columns) - 1 if lines else gap * len(columns))
         headings = fit_headings([escape(column.heading) for column in columns], texts, room)
         widths = fit_widths(headings, texts, [not column.numeric for column in columns], room)
         for column, heading, most in zip(columns, headings, widths, strict=True):
             side = "right" if column.numeric else "left"
             drawn.add_column(heading, justify=side, overflow="fold", max_width=most)
-        groups = [row.get(self.group) for row in self.rows]
-        for number, row in enumerate(rows):
-            if lines and number and groups[number] != groups[number - 1]:
+        before: Mapping[str, Any] = {}
+        for number, (row, values) in enumerate(zip(rows, self.rows, strict=True)):
+            if lines and number and values.get(self.group) != before.get(self.group):
                 drawn.add_section()
-            drawn.add_row(*(_styled(shown, stacked) for shown in row))
+            blank = self.once if all(key in before and before[key] == values[key] for key in self.once) else ()
+            cells = ("" if it.key in blank else _styled(shown, stacked) for it, shown in zip(columns, row, strict=True))
+            drawn.add_row(*cells)
+            before = values
         return drawn
 
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:

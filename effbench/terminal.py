@@ -8,6 +8,7 @@ from typing import Any
 import rich.console
 from rich import markup
 from rich.console import ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 
 from effbench.printable import printable
@@ -34,6 +35,14 @@ class Console(rich.console.Console):
     def print_table(self, table: Any, **form: bool) -> None:
         """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`."""
         self.print(table.rich(width=self.width, **form))
+
+    def fitted(self, table: Any) -> RenderableType | None:
+        """Return the first form of a `table.Table` that the console is wide enough for: second lines in brackets,
+        second lines below the first, the same without borders and at last with narrow gaps. None if none fits."""
+        unbounded = self.options.update(max_width=10_000)
+        forms = ({"lines": True}, {"lines": True, "stacked": True}, {"stacked": True}, {"stacked": True, "gap": 1})
+        drawn = (table.rich(width=self.width, **form) for form in forms)
+        return next((it for it in drawn if Measurement.get(self, unbounded, it).maximum <= self.width), None)
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""

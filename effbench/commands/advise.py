@@ -19,9 +19,11 @@ from effbench.labels import ABSENT
 from effbench.metrics import METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
+from effbench.report.reasons import outcome_of
+from effbench.report.tables import SPEEDUPS, figure_texts, speedup_table, speedup_text
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
-from effbench.table import Column, Table, as_json
+from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
 
 HELP = "Recommend the batch sizes to capture (buckets) or the mode to run (mode), from measured results."
@@ -70,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(as_json(data), args)
     else:
         with options.console(args) as console:
-            console.print_table(table, lines=True)
+            console.print(console.fitted(table) or table.rich(width=console.width, stacked=True, gap=1))
             for line in lines:
                 console.print_line(escape(line), "bold" if line is lines[0] else "dim")
     return 0
@@ -142,19 +144,22 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
-        Column("score_ms", f"per call with preparation, {args.calls or 0:,} calls", numeric=True, format=milliseconds),
-        Column("speedup", f"against {baseline_mode}", numeric=True, format=METRICS["speedup"].format),
+        Column("score_ms", f"per call with preparation ({args.calls or 0:,} calls)", numeric=True, format=milliseconds),
+        *(Column(it, METRICS[it].title, numeric=True, optional=True) for it in SPEEDUPS),
         Column("preparation", numeric=True),
         Column("break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format),
         Column("memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format),
     ]
     table = []
     for mode in ranked:
-        interval = "" if mode["high_ms"] is None else f" ({mode['low_ms']:.4g}–{mode['high_ms']:.4g})"
+        call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
-        table.append(mode | {"call": milliseconds(mode["call_ms"]) + interval, "preparation": preparation})
+        shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
+        table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
+    others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode)
     lines = [
         *reasons(ranked, close, args, baseline_mode),
+        *(f"{outcome_of(row)} {row.quantity}" for row in others.rows if row.best and row.quantity != args.metric),
         *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items()),
     ]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
-
-from rich.measure import Measurement
-from rich.table import Table as RichTable
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better, percent
-from effbench.report.summary import ModeSummary, by_mode
+from effbench.report.reasons import sentence
+from effbench.report.summary import by_mode, modes_table
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
     NOT_PROFILED,
     WHY_NOT_PROFILED,
+    Row,
     SpeedupTable,
     bottleneck_table,
     rows_of,
@@ -42,7 +42,7 @@ MUCH_DISTURBED = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    metrics = f"(default: speedup, or latency_ms if nothing has a speedup); one of: {', '.join(METRICS)}"
+    metrics = f"(default: speedup, of latency and period; latency_ms if nothing has one); one of: {', '.join(METRICS)}"
     parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}")
     parser.add_argument("--why", action="store_true", help="show each cell's bottleneck and the figures behind it")
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         if args.why:
-            console.print_table(table, lines=True)
+            console.print_table(table, lines=True, stacked=True)
             if any(row["why"] == NOT_PROFILED for row in table.rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
         else:
@@ -77,48 +77,32 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
-    """Print title, table, legend, the mean speedup of each mode, and the reasons of failures."""
+    """Print title, table, legend, the best modes of each model, the reasons of failures, and the mean speedups."""
     places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
     state = "" if sweep.state == "completed" else sweep.state
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
     console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
-    console.print(fitting(console, table))
-    metric = METRICS[table.metric]
+    console.print(console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True))
+    metric, quantities = METRICS[table.metrics[0]], dict.fromkeys(row.quantity for row in table.rows)
     about = f"{metric.title}: {metric.help}"
-    if table.metric == "speedup":
-        about = f"× against {table.baseline_mode} (its column shows the latency)"
+    if table.metrics[0] == "speedup":
+        about = f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"
     elif metric.better is not Better.NEITHER:
         about += f"; {metric.better} is better"
     if all(entry.value is None for entry in table.entries):
         about += " · no cell of this sweep has this metric"
     console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
-    for text in [*(means(rows) if table.metric == "speedup" else []), *reasons(rows)]:
+    by_case: dict[str, list[Row]] = {}
+    for row in table.rows:
+        by_case.setdefault(row.case, []).extend([row] * bool(row.best))
+    for text in [*(f"{case}: {sentence(of_case)}" for case, of_case in by_case.items() if of_case), *reasons(rows)]:
         console.print_line(escape(text))
-
-
-def fitting(console: Console, table: SpeedupTable) -> RichTable:
-    """Return the first form of the table that the console is wide enough for: intervals in brackets, intervals below
-    the figures, the same without borders, a row for each mode."""
-    unbounded = console.options.update(max_width=10_000)
-    for stacked, lines in ((False, True), (True, True), (True, False)):
-        drawn = table.wide(stacked).rich(width=console.width, lines=lines, stacked=stacked)
-        if Measurement.get(console, unbounded, drawn).maximum <= console.width:
-            return drawn
-    return table.long().rich(width=console.width, lines=True)
-
-
-def means(rows: Sequence[LabelledRow]) -> list[str]:
-    """Return a line with each mode's geometric mean per phase and environment that has more than one speedup."""
-    groups: dict[str, list[ModeSummary]] = {}
-    for mode in by_mode(rows):
-        groups.setdefault(mode.group, []).append(mode)
-    lines = []
-    for group, modes in groups.items():
-        texts = [f"{mode.mode} {mode.text}" for mode in modes if mode.score.value != 1.0]
-        if texts and max(mode.score.averaged for mode in modes) > 1:
-            lines.append(f"geometric mean of the speedups{f' in {group}' if group else ''}: {' · '.join(texts)}")
-    return lines
+    modes = by_mode(rows)
+    if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:
+        means = modes_table(modes)
+        console.print(f"\n{means.caption}", style="dim")
+        console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

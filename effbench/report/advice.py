@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS
-from effbench.report.tables import least
+from effbench.report.tables import SPEEDUPS, least
 from effbench.store.summary import break_even_calls
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator grows a pool.
@@ -200,8 +200,9 @@ def rank_modes(
         known = {name: source[name] for name in (column, *bounds) if source.get(name) is not None}
         scored.append(source | {name: value + prepare_ms for name, value in known.items()})
         figures = {"mode": row.mode, "call_ms": call_ms, "score_ms": call_ms + prepare_ms, "prepare_s": prepare_s}
-        figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1])}
-        figures |= {"warm": cold is None and warm is not None, "speedup": base_ms / call_ms if base_ms else None}
+        is_warm = cold is None and warm is not None
+        figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1]), "warm": is_warm}
+        figures |= {name: source.get(name) for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])}
         is_unsure = source.get("speedup_ci_low") is not None and source["speedup_ci_low"] <= 1  # slower, or n.s.
         never = base is source or is_unsure
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.metrics import METRICS, change_text, percent
-from effbench.report.tables import UNCLEAR, Row
+from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
 #: Bottleneck of a result -> text for readers.
@@ -24,10 +24,11 @@ def reason(row: Row) -> str:
     """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no mode beats the
     baseline, return the baseline's bottleneck; empty if the baseline was not profiled."""
     base = next((entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"), {})
-    busy_ms, latency_ms, bound = base.get("gpu_busy_ms"), base.get("latency_ms"), BOUND.get(base.get("bound") or "")
-    if not busy_ms or not latency_ms or bound is None or row.leader is None:
+    busy_ms, bound = base.get("gpu_busy_ms"), BOUND.get(base.get("bound") or "")
+    call_ms = base.get(SPEEDUPS.get(row.metric, "latency_ms"))
+    if not busy_ms or not call_ms or bound is None or row.leader is None:
         return ""
-    waits = max(0.0, 1 - busy_ms / latency_ms)
+    waits = max(0.0, 1 - busy_ms / call_ms)
     if base["bound"] != "launch" and waits >= LAUNCH_IDLE:
         bound = f"the GPU is idle for {percent(waits)} of each call"
     best = row.cells[row.leader]
@@ -53,37 +54,50 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(rows: Sequence[Row]) -> str:
-    """Return one sentence about all batch sizes of a model: `compile+graph is the fastest at bs 1 and 64
-    (4.44–4.46×); compile+graph and cuda-graph tie at bs 8 (3.89×). Launch-bound: 15 launches become one graph.`"""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins latency and period
+    (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×), default wins period (2.40×).
+    Launch-bound: 15 launches become one graph.`"""
+    points: dict[str, list[Row]] = {}
     for row in rows:
-        if row.compares and row.leader is not None:
-            best = [row.leader, *row.tied]
-            is_open = row.winner is None and any(row.cells[mode].baseline for mode in best)
-            groups.setdefault(() if is_open else tuple(best), []).append(row)
-    if not groups:
-        return "fewer than two modes are ok, so there is nothing to compare."
+        if row.best:
+            points.setdefault(str(row.labels["bs"]), []).append(row)
+    if not points:
+        return undecided(rows)
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for bs, point in points.items():
+        groups.setdefault(tuple((outcome_of(row), row.quantity) for row in point), []).append(bs)
     texts = []
-    for modes, won in sorted(groups.items(), key=lambda pair: (len(pair[0]) != 1, not pair[0], -len(pair[1]))):
-        where = "" if len(won) == len(rows) else f" at bs {_and([str(row.labels['bs']) for row in won])}"
-        if not modes:
-            texts.append(f"no mode is significantly faster than the baseline{where}")
-            continue
-        best = [row.cells[row.leader] for row in won]
-        gains = "" if best[0].baseline else _range([entry.value for entry in best if entry.text != UNCLEAR])
-        texts.append(f"{_and(modes)} {'tie' if len(modes) > 1 else 'is the fastest'}{where}{gains}")
-    clearest = max((row for won in groups.values() for row in won), key=lambda row: row.cells[row.leader].value or 0)
+    for key, sizes in groups.items():
+        clauses = []
+        for outcome in dict.fromkeys(outcome for outcome, _ in key):
+            at = [number for number, (other, _) in enumerate(key) if other == outcome]
+            gains = " / ".join(filter(None, (_range([points[bs][number] for bs in sizes]) for number in at)))
+            clauses.append(f"{outcome} {_and([key[number][1] for number in at])}" + (f" ({gains})" if gains else ""))
+        where = "" if len(groups) == 1 else f"at bs {_and(sizes)} "
+        texts.append(where + ", ".join(clauses))
+    clearest = max((row for row in rows if row.best), key=lambda row: row.cells[row.leader].value or 0)
     why = reason(clearest)
     return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
 
 
-def _range(values: Sequence[float | None]) -> str:
-    form = METRICS["speedup"].format
-    known = sorted(value for value in values if value is not None)
+def undecided(rows: Sequence[Row]) -> str:
+    """Return why the rows have neither winners nor ties."""
+    return f"{NO_INTERVAL if any(row.compares for row in rows) else 'fewer than two modes are ok'}, so no mode wins."
+
+
+def outcome_of(row: Row) -> str:
+    """Return `compile+graph wins` or `default and eager tie in`, to be followed by the quantity."""
+    return f"{row.winner} wins" if row.winner else f"{_and(row.best)} tie in"
+
+
+def _range(rows: Sequence[Row]) -> str:
+    """Return the range of the best figures; empty where the baseline is among the best modes, or nothing is known."""
+    best = [row.cells[row.leader] for row in rows if not any(row.cells[mode].baseline for mode in row.best)]
+    known = sorted(it.value for it in best if it.value is not None and it.text != UNCLEAR)
     if not known:
         return ""
-    low, high = form(known[0]), form(known[-1])
-    return f" ({low})" if low == high else f" ({low.removesuffix('×')}–{high})"
+    low, high = map(METRICS[rows[0].metric].format, (known[0], known[-1]))
+    return low if low == high else f"{low.removesuffix('×')}–{high}"
 
 
 def _and(words: Sequence[str]) -> str:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
-from effbench.labels import ABSENT, LabelledRow, mode_order
-from effbench.metrics import METRICS, change_text
+from effbench.labels import LabelledRow, mode_order
+from effbench.metrics import INTERVALS, METRICS, change_text
 from effbench.report.colors import glyph_of
-from effbench.report.tables import NO_INTERVAL, TOO_WIDE, UNCLEAR, SpeedupTable
+from effbench.report.reasons import undecided
+from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable
 from effbench.stats.intervals import (
     Interval,
     ModeScore,
@@ -56,24 +57,30 @@ def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
-    """Return the conclusion: the mode that wins most of the points (model × batch size) with several ok modes."""
-    if not any(mode.score.passed for mode in modes):
+    """Return the conclusion for each metric of the table: the mode that wins most of the points (model × batch size)
+    with several ok modes, and its mean speedup."""
+    if not any(mode.scores["speedup"].passed for mode in modes):
         return "No result of this sweep is ok."
     if len({mode.mode for mode in modes}) < 2:
         return f"Only the mode {modes[0].mode} was run: there is nothing to compare it with."
-    rows = [row for row in table.rows if row.compares]
-    wins = Counter(row.winner for row in rows)
-    ties = wins.pop(None, 0)
-    points = f"{len(rows)} point{'s' * (len(rows) != 1)} (model × batch size) where several modes are ok"
-    if not wins:
-        return f"No significant winner in {ties} of {points}."
+    if not any(row.best for row in table.rows):
+        return undecided(table.rows).capitalize()
     means = {mode.mode: mode for mode in modes}
-    best = max(wins, key=lambda mode: (wins[mode], means[mode].score.value or 0))
-    open_points = f"; no significant winner in {ties}" if ties else ""
-    sentence = f"{best} is the fastest mode in {wins[best]} of {points}{open_points}."
-    if means[best].group or not means[best].score.clear:
-        return sentence
-    return f"{sentence} Its geometric-mean speedup is {means[best].speedup_text}."
+    sentences, points = [], "points (model × batch size)"
+    for metric in dict.fromkeys(row.metric for row in table.rows if row.best):
+        rows = [row for row in table.rows if row.best and row.metric == metric]
+        scores = {name: mode.scores[metric] for name, mode in means.items()}
+        wins = Counter(row.winner for row in rows)
+        ties = wins.pop(None, 0)
+        text = f"no mode wins any of {len(rows)} {points}"
+        if wins:
+            best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
+            text = f"{best} wins {wins[best]} of {len(rows)} {points}" + (f", {ties} are ties" if ties else "")
+            if not means[best].group and scores[best].value and scores[best].clear:
+                text += f"; its mean speedup is {score_text(scores[best])}"
+        sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")
+        points = "points"
+    return " ".join(sentences)
 
 
 # --- each mode over all points ---
@@ -99,36 +106,28 @@ def over_cells(
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged with inference calls.
-    `group` names phase and environment if there are several. `memory` (ratio) and `compiled` (seconds) are results of
-    `over_cells`."""
+    `group` names phase and environment if there are several. `scores`: one per speedup. `memory` (ratio) and `compiled`
+    (seconds) are results of `over_cells`."""
 
     mode: str
     group: str
-    score: ModeScore
+    scores: dict[str, ModeScore]
     memory: tuple[float | None, str]
     compiled: tuple[float | None, str]
     not_ok: str
 
-    @property
-    def speedup_text(self) -> str:
-        return METRICS["speedup"].format(self.score.value) if self.score.clear else UNCLEAR
 
-    @property
-    def interval(self) -> str:
-        """Return `1.88–1.98`, or nothing without an interval; bounds from 100 have no decimals: `0.60–29,540`."""
-        low, high = self.score.low, self.score.high
-        if low is None or not low < high:
-            return ""
-        return "–".join(f"{bound:.2f}" if bound < 100 else f"{bound:,.0f}" for bound in (low, high))
+def score_text(score: ModeScore) -> str:
+    return METRICS["speedup"].format(score.value) if score.clear else UNCLEAR
 
-    @property
-    def text(self) -> str:
-        """Return `1.93× (1.88–1.98), 14 of 15 ok`, or without a speedup only the last part."""
-        passed = f"{self.score.passed} of {self.score.total} ok"
-        if self.score.value is None:
-            return passed
-        why = "" if self.score.clear else f", {TOO_WIDE}"
-        return f"{self.speedup_text}{f' ({self.interval}{why})' if self.interval else ''}, {passed}"
+
+def score_interval(score: ModeScore) -> str:
+    """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
+    low, high = score.low, score.high
+    words = []
+    if low is not None and low < high:
+        words = ["–".join(f"{bound:.2f}" if bound < 100 else f"{bound:,.0f}" for bound in (low, high))]
+    return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
 
 
 def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
@@ -142,43 +141,37 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     summaries = []
     for (mode, group), of_mode in groups.items():
         ok = [row for row in of_mode if row["status"] == Status.OK]
-        names = ("status", "speedup", "speedup_ci_low", "speedup_ci_high", "trials")
-        score = mode_score(Outcome(*(row.get(name) for name in names)) for row in of_mode)
+        columns = {metric: ("status", metric, *INTERVALS[metric], "trials") for metric in SPEEDUPS}
+        scores = {it: mode_score(Outcome(*map(row.get, names)) for row in of_mode) for it, names in columns.items()}
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
         bad = Counter(str(row["status"]) for row in of_mode if row["status"] != Status.OK)
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        summaries.append(ModeSummary(mode, group, score, memory, compiled, not_ok))
+        summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok))
     return summaries
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
     """Return a table of each mode's figures over all cells, with intervals or ranges as second lines."""
+    metrics = [it for it in SPEEDUPS if it == "speedup" or any(mode.scores[it].averaged for mode in modes)]
     columns = [
         Column("mode"),
-        Column("speedup", "geometric-mean speedup (×)", numeric=True),
+        *(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True) for metric in metrics),
         Column("pass_rate", "pass rate", numeric=True),
-        Column("not_ok", "not ok"),
+        Column("not_ok", "not ok", optional=True),
         Column("relative_memory", "memory against baseline", numeric=True),
         Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
     ]
     rows = []
     for mode in modes:
-        score = mode.score
-        words = [mode.interval or (NO_INTERVAL if score.averaged and score.low is None else "")]
-        words += [f"of {score.averaged}"] if score.averaged < score.passed else []
-        hint = "" if score.clear else f"measured {METRICS['speedup'].format(score.value)}"
+        score = mode.scores["speedup"]
         passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, mode.memory, mode.compiled
         row = [
             Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
-            Shown(score.value, mode.speedup_text, "strong", ", ".join(filter(None, words)), hint=hint),
-            Shown(
-                passed,
-                f"{100 * passed:.0f} %",
-                sub=f"{score.passed} of {score.total}",
-            ),
-            Shown(mode.not_ok, mode.not_ok or ABSENT, "status" if mode.not_ok else "absent"),
+            *(Shown(it.value, score_text(it), "strong", score_interval(it)) for it in map(mode.scores.get, metrics)),
+            Shown(passed, f"{100 * passed:.0f} %", sub=f"{score.passed} of {score.total}"),
+            Shown(mode.not_ok, mode.not_ok, "status"),
             Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
         ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, mode_order
-from effbench.metrics import INTERVALS, METRICS, Better
+from effbench.metrics import INTERVALS, METRICS
 from effbench.stats.intervals import is_less, stored_log_mean
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
@@ -20,11 +19,15 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
+#: Speedup -> the time that it compares.
+SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
+TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 #: Replaces a figure whose interval is too wide.
 UNCLEAR = "unclear"
 #: Follows the interval of an unclear mean.
 TOO_WIDE = "too wide to state a mean"
-NO_INTERVAL = "no interval: too few rounds"
+NO_INTERVAL = "one round: no intervals"
+ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
 #: Ratio of the bounds above which a figure is unclear; for means over cells it is `intervals.CLEAR`.
@@ -34,7 +37,6 @@ NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
 #: Explains NOT_PROFILED once, below a table.
 WHY_NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or profiling failed (profile_failed in trial.extra)"
-_INTERVAL = re.compile(r" \((.*)\)")
 #: Fields of an entry in CSV.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
@@ -56,6 +58,7 @@ class Entry:
     better than every other mode of its row. `source`: its row of the view `results`."""
 
     text: str = "not run"
+    interval: str = ""
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -78,48 +81,47 @@ class Entry:
 
     @property
     def shown(self) -> Shown:
-        return Shown(self.value, self.text, self.tone)
-
-    @property
-    def stacked(self) -> Shown:
-        return Shown(self.value, self.short, self.tone, self.interval)
-
-    @property
-    def short(self) -> str:
-        """The text without the interval."""
-        return _INTERVAL.sub("", self.text)
-
-    @property
-    def interval(self) -> str:
-        return "".join(_INTERVAL.findall(self.text))
+        return Shown(self.value, self.text, self.tone, self.interval)
 
 
 @dataclass
 class Row:
-    """`labels`: model, other swept parameters, bs. `case`: all labels except bs, as text. `cells`: one entry per mode.
-    `leader`: the ok mode with the best figure. `tied`: modes whose difference from the leader is not significant.
-    `compares`: whether several modes are ok."""
+    """One metric at one point. `labels`: model, other swept parameters, bs. `case`: all labels except bs, as text.
+    `cells`: one entry per mode. `leader`: the ok mode with the best figure. `tied`: modes whose difference from the
+    leader is not significant. `compares`: whether several modes are ok."""
 
     labels: dict[str, Any]
     case: str
+    metric: str
     cells: dict[str, Entry]
     leader: str | None
     tied: Sequence[str]
     compares: bool
 
     @property
+    def best(self) -> list[str]:
+        """The winner, or the modes that tie; empty without several ok modes and rounds to compare."""
+        known = any((entry.trials or 0) > 1 for entry in self.cells.values())
+        return [self.leader, *self.tied] if self.compares and self.leader and known else []
+
+    @property
     def winner(self) -> str | None:
         """The mode that is significantly better than every other mode, or None."""
-        return self.leader if self.compares and not self.tied else None
+        return self.best[0] if len(self.best) == 1 else None
+
+    @property
+    def quantity(self) -> str:
+        """`latency` or `period` for a speedup, otherwise the metric's title."""
+        return METRICS[SPEEDUPS.get(self.metric, self.metric)].title
 
 
 @dataclass
 class SpeedupTable:
-    """One metric of each mode at each point (model, other swept parameters, bs)."""
+    """Metrics of each mode at each point (model, other swept parameters, bs): a row per point and metric."""
 
-    rows: list[Row] = field(default_factory=list)
-    modes: list[str] = field(default_factory=list)
-    metric: str = "speedup"
+    rows: list[Row]
+    modes: list[str]
+    metrics: list[str]
     baseline_mode: str = "eager"
 
     @property
@@ -133,55 +135,82 @@ class SpeedupTable:
 
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
-        open_rows = sum(row.compares and row.winner is None for row in self.rows)
-        entries = [entry for entry in self.entries if entry.value is not None]
-        too_wide = f"{UNCLEAR}: the interval's upper bound is more than {UNKNOWN} times the lower one"
+        ties = sum(len(row.best) > 1 for row in self.rows)
         marks = {
-            "bold or ★: significantly the best of its row": any(entry.best for entry in entries),
-            f"no significant winner in {open_rows} of {len(self.rows)} rows": open_rows,
-            f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in entry.text for entry in entries),
-            too_wide: any(entry.text == UNCLEAR for entry in entries),
-            NO_INTERVAL: any(entry.low is None and not entry.baseline for entry in entries),
-            "(low–high): 95 % interval across processes": any(entry.interval for entry in entries),
+            "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
+            f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
+            f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in it.text for it in self.entries),
+            f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one": any(
+                it.text == UNCLEAR for it in self.entries
+            ),
+            "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
-        return [text for text, applies in marks.items() if applies]
+        return [*(text for text, applies in marks.items() if applies), *self.notes()]
+
+    def notes(self) -> list[str]:
+        """Return what the intervals lack."""
+        lacking = [it for it in self.entries if it.value is not None and it.low is None and not it.baseline]
+        used = {it.source.get("compilations") for it in self.entries if it.status == "ok" and it.interval} - {None}
+        notes = {NO_INTERVAL: lacking and self.metrics[0] in INTERVALS, ONE_COMPILATION: used == {1}}
+        return [text for text, applies in notes.items() if applies]
 
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all fields)."""
         if fmt != "json":
             return self.wide().render(fmt)
-        names = (*FACTS, "text", "baseline")
-        cells = [{mode: entry.facts(names) for mode, entry in row.cells.items()} for row in self.rows]
-        rows = [{"labels": row.labels, "cells": facts} for row, facts in zip(self.rows, cells, strict=True)]
-        return as_json({"rows": rows, "modes": self.modes, "metric": self.metric, "baseline_mode": self.baseline_mode})
-
-    def wide(self, stacked: bool = False) -> Table:
-        """Return a table with one column per mode; CSV has one line per entry. `stacked`: intervals on second lines."""
-        columns = [*self.labels, *(Column(f"mode {mode}", mode, numeric=True) for mode in self.modes)]
+        names = (*FACTS, "text", "interval", "baseline")
         rows = [
-            row.labels | {f"mode {mode}": it.stacked if stacked else it.shown for mode, it in row.cells.items()}
+            {"labels": row.labels, "metric": row.metric, "best": row.best}
+            | {"cells": {mode: entry.facts(names) for mode, entry in row.cells.items()}}
+            for row in self.rows
+        ]
+        head = {"modes": self.modes, "metrics": self.metrics, "baseline_mode": self.baseline_mode}
+        return as_json({"rows": rows} | head)
+
+    def wide(
+        self, shown: Callable[[Entry, Row], Shown] = lambda entry, _: entry.shown, best: bool = True, caption: str = ""
+    ) -> Table:
+        """Return a table with one column per mode; CSV has one line per entry. `shown`: returns the content of a cell.
+        `best`: add a column with the winner, or the modes that tie."""
+        columns = [*self.labels, *[Column("its quantity", "speedup", filter=True)] * (len(self.metrics) > 1)]
+        columns += [Column(f"mode {mode}", mode, numeric=True, mode=mode) for mode in self.modes]
+        columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
+        rows = [
+            {
+                **row.labels,
+                "its quantity": row.quantity,
+                "its best": "tie: " * (len(row.best) > 1) + ", ".join(row.best),
+            }
+            | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]
         data = [
-            row.labels | {"mode": mode, "metric": self.metric} | entry.facts(FACTS)
+            row.labels | {"mode": mode, "metric": row.metric} | entry.facts(FACTS)
             for row in self.rows
             for mode, entry in row.cells.items()
         ]
-        return Table(columns, rows, data, group="model")
+        return Table(columns, rows, data, group="model", caption=caption, once=[it.key for it in self.labels])
 
     def long(self) -> Table:
-        """Return a table with one row per entry, for narrow terminals."""
-        rows = [(*row.labels.values(), mode, entry.shown) for row in self.rows for mode, entry in row.cells.items()]
-        columns = [*self.labels, Column("a mode", "mode"), Column("its figure", self.metric, numeric=True)]
-        return Table.of(columns, rows, group="model")
+        """Return a table with one row per point and mode, for narrow terminals."""
+        points: dict[tuple, dict[str, Row]] = {}
+        for row in self.rows:
+            points.setdefault(tuple(row.labels.values()), {})[row.metric] = row
+        rows = [
+            (*point, mode, *(by[metric].cells[mode].shown if metric in by else "" for metric in self.metrics))
+            for point, by in points.items()
+            for mode in self.modes
+        ]
+        titles = [Column(f"metric {metric}", METRICS[metric].title, numeric=True) for metric in self.metrics]
+        return Table.of([*self.labels, Column("a mode", "mode"), *titles], rows, group="model")
 
 
 def speedup_table(
     rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
-    """Pivot labelled rows of the view `results` into a table of `metric`; None chooses the speedup, or the latency if
-    no row has a speedup. With `speedup`, the baseline's column shows its latency. Raises UsageError for an unknown
-    metric."""
+    """Pivot labelled rows of the view `results` into a table of `metric`. `speedup` gives two rows per point, for
+    latency and period, if the point has a period speedup; the baseline's column shows its times. None chooses the
+    speedup, or the latency if no row has a speedup. Raises UsageError for an unknown metric."""
     metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
@@ -191,14 +220,23 @@ def speedup_table(
         points.setdefault(tuple(row.labels.values()), []).append(row)
     pivoted = []
     for point in points.values():
-        cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, metric, baseline_mode) for row in point}
-        ok = {mode: entry.source for mode, entry in cells.items() if entry.status == "ok"}
-        leader, *tied = _leaders(ok, metric) or (None,)
-        row = Row(point[0].labels, point[0].case, cells, leader, tied, len(ok) > 1)
-        if row.winner is not None:
-            cells[row.winner].best = True
-        pivoted.append(row)
-    return SpeedupTable(pivoted, modes, metric, baseline_mode)
+        has_period = any(row.source.get("period_speedup") is not None for row in point)
+        for name in SPEEDUPS if metric == "speedup" and has_period else [metric]:
+            cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, name, baseline_mode) for row in point}
+            pivoted.append(_row(point[0], name, cells))
+    return SpeedupTable(pivoted, modes, list(dict.fromkeys(row.metric for row in pivoted)) or [metric], baseline_mode)
+
+
+def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
+    """Return a row of entries, and mark its winner."""
+    ok = {mode: entry for mode, entry in cells.items() if entry.status == "ok"}
+    leader, *tied = _leaders({mode: entry.source for mode, entry in ok.items()}, metric) or (None,)
+    if leader and ok[leader].significant is False:  # no winner, whatever the comparison of the two times gives
+        tied += [mode for mode, entry in ok.items() if entry.baseline and mode not in tied]
+    row = Row(first.labels, first.case, metric, cells, leader, tied, len(ok) > 1)
+    if row.winner is not None:
+        cells[row.winner].best = True
+    return row
 
 
 def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
@@ -209,33 +247,34 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
         return entry
     entry.value = source.get(metric)
     entry.low, entry.high = (source.get(name) for name in INTERVALS.get(metric, ("", "")))
-    if metric == "speedup" and entry.baseline:
-        entry.text = METRICS["latency_ms"].format(source.get("latency_ms"))
-    elif metric == "speedup" and entry.value is None:
+    if metric in SPEEDUPS and entry.baseline:
+        entry.text = METRICS[SPEEDUPS[metric]].format(source.get(SPEEDUPS[metric]))
+    elif metric in SPEEDUPS and entry.value is None:
         entry.text = NO_BASELINE
         entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
     else:
-        if metric == "speedup" and entry.low is not None and entry.high is not None:
+        if metric in SPEEDUPS and entry.low is not None and entry.high is not None:
             entry.significant = not entry.low <= 1 <= entry.high
-        entry.text = figure_text(metric, entry.value, entry.low, entry.high)
+        entry.text, entry.interval = figure_texts(metric, entry.value, entry.low, entry.high)
     return entry
 
 
-def figure_text(metric: str, value: float | None, low: float | None, high: float | None) -> str:
-    """Return `1.30× (1.25–1.35)`, `1.02× (0.97–1.08) n.s.`, `1.30×` without an interval, or `unclear`."""
+def figure_texts(metric: str, value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
+    """Return a figure and its interval: `1.30×` and `1.25–1.35`, `1.02× n.s.`, or `unclear` without an interval."""
     form, unit = METRICS[metric].format, METRICS[metric].unit
     if low is None or high is None or not low <= high:  # unknown values are NaN in a frame
-        return form(value)
+        return form(value), ""
     if high > UNKNOWN * low:  # two trials that differ widely give astronomical bounds
-        return UNCLEAR
-    ends = "–".join(form(bound).removesuffix(unit).rstrip() for bound in (low, high))
-    mark = f" {NOT_SIGNIFICANT}" if metric == "speedup" and low <= 1 <= high and low < high else ""
-    return f"{form(value)} ({ends}){mark}"
+        return UNCLEAR, ""
+    mark = f" {NOT_SIGNIFICANT}" if metric in SPEEDUPS and low <= 1 <= high and low < high else ""
+    return form(value) + mark, "–".join(form(bound).removesuffix(unit).rstrip() for bound in (low, high))
 
 
-def speedup_text(value: float | None, low: float | None, high: float | None) -> str:
-    """Return a speedup without its interval: `1.30×`, `1.02× n.s.`, `unclear`."""
-    return _INTERVAL.sub("", figure_text("speedup", value, low, high))
+def speedup_text(row: Mapping[str, Any], metric: str) -> str:
+    """Return a speedup of a result without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without one."""
+    if row.get(metric) is None:
+        return ""
+    return figure_texts(metric, row[metric], *(row.get(bound) for bound in INTERVALS[metric]))[0]
 
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
@@ -249,30 +288,39 @@ def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tupl
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     """Return the ok mode with the best figure, followed by the modes whose difference from it is not significant. Empty
-    if all figures are equal, or if neither high nor low values of the metric are better."""
-    metric = METRICS[name]
-    decisive = {"speedup": "latency_ms"}.get(name, name)
+    for metrics without intervals."""
+    decisive = SPEEDUPS.get(name, name)
     if name == "throughput_per_s":
         decisive = "period_ms" if all(source.get("period_ms") for source in sources.values()) else "latency_ms"
-    if decisive in INTERVALS:
-        modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
-        place, tied = least([sources[mode] for mode in modes], decisive) if modes else (None, [])
-        return [] if place is None else [modes[one] for one in (place, *tied)]
-    values = {mode: source[name] for mode, source in sources.items() if source.get(name) is not None}
-    if metric.better is Better.NEITHER or len(set(values.values())) < 2:
+    modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
+    if decisive not in INTERVALS or not modes:
         return []
-    return [(max if metric.better is Better.HIGHER else min)(values, key=lambda mode: values[mode])]
+    place, tied = least([sources[mode] for mode in modes], decisive)
+    return [modes[one] for one in (place, *tied)]
+
+
+def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
+    """Return columns for latency, period and GPU busy time, omitting those that no row has."""
+    seen = {name for row in rows for name in (*TIMES, "gpu_busy_ms") if row.source.get(name) is not None}
+    titles = {name: METRICS[name].title + " (speedup)" * (name in TIMES) for name in (*TIMES, "gpu_busy_ms")}
+    return [Column(name, title, numeric=True) for name, title in titles.items() if name in seen]
+
+
+def time_cells(source: Mapping[str, Any]) -> dict[str, Shown]:
+    """Return the values of `time_columns`, with speedups as second lines; only ok results have any."""
+    known = {name: source.get(name) if source["status"] == "ok" else None for name in (*TIMES, "gpu_busy_ms")}
+    ratios = {name: speedup_text(source, TIMES[name]) for name in TIMES if known[name] is not None}
+    return {name: Shown(None, METRICS[name].format(it), sub=ratios.get(name, "")) for name, it in known.items()}
 
 
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
     """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    figures = ("latency_ms", "period_ms")
-    exact = (*figures, "gpu_busy_ms", "enqueue_ms", "kernels", "gpu_idle_fraction", "roofline_fraction", "bound")
+    facts = "gpu_busy_ms enqueue_ms kernels gpu_idle_fraction roofline_fraction bound"
     columns = [
         *(Column(name, numeric=name == "bs", filter=name == "model") for name in names),
         Column("mode", filter=True),
-        *(Column(name, METRICS[name].title, numeric=True) for name in figures),
+        *time_columns(rows),
         Column("bound", filter=True),
         Column("why", wide=True),
     ]
@@ -280,13 +328,10 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
     for row in rows:
         source, ok = row.source, row.source["status"] == "ok"
         reason = (why(source) or NOT_PROFILED) if ok else f"{source['status']}: {source['reason'] or NO_REASON}"
-        record = {name: str(row.labels.get(name, "")) for name in names} | {
-            "mode": row.mode,
-            "status": source["status"],
-        }
-        record |= {name: source.get(name) for name in exact} | {"why": reason}
-        texts = {name: METRICS[name].format(source.get(name)) if ok else ABSENT for name in figures}
+        record = {name: str(row.labels.get(name, "")) for name in names}
+        record |= {"mode": row.mode, "status": source["status"]}
+        record |= {name: source.get(name) for name in (*TIMES, *SPEEDUPS, *facts.split())} | {"why": reason}
         bound = Shown(None, (ok and source.get("bound")) or ABSENT, link=link(row))
-        shown.append(record | texts | {"bound": bound})
+        shown.append(record | time_cells(source) | {"bound": bound})
         data.append(record)
     return Table(columns, shown, data, caption="Bottleneck of each cell")

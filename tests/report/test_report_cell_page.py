@@ -80,7 +80,7 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     assert "in prepare: boom" in one.page.locator("#errors").inner_text()
     assert one.texts("#errors pre") == ["Trace\nboom"] and one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
-    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 2")
+    until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
     one.page.locator(f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']").first.click()
     until(one.page, shows(keys["eager"]))
     assert one.page.locator("#environment").input_value() == LATER.id

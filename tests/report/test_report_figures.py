@@ -106,6 +106,9 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
+    cold = table.assign(peak_reserved_cold_bytes=table["peak_reserved_bytes"].where(table["bs"] > 1, 60 * 2**20))
+    figure = validated(memory.draw(cold[(cold["case"] == "mlp") & (cold["series"] == "default")]))
+    assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(("default", "/"))
 
 
 def test_compile_seconds_cold_and_warm(sample):

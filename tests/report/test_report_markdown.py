@@ -11,7 +11,7 @@ from effbench.report import markdown
 def test_the_answer_modes_speedups_and_failures():
     text = markdown.report([device_sweep(make.sample())])
     assert text.startswith("## h200 standard on NVIDIA H200\n")
-    assert "compile+graph is the fastest mode in 6 of 9 points" in text and "no significant winner in 3" in text
+    assert "Latency: compile+graph wins 6 of 9 points (model × batch size), 3 are ties" in text
     assert "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded." in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     (line,) = [line for line in rows if line.startswith("| max-autotune | 1.")]

@@ -46,11 +46,20 @@ def test_one_sentence_says_where_each_mode_wins():
     rows += [make.row(bs=8, mode="cuda-graph", latency_ms=1.0, kernels=15)]
     text = reasons.sentence(speedup_table(label_rows(rows)).rows)
     assert text.startswith(
-        "cuda-graph is the fastest at bs 1 and 64 (2.00–2.50×); no mode is significantly faster than the "
-        "baseline at bs 8. Launch-bound: 15 launches become one graph"
+        "at bs 1 and 64 cuda-graph wins latency (2.00–2.50×); at bs 8 eager and cuda-graph tie in latency. "
+        "Launch-bound: 15 launches become one graph"
     )
     tied = {"bs": 4, "latency_ms": 0.5, "latency_ci_low_ms": 0.3, "latency_ci_high_ms": 0.8, "speedup": 2.0}
     rows = [make.row(**{**EAGER, "bs": 4}), *(make.row(mode=mode, **tied) for mode in ("cuda-graph", "default"))]
     text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("default and cuda-graph tie (2.00×). Launch-bound")
+    assert text.startswith("default and cuda-graph tie in latency (2.00×). Launch-bound")
+    period = {"period_speedup": 3.0, "period_ci_low_ms": 0.1, "period_ci_high_ms": 0.11}
+    rows[2] |= period | {"period_ms": 0.105}
+    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert text.startswith("default and cuda-graph tie in latency (2.00×), default wins period (3.00×). Launch-bound")
+    rows[2] |= {"latency_ms": 0.1, "latency_ci_low_ms": 0.09, "latency_ci_high_ms": 0.11}
+    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
+    assert text.startswith("default wins latency and period (2.00× / 3.00×). Launch-bound")
+    once = [make.row(mode=mode, trials=1, **period) for mode in ("eager", "default")]
+    assert reasons.sentence(speedup_table(label_rows(once)).rows) == "one round: no intervals, so no mode wins."
     assert "fewer than two modes" in reasons.sentence(speedup_table(label_rows([make.row()])).rows)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 import synthetic as make
@@ -11,7 +12,8 @@ from omegaconf import OmegaConf
 from effbench.errors import UsageError
 from effbench.labels import MODES, label_rows
 from effbench.report import tables
-from effbench.report.tables import NOT_PROFILED, bottleneck_table
+from effbench.report.tables import NOT_PROFILED, ONE_COMPILATION, SPEEDUPS, bottleneck_table
+from effbench.terminal import Console
 
 
 def speedup_table(rows, *settings, **more):
@@ -20,6 +22,10 @@ def speedup_table(rows, *settings, **more):
 
 def with_interval(low, high, **more):
     return make.row(mode="default", speedup_ci_low=low, speedup_ci_high=high, **{"speedup": 1.1, **more})
+
+
+def period_speedup(value, low, high):
+    return {"period_speedup": value, "period_speedup_ci_low": low, "period_speedup_ci_high": high}
 
 
 PAIR = [
@@ -35,9 +41,8 @@ def test_texts_order_and_best():
     assert table.modes == ["eager", "default", "max-autotune", "cuda-graph"]
     (row,) = table.rows
     cells = row.cells
-    texts = ["0.123 ms", "1.02× (0.97–1.08) n.s.", "oom", "2.31× (2.25–2.38)"]
-    assert [entry.text for entry in cells.values()] == texts and row.labels == {"model": "mlp", "bs": 1}
-    assert (cells["default"].short, cells["default"].interval) == ("1.02× n.s.", "0.97–1.08")
+    texts = [("0.123 ms", ""), ("1.02× n.s.", "0.97–1.08"), ("oom", ""), ("2.31×", "2.25–2.38")]
+    assert [(it.text, it.interval) for it in cells.values()] == texts and row.labels == {"model": "mlp", "bs": 1}
     assert [mode for mode, entry in cells.items() if entry.best] == [row.winner] == ["cuda-graph"]
     assert [entry.tone for entry in cells.values()] == ["", "unsure", "status", "best"]
 
@@ -51,15 +56,15 @@ def test_a_failure_is_never_best_and_the_baseline_can_be():
 
 def test_significance_and_the_legend():
     for low, high, significant, mark in [
-        (1.0, 1.2, False, "includes 1"), (0.9, 1.0, False, "includes 1"), (1.01, 1.2, True, "(low–high)"),
-        (None, None, None, "no interval"), (0.01, 90.0, False, "unclear"),
+        (1.0, 1.2, False, "includes 1"), (0.9, 1.0, False, "includes 1"), (1.01, 1.2, True, "low–high"),
+        (None, None, None, "one round: no intervals"), (0.01, 90.0, False, "unclear"),
     ]:  # fmt: skip
         table = speedup_table([make.row(), with_interval(low, high)])
         entry = table.rows[0].cells["default"]
         legend = " · ".join(table.legend())
         assert entry.significant is significant and mark in legend
         assert entry.text.endswith("n.s.") is (mark == "includes 1")
-        assert not any(other in legend for other in {"includes 1", "no interval", "unclear"} - {mark})
+        assert not any(other in legend for other in {"includes 1", "one round: no intervals", "unclear"} - {mark})
 
 
 def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():
@@ -72,8 +77,48 @@ def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best()
     assert table.rows[0].winner is None and not any(entry.best for entry in table.entries)
     assert (table.rows[0].leader, table.rows[0].tied) == ("default", ["eager", "cuda-graph"])
     assert (table.rows[0].cells["default"].text, table.rows[0].cells["default"].value) == ("unclear", 16.7)
-    assert any("no significant winner in 1 of 1" in text for text in table.legend())
+    assert any("1 of 1 rows have no ★" in text for text in table.legend())
     assert speedup_table([make.row(), sure]).rows[0].cells["cuda-graph"].best
+
+
+def test_latency_and_period_have_their_own_rows_winners_and_ties():
+    def graph(mode, latency_ms, **more):
+        return make.row(mode=mode, latency_ms=latency_ms, speedup=0.1 / latency_ms, **more)
+
+    base = {"latency_ms": 0.1, "period_ms": 0.08, "period_ci_low_ms": 0.079, "period_ci_high_ms": 0.081}
+    tied = {"period_ms": 0.04, "period_ci_low_ms": 0.038, "period_ci_high_ms": 0.042} | period_speedup(2.0, 1.9, 2.1)
+    rows = [make.row(**base, **period_speedup(1.0, 1.0, 1.0)), graph("cuda-graph", 0.05, **tied),
+            graph("default", 0.08, compilations=1, **tied), make.row(bs=8), make.row(bs=8, mode="default")]  # fmt: skip
+    table = speedup_table(rows, None)
+    assert [(row.labels["bs"], row.quantity, ", ".join(row.best)) for row in table.rows] == [
+        (1, "latency", "cuda-graph"), (1, "period", "default, cuda-graph"), (8, "latency", "default")
+    ]  # fmt: skip
+    assert [entry.text for entry in table.rows[1].cells.values()] == ["0.0800 ms", "2.00×", "2.00×"]
+    assert table.notes() == [ONE_COMPILATION]
+    assert table.long().rows[2]["metric period_speedup"].text == "2.00×" and table.long().rows[3]["bs"] == 8
+    assert [line["metric"] for line in csv.DictReader(io.StringIO(table.render("csv")))][2:4] == [*SPEEDUPS]
+    assert speedup_table(rows[:2], "period_speedup").metrics == ["period_speedup"]
+    # a mode whose speedup is not significant cannot win, even if its latency differs from the baseline's
+    unsure = graph("default", 0.08) | {"speedup_ci_low": 0.99}
+    (row,) = speedup_table([make.row(latency_ms=0.1), unsure]).rows
+    assert (row.winner, row.best) == (None, ["default", "eager"])
+
+
+@pytest.mark.parametrize("modes", [MODES, MODES[:3]])
+def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
+    rows = [make.row(model, bs, mode) for model in ("attention", "mlp") for bs in (1, 64) for mode in modes]
+    for row in rows:
+        row |= period_speedup(0.84, 0.7, 1.0) if row["mode"] == "default" else period_speedup(14.5, 12.3, 15.6)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(console.fitted(speedup_table(rows).wide(best=False)))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 100
+    drawn = [re.sub("[│ ]+", " ", line).split() for line in lines]
+    (latency, period) = (
+        [row for row in drawn if name in row and "speedup" not in row] for name in ("latency", "period")
+    )
+    assert [row[:2] for row in latency] == [["attention", "1"], ["attention", "64"], ["mlp", "1"], ["mlp", "64"]]
+    assert [row[0] for row in period] == ["period"] * 4 and "14.50×" in period[0]
 
 
 def test_no_baseline_not_run_and_another_baseline():
@@ -89,7 +134,7 @@ def test_no_baseline_not_run_and_another_baseline():
 def test_other_metrics():
     rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
     for metric, text, best in [
-        ("latency_ms", "0.500 ms (0.480–0.520)", "default"), ("peak_reserved_bytes", "42.5 MiB", None),
+        ("latency_ms", "0.500 ms", "default"), ("peak_reserved_bytes", "42.5 MiB", None),
         ("throughput_per_s", "2500 samples/s", "default"), ("flops", "1e+09", None), ("graph_breaks", "0", None),
     ]:  # fmt: skip
         (row,) = speedup_table(rows, metric).rows
@@ -133,9 +178,9 @@ def test_what_was_swept_becomes_a_label():
 
 def test_formats():
     heads, _, first, second = speedup_table([*PAIR, make.row("a|b<i>", 2)]).render("markdown").splitlines()
-    assert heads == "| model | bs | eager | default | max-autotune | cuda-graph |"
-    assert first == "| mlp | 1 | 0.123 ms | 1.02× (0.97–1.08) n.s. | oom | **2.31× (2.25–2.38)** |"
-    assert "<i>" not in second and second.count("|") == 7 and "**" not in second, "one alone is the best of nothing"
+    assert heads == "| model | bs | eager | default | max-autotune | cuda-graph | best |"
+    assert first == "| mlp | 1 | 0.123 ms | 1.02× n.s. (0.97–1.08) | oom | **2.31× (2.25–2.38)** | cuda-graph |"
+    assert "<i>" not in second and second.count("|") == 8 and "**" not in second, "one alone is the best of nothing"
     *_, failed, graph = csv.DictReader(io.StringIO(speedup_table(PAIR).render("csv")))
     assert (failed["reason"], failed["value"]) == ("out of memory", "")
     assert [graph[name] for name in ("value", "low", "high", "best")] == ["2.31", "2.25", "2.38", "true"]
@@ -145,12 +190,14 @@ def test_formats():
 
 def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     profiled = {"latency_ms": 0.15, "period_ms": 0.143, "gpu_busy_ms": 0.068, "gpu_idle_fraction": 0.524, "kernels": 15}
-    known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled)
+    ratio = period_speedup(1.9, 0.9, 4.1)
+    known = make.row(bs=8, enqueue_ms=0.137, bound="launch", **profiled, **ratio)
     unknown = make.row(bs=8, mode="cuda-graph", gpu_busy_ms=None, gpu_idle_fraction=None, period_ms=None)
     table = bottleneck_table(label_rows([known, make.failed("mlp", 8, "default", "error", "it broke"), unknown]))
     assert [row["bound"].text for row in table.rows] == ["launch", "—", "—"]
     assert table.rows[0]["why"].startswith("the GPU is idle 52 % of the time: 15 kernels")
     assert [row["why"] for row in table.rows[1:]] == ["error: it broke", NOT_PROFILED]
-    assert (table.rows[1]["latency_ms"], table.rows[1]["period_ms"]) == ("—", "—"), "no figure of what failed"
+    texts = [[row[name].line for name in ("latency_ms", "period_ms", "gpu_busy_ms")] for row in table.rows[:2]]
+    assert texts == [["0.150 ms (1.00×)", "0.143 ms (1.90× n.s.)", "0.0680 ms"], ["—"] * 3], "no figure of what failed"
     data = json.loads(table.render("json"))
     assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")

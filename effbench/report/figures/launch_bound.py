@@ -30,7 +30,7 @@ def draw(table: pd.DataFrame) -> Drawing:
     figure = Drawing(
         420,
         xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", table["launch_ratio"]),
-        yaxis=log_axis("speedup (×)", table["speedup"]),
+        yaxis=log_axis("latency speedup (×)", table["speedup"]),
     )
     line = {"type": "line", "line": {"width": 1, "color": GRAY, "dash": "dot"}, "xref": "x", "yref": "y"}
     ends = min(1.0, table["launch_ratio"].min()), table["launch_ratio"].max() * 1.05

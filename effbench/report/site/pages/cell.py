@@ -17,9 +17,8 @@ from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.report.tables import time_cells, time_columns
 from effbench.table import Column, Shown, Table
-
-FIGURES = ("latency_ms", "speedup")
 
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
@@ -72,14 +71,12 @@ def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[s
 def list_of(device_sweep: DeviceSweep) -> Table:
     """Return a table of all cells with links; only ok cells have figures."""
     columns = [*CELL, Column("status", filter=True)]
-    columns += [Column(name, METRICS[name].title, numeric=True) for name in FIGURES]
+    columns += time_columns(device_sweep.labelled)
     rows = []
     for row in device_sweep.labelled:
         status = str(row.source["status"])
-        figures = {name: row.source[name] if status == "ok" else None for name in FIGURES}
-        shown = {name: Shown(value, METRICS[name].format(value)) for name, value in figures.items()}
-        shown["status"] = Shown(status, status, "" if status == "ok" else "status")
-        rows.append(cell_of(row, device_sweep) | shown)
+        shown = Shown(status, status, "" if status == "ok" else "status")
+        rows.append(cell_of(row, device_sweep) | time_cells(row.source) | {"status": shown})
     return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
 
 

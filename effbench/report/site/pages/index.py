@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,8 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "headline": summary.headline(table, modes),
         "sentences": {case: reasons.sentence(group) for case, group in list(models.items())[:MOST_MODELS]},
         "more_models": len(models) - MOST_MODELS,
+        "notes": table.notes(),
+        "has_period": len(table.metrics) > 1,
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
         "more_rows": len(table.rows) - MOST_ROWS,
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
@@ -55,15 +58,13 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
 
 
 def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
-    """Return one row per model and batch size: coloured speedups of all modes, and why the best mode wins."""
-    rows = [
-        row.labels
-        | {mode: shown(entry, "speedup", device_sweep, f"{device_sweep.slug}/") for mode, entry in row.cells.items()}
-        | {"why": Shown(None, reasons.reason(row))}
-        for row in table.rows[:MOST_ROWS]
-    ]
-    modes = [Column(mode, numeric=True) for mode in table.modes]
-    return Table([*table.labels, *modes, Column("why", optional=True, wide=True)], rows, caption="Speedups")
+    """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
+    first = dataclasses.replace(table, rows=table.rows[:MOST_ROWS])
+    wide = first.wide(lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True), False)
+    whys = [(row.labels, reasons.reason(row)) for row in first.rows]
+    texts = ["" if why == before else why[1] for why, before in zip(whys, [None, *whys], strict=False)]
+    rows = [values | {"why": Shown(None, text)} for values, text in zip(wide.rows, texts, strict=True)]
+    return Table([*wide.columns, Column("why", optional=True, wide=True)], rows, caption="Speedups")
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if folder.page == "scaling":
         device_sweep = folder.device_sweep
         table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))
-        sections.append(folder.table("why", table, BOTTLENECKS, page=12, linked=True))
+        sections.append(folder.table("why", table, BOTTLENECKS, page=11, linked=True))
     names = models(folder.device_sweep)
     return {"sections": sections, "models": names, "ranges": model_ranges(names)}
 

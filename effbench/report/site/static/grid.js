@@ -22,7 +22,7 @@
   /** Return the value that a cell is sorted by; null comes last in both directions. */
   const sortable = (cell, numeric) => {
     const exact = value(cell);
-    if (numeric) return typeof exact === "number" ? exact : null;
+    if (numeric) return Number.isNaN(parseFloat(exact)) ? null : parseFloat(exact); // also of texts with a unit
     return exact === null || exact === undefined || exact === "" ? null : String(exact).toLowerCase();
   };
 
