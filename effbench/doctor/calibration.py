@@ -1,9 +1,10 @@
-"""Calibrate the machine (`effbench doctor --calibrate`): measure its ceilings, and the noise between processes that run
-the same cell. Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show."""
+"""Calibrate the machine (`effbench doctor --calibrate`): measure its ceilings, the speed of its host, and the noise
+between processes. Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show."""
 
 from __future__ import annotations
 
 import math
+import platform
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError, WorkerError
 from effbench.labels import cell_names
+from effbench.message import CheckRequest
 from effbench.metrics import significant
 from effbench.stats.intervals import geometric_mean, speedup
 from effbench.stats.significance import smallest_slowdown
@@ -35,6 +37,8 @@ ON_GPU = (
     ("gpu_bound", ("model=mlp", "model.module.width=4096", "bs=2048", "mode=cuda-graph")),
 )
 ON_CPU = (("launch_bound", ("model=tiny", "bs=1,64", "mode=eager")),)
+#: Time in which the speed of the undisturbed host is measured.
+HOST_S, HOST_TIMEOUT_S = 3.0, 60.0
 HOW = "effbench doctor --calibrate"
 
 
@@ -55,8 +59,17 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
                 yield problem(what, "how close cells come to the GPU's ceilings is unknown")
 
 
-def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> list[Finding]:
-    """Run the calibration sweeps and store the noise; return findings about trials that are not `ok`.
+def measure_host(server: ForkServer) -> float | None:
+    """Return `host_ms` of the undisturbed host; None if it could not be measured."""
+    request = CheckRequest("effbench.measure.host.undisturbed", {"seconds": HOST_S}, device="cpu")
+    answer = server.call("check", request.to_json(), HOST_TIMEOUT_S)
+    return answer["facts"] and answer["facts"]["host_ms"]
+
+
+def measure_noise(
+    db: str, answer: dict[str, Any], quick: bool, quiet: bool, host_ms: float | None = None
+) -> list[Finding]:
+    """Run the calibration sweeps and store the noise with `host_ms`; return findings about trials that are not `ok`.
 
     The noise of a kind of cell is None if none of its cells has enough trials; if all are None, nothing is stored.
     Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like `effbench.sweep`.
@@ -84,6 +97,8 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
         "device": "cuda" if gpus else "cpu",
         "sweep_id": sweep_ids[0],
         "sweep_ids": sweep_ids,
+        "host_ms": host_ms,
+        "hostname": platform.node(),
         **{kind: kind_noise(members) for kind, members in cells.items()},
     }
     if any(noise[kind] for kind in KINDS):
@@ -158,6 +173,8 @@ def stored(machine: Machine) -> Iterator[Finding]:
         slowdowns = {name: noise[kind]["smallest_slowdown"] for kind, (_, name) in KINDS.items() if noise[kind]}
         parts = [f"{significant(100 * least, 2)} % in {name} cells" for name, least in slowdowns.items()]
         what = f"a standard sweep ({STANDARD_TRIALS} trials per cell) can show slowdowns from {', '.join(parts)}"
+        if noise.get("host_ms"):
+            what += f"; undisturbed, the fixed host work takes {significant(1000 * noise['host_ms'], 3)} µs"
         yield good(what) if noise["protocol"] == "standard" else note(f"{what} (quick run)", "rough figures", HOW)
     else:
         yield note("not calibrated", "the smallest slowdown that a sweep can show here is unknown", HOW)

@@ -64,6 +64,17 @@ def team_piece() -> Callable[[], float]:
     return run
 
 
+def undisturbed(device: torch.device, seconds: float) -> dict[str, float]:
+    """Return the time of the work in the quietest of these `seconds`, as the fact `host_ms` of a check."""
+    watch, until = HostWatch(None, 1.0, moves=True, team=False), time.monotonic() + seconds
+    with watch.watching():
+        while time.monotonic() < until:
+            watch.choose_core(watch.cores)
+            for _ in range(EVERY):
+                watch.read()
+    return {"host_ms": watch.low_ms}
+
+
 class HostWatch:
     """Reads the host's speed during one trial.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ CLOCKS_EVENTS = {
     0x0000000000000080: "hw_power_brake_slowdown",
     0x0000000000000100: "display_clock_setting",
 }
+#: Pause before each retry: NVML may be missing for a moment.
+RETRY_PAUSES_S = (0.05, 0.2)
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
 
 
@@ -32,11 +35,15 @@ class Nvml:
         except ImportError as error:
             self.error = str(error)
             return
-        try:
-            pynvml.nvmlInit()
-            self.module = pynvml
-        except pynvml.NVMLError as error:
-            self.error = str(error)
+        for pause in (*RETRY_PAUSES_S, 0.0):
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                self.error = str(error)
+                time.sleep(pause)
+            else:
+                self.module, self.error = pynvml, None
+                break
 
     def ask(self, function: str, *args: Any) -> Any:
         if self.module is None:

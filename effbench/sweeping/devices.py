@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -24,6 +25,8 @@ FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: With at least this many physical cores per GPU, the first core is reserved for the sweep and the system. With fewer
 #: cores but at least this many hardware threads, only the first thread is.
 SPARE_FROM = 4
+#: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
+TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -130,11 +133,13 @@ def lock_folder() -> Path:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock the file and return its descriptor, or None if another process holds the lock. Closing the descriptor
+    """Lock the file and return its descriptor, or None if it cannot be locked at the moment. Closing the descriptor
     releases it. A missing file is created; links are not followed. Raises WorkerError if it cannot be opened."""
     try:
         descriptor = open_lock(path)
     except OSError as error:
+        if error.errno in TRANSIENT:
+            return None
         raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
     with ExitStack() as unless_locked:
         unless_locked.callback(os.close, descriptor)
@@ -142,9 +147,9 @@ def try_lock(path: Path) -> int | None:
             raise unusable(path, "it is not a regular file")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
         except OSError as error:
+            if error.errno in TRANSIENT:  # EAGAIN: another process holds it
+                return None
             raise unusable(path, error.strerror) from None
         if not os.fstat(descriptor).st_nlink:  # it was deleted in the meantime: others lock a new file
             return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from effbench.stats.intervals import enough
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 
@@ -46,12 +47,20 @@ class Schedule:
     error: BaseException | None = None
 
     def run(self, trials: list[PlannedTrial]) -> None:
-        """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
+        """Run all trials, and again those that a slow host judged. Once `stop` is set, kill the running ones without
+        recording them, and return."""
         known = {run for run in self.history if self.is_enough(run)}
         if spared := [trial for trial in trials if trial.run in known]:
             self.progress.resized(-len(spared))
         left = [trial for trial in trials if trial.run not in known]
-        queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
+        while left and not self.stop.is_set():
+            self.run_queued(Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}))
+            left = self.slowed(list(dict.fromkeys(trial.run for trial in trials)))
+            self.progress.resized(len(left))
+        if self.error:
+            raise self.error
+
+    def run_queued(self, queue: Queue) -> None:
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
         ]
@@ -60,8 +69,18 @@ class Schedule:
         for thread in threads:
             while thread.is_alive():  # in short steps, because signal handlers run only between them
                 thread.join(POLL_S)
-        if self.error:
-            raise self.error
+
+    def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
+        """Return another attempt for each round in which the host was slow, which only later trials have shown."""
+        protocol = self.settings.protocol
+        if (tolerance := protocol["host_tolerance"]) is None:
+            return []
+        history = {}
+        for run in runs:
+            usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
+            history[run] = [judged(record, (1 + tolerance) * usual_ms) for record in self.history.get(run, ())]
+        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], history)
+        return [trial for trial in left if trial.attempt]
 
     def work(self, slot: Slot, queue: Queue) -> None:
         devices = {other.device for other in self.slots}
@@ -193,6 +212,8 @@ class Schedule:
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
+        if record.host_ms is not None:
+            record.extra["usual_host_ms"] = message.host_ms
         record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -202,7 +223,16 @@ class Schedule:
 def usual_host_ms(speeds: Sequence[float]) -> float | None:
     """Return `host_ms` of an undisturbed host, a low quantile over recent trials; None if there are none."""
     recent = speeds[-RECENT_TRIALS:]
-    return statistics.quantiles(recent, n=5)[0] if len(recent) > 1 else next(iter(recent), None)
+    # inclusive: the quantile of few values must not be below all of them
+    return statistics.quantiles(recent, n=5, method="inclusive")[0] if len(recent) > 1 else next(iter(recent), None)
+
+
+def judged(record: Trial, limit_ms: float) -> Trial:
+    """Return a measured record as `noisy` if it was judged by a host that took longer than `limit_ms`, else as `ok`."""
+    if not record.status.is_measured:
+        return record
+    by_ms = min(record.host_ms or 0.0, record.extra.get("usual_host_ms") or math.inf)
+    return replace(record, status=Status.NOISY if by_ms > limit_ms else Status.OK)
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:

@@ -121,6 +121,8 @@ class RunningTrial:
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
         if self.on_cuda and not torch.cuda.is_available():
+            if self.request.gpu_uuid:  # the probe saw it, so the driver failed
+                raise Ended(Status.ERROR, "torch sees no CUDA device, but did at the start of the sweep")
             raise Ended(Status.UNSUPPORTED, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
@@ -221,7 +223,7 @@ class RunningTrial:
             setattr(trial, name, value)
         trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
         if not self.cell.stream:  # the two medians of a stream may come from different batch sizes
-            watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
+            watcher.noisy = watcher.noisy or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
 
     @contextmanager
     def host_watched(self, timer: timing.Timer) -> Iterator[None]:
