@@ -19,8 +19,6 @@ CLOCKS_EVENTS = {
     0x0000000000000080: "hw_power_brake_slowdown",
     0x0000000000000100: "display_clock_setting",
 }
-#: Pause before each retry: NVML may be missing for a moment.
-RETRY_PAUSES_S = (0.05, 0.2)
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve separately
 
 
@@ -35,15 +33,11 @@ class Nvml:
         except ImportError as error:
             self.error = str(error)
             return
-        for pause in (*RETRY_PAUSES_S, 0.0):
-            try:
-                pynvml.nvmlInit()
-            except pynvml.NVMLError as error:
-                self.error = str(error)
-                time.sleep(pause)
-            else:
-                self.module, self.error = pynvml, None
-                break
+        try:
+            pynvml.nvmlInit()
+            self.module = pynvml
+        except pynvml.NVMLError as error:
+            self.error = str(error)
 
     def ask(self, function: str, *args: Any) -> Any:
         if self.module is None:
@@ -76,8 +70,12 @@ class Gpu:
         """Return the GPU with this UUID. Without a UUID or NVML, all its queries return None."""
         if uuid is None:
             return cls()
-        nvml = Nvml()
-        return cls(nvml, nvml.handle(uuid))
+        for pause in (0.05, 0.2, 0.0):  # NVML may be unavailable for a moment
+            nvml = Nvml()
+            if (handle := nvml.handle(uuid)) is not None:
+                break
+            time.sleep(pause)
+        return cls(nvml, handle)
 
     def ask(self, function: str, *args: Any) -> Any:
         """Return the answer to an NVML query about this GPU, or None if the driver does not support it."""

@@ -25,8 +25,7 @@ POLL_S = 0.02  # each poll leaves the GPU idle for some tens of microseconds
 MIN_ENERGY_S = 0.3
 #: Maximum ratio of enqueue time to period. On an undisturbed host it is at most 1.2.
 ENQUEUE_PERIODS = 1.5
-#: Maximum ratio of period to latency if the host is the bottleneck. On an undisturbed host it is at most 1.1.
-PERIOD_LATENCIES = 1.2
+PERIOD_LATENCIES = 1.2  # maximum ratio of period to latency if the host is the bottleneck, and not the GPU's clocks
 HOST_BOUND = 0.7  # enqueue time ÷ period or latency from which the host is the bottleneck
 #: Longest interval over which a driver averages its utilization.
 SAMPLING_S = 1.0
@@ -151,11 +150,8 @@ class GpuWatch:
 
 
 def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | None:
-    """Return a reason if the host was disturbed while one of the timers ran, else None.
-
-    Undisturbed, enqueueing a call takes hardly longer than its period, because the host has to enqueue back-to-back
-    calls as well. A period beyond the latency has other causes if the GPU is the bottleneck, such as reduced clocks.
-    """
+    """Return a reason if the host was disturbed while one of the timers ran, else None. Undisturbed, enqueueing a call
+    takes hardly longer than its period, because the host has to enqueue back-to-back calls as well."""
     if enqueue_ms > ENQUEUE_PERIODS * period_ms:
         took = f"enqueueing a call took {enqueue_ms:.3g} ms, but a whole back-to-back call only {period_ms:.3g} ms"
         return f"the host was busy during latency timing: {took}"

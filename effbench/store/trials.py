@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 _SAMPLES_PER_CALL = sa.func.coalesce(
     CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)
 ).label("samples_per_call")
-#: trials that the host's speed in a calibration weighs as much as
-CALIBRATED = 10
 #: columns that a summary reads; not `extra`, which can be large
 _SUMMARISED = [TRIAL.c[name] for name in TRIAL_FIELDS if name != "extra"]
 
@@ -61,16 +59,14 @@ def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> di
 
 
 def host_speeds(connection: sa.Connection, environment_id: str, most: int) -> list[float]:
-    """Return the newest values of `host_ms` that were measured on this machine in an environment, oldest first. The
-    value of a calibration counts CALIBRATED times."""
+    """Return the newest `host_ms` of this machine in an environment, oldest first. A calibration's counts ten times."""
     query = sa.select(TRIAL.c.recorded_at, TRIAL.c.host_ms).join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
     is_here = (SWEEP.c.host["hostname"].as_string() == platform.node(), SWEEP.c.imported_at.is_(None))
     query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None), *is_here)
     speeds = [tuple(row) for row in connection.execute(query.order_by(TRIAL.c.id.desc()).limit(most))]
-    known = calibration(connection, environment_id)
-    noise = (known and known["noise"]) or {}
-    if noise.get("hostname") == platform.node() and noise["host_ms"]:
-        speeds += [(known["measured_at"], noise["host_ms"])] * CALIBRATED
+    known = calibration(connection, environment_id) or {"noise": None}
+    if (known["noise"] or {}).get("hostname") == platform.node():
+        speeds += [(known["measured_at"], known["noise"]["host_ms"])] * 10
     return [host_ms for _, host_ms in sorted(speeds)][-most:]
 
 

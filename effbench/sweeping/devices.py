@@ -135,22 +135,17 @@ def lock_folder() -> Path:
 def try_lock(path: Path) -> int | None:
     """Lock the file and return its descriptor, or None if it cannot be locked at the moment. Closing the descriptor
     releases it. A missing file is created; links are not followed. Raises WorkerError if it cannot be opened."""
-    try:
-        descriptor = open_lock(path)
-    except OSError as error:
-        if error.errno in TRANSIENT:
-            return None
-        raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
     with ExitStack() as unless_locked:
-        unless_locked.callback(os.close, descriptor)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise unusable(path, "it is not a regular file")
         try:
+            descriptor = open_lock(path)
+            unless_locked.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in TRANSIENT:  # EAGAIN: another process holds it
                 return None
-            raise unusable(path, error.strerror) from None
+            raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise unusable(path, "it is not a regular file")
         if not os.fstat(descriptor).st_nlink:  # it was deleted in the meantime: others lock a new file
             return None
         unless_locked.pop_all()
@@ -216,9 +211,8 @@ def share_cores(
         near = [cores] * len(gpus)  # sets that overlap only in part cannot be divided evenly
     pinned: list[list[int] | None] = []
     for index, mine in enumerate(near):
-        size = len(mine) // near.count(mine)
-        first = near[:index].count(mine) * size
-        part = mine[first : first + size]
+        size, rank = len(mine) // near.count(mine), near[:index].count(mine)
+        part = mine[rank * size : (rank + 1) * size]
         threads = sorted(thread for core in part for thread in core)
         # the first core also serves the sweep, its fork server and most interrupts
         if setting == "auto" and len(threads) >= SPARE_FROM and part[0] == cores[0]:

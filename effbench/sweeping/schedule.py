@@ -47,39 +47,38 @@ class Schedule:
     error: BaseException | None = None
 
     def run(self, trials: list[PlannedTrial]) -> None:
-        """Run all trials, and again those that a slow host judged. Once `stop` is set, kill the running ones without
-        recording them, and return."""
+        """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
         known = {run for run in self.history if self.is_enough(run)}
-        if spared := [trial for trial in trials if trial.run in known]:
-            self.progress.resized(-len(spared))
         left = [trial for trial in trials if trial.run not in known]
+        self.progress.resized(len(left) - len(trials))
         while left and not self.stop.is_set():
-            self.run_queued(Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}))
-            left = self.slowed(list(dict.fromkeys(trial.run for trial in trials)))
+            queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
+            threads = [
+                threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
+                for slot in self.slots
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # in short steps, because signal handlers run only between them
+                    thread.join(POLL_S)
+            left = self.slowed(trials)
             self.progress.resized(len(left))
         if self.error:
             raise self.error
 
-    def run_queued(self, queue: Queue) -> None:
-        threads = [
-            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in short steps, because signal handlers run only between them
-                thread.join(POLL_S)
-
-    def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
-        """Return another attempt for each round in which the host was slow, which only later trials have shown."""
-        protocol = self.settings.protocol
-        if (tolerance := protocol["host_tolerance"]) is None:
-            return []
-        history = {}
+    def slowed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
+        """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
+        protocol, judged = self.settings.protocol, {}
+        runs = [run for run in dict.fromkeys(trial.run for trial in trials) if not self.is_enough(run)]
         for run in runs:
             usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
-            history[run] = [judged(record, (1 + tolerance) * usual_ms) for record in self.history.get(run, ())]
-        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], history)
+            judged[run] = [*self.history.get(run, ())]
+            for index, record in enumerate(judged[run]):
+                slowdown = record.extra.get("usual_host_ms", 0.0) / usual_ms - 1
+                if record.status is Status.OK and slowdown > (protocol["host_tolerance"] or math.inf):
+                    judged[run][index] = replace(record, status=Status.NOISY)
+        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], judged)
         return [trial for trial in left if trial.attempt]
 
     def work(self, slot: Slot, queue: Queue) -> None:
@@ -213,7 +212,7 @@ class Schedule:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
         if record.host_ms is not None:
-            record.extra["usual_host_ms"] = message.host_ms
+            record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
         record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -223,16 +222,7 @@ class Schedule:
 def usual_host_ms(speeds: Sequence[float]) -> float | None:
     """Return `host_ms` of an undisturbed host, a low quantile over recent trials; None if there are none."""
     recent = speeds[-RECENT_TRIALS:]
-    # inclusive: the quantile of few values must not be below all of them
     return statistics.quantiles(recent, n=5, method="inclusive")[0] if len(recent) > 1 else next(iter(recent), None)
-
-
-def judged(record: Trial, limit_ms: float) -> Trial:
-    """Return a measured record as `noisy` if it was judged by a host that took longer than `limit_ms`, else as `ok`."""
-    if not record.status.is_measured:
-        return record
-    by_ms = min(record.host_ms or 0.0, record.extra.get("usual_host_ms") or math.inf)
-    return replace(record, status=Status.NOISY if by_ms > limit_ms else Status.OK)
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:

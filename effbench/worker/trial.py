@@ -121,9 +121,8 @@ class RunningTrial:
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
         if self.on_cuda and not torch.cuda.is_available():
-            if self.request.gpu_uuid:  # the probe saw it, so the driver failed
-                raise Ended(Status.ERROR, "torch sees no CUDA device, but did at the start of the sweep")
-            raise Ended(Status.UNSUPPORTED, "device=cuda, but torch sees no CUDA device")
+            status = Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED  # the probe may have seen the GPU
+            raise Ended(status, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
         self.watcher.wait_until_free(self.request.foreign_wait_s)

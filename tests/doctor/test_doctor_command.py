@@ -75,9 +75,9 @@ def test_ceilings_that_cannot_be_measured(here, answer, capsys, monkeypatch):
             raise outcome
         return outcome
 
-    here.answer = answer
+    here.answer = {**answer, "facts": {"host_ms": 0.05}}
     monkeypatch.setattr(calibration.pool, "measure_ceilings", measure)
-    monkeypatch.setattr(calibration, "measure_noise", lambda *args, **options: [])
+    monkeypatch.setattr(calibration, "measure_noise", lambda *args: [] if args[-1] == {"host_ms": 0.05} else None)
     for outcome in (None, "too little free device memory", WorkerError("died")):
         assert command_line.run(["doctor", "--calibrate"]) == (0 if outcome is None else 1)
         said = f"✗ GPU 0: its ceilings could not be measured: {outcome}"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections import Counter
+from unittest.mock import Mock
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials, without_result
+from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials, without_result
 
 from effbench.cell import Status, Trial
-from effbench.errors import WorkerError
-from effbench.sweeping import pool
+from effbench.errors import ConfigError, WorkerError
+from effbench.sweeping import client, pool
+from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
 
@@ -138,6 +142,42 @@ class TestEnoughRounds:
         assert [one.round for one in made.recorded] == rounds
 
 
+class TestSlowHosts:
+    """Rounds that a slow host judged, which only later trials show, are repeated at the end."""
+
+    @pytest.mark.parametrize(
+        ("speeds", "given", "again"),
+        [
+            ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
+            ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
+            ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
+            ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
+            # a trial that knows the usual speed counts only undisturbed moments
+            ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
+        ],
+        ids=["slow at first", "no attempt left", "not checked", "within the tolerance", "known from the first"],
+    )
+    def test_rounds(self, make, speeds, given, again):
+        protocol = {**PROTOCOL, "rounds": 5, "attempts": 2, "host_tolerance": 0.1, **given}
+        made = make(trials(1, 5), lambda request, env: ok(request, host_ms=speeds[request["round"]]), protocol=protocol)
+        ran = [(record.round, record.attempt) for record in made.recorded]
+        assert ran == [(number, 0) for number in range(5)] + [(number, 1) for number in again]
+        assert made.progress.changes == ([len(again)] if again else [])
+        assert made.recorded[0].extra["usual_host_ms"] == speeds[0]
+
+    def test_a_pair_is_repeated_together_and_failed_cells_are_not(self, make, tmp_path):
+        def answer(request, env):
+            status = "incorrect" if request["cell"]["bs"] == 2 else "ok"
+            return ok(request, status, host_ms=0.04 if request["round"] else 0.06)
+
+        servers = {where: Server(answer) for where in (A, B)}
+        pools = {where: pool_of(server, tmp_path, where) for where, server in servers.items()}
+        protocol = {**PROTOCOL, "rounds": 4, "attempts": 2, "host_tolerance": 0.1}
+        made = make(trials(cell_runs(2, interpreters=(A, B)), 4), pools=pools, protocol=protocol)
+        again = [(record.cell_key, record.round) for record in made.recorded if record.attempt]
+        assert again == [(cells(2)[0].key, 0)] * 2
+
+
 def test_what_a_trial_is_asked_for(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
     asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
@@ -200,6 +240,27 @@ class TestFailuresOfTheHarness:
             server = Server(lambda request, env, status=status, phase=phase: {**ok(request, status), "phase": phase})
             made = make(trials(1), server=server)
             assert (len(server.envs), made.progress.retries) == (1, [])
+
+    def test_a_server_that_does_not_start_for_a_moment(self, make, monkeypatch):
+        servers = [OSError(errno.EAGAIN, "Resource temporarily unavailable"), WorkerError("not ready"), Server()]
+
+        def start(**options):
+            if isinstance(server := servers.pop(0), Exception):
+                raise server
+            return server
+
+        monkeypatch.setattr(pool, "ForkServer", start)
+        made = make(isolation="spawn")
+        made.run(trials(1))
+        (record,) = made.recorded
+        assert record.status == "ok" and record.extra["harness_retries"] == made.progress.retries
+        assert ["Resource" in made.progress.retries[0], made.progress.retries[1]] == [True, "not ready"]
+
+    def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(self, monkeypatch):
+        for number, kind in ((errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)):
+            monkeypatch.setattr(client.subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number))))
+            with pytest.raises(kind, match=os.strerror(number)):
+                ForkServer(python="/venvs/a/bin/python")
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
