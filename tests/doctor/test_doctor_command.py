@@ -102,6 +102,7 @@ def test_for_real_on_the_cpu(cli):
     assert (found["protocol"], found["device"], found["gpu_bound"]) == ("quick", "cpu", None)
     assert [cell["trials"] for cell in found["launch_bound"]["cells"]] == [4, 4]
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
+    assert 0.001 < found["host_ms"] < 10
     looked = cli.run("doctor", env=hidden).out
     assert "a standard sweep (5 trials per cell) can show slowdowns from" in looked
     assert "\x1b" not in looked

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import os
+import platform
 import statistics
 import time
 from types import SimpleNamespace
@@ -94,6 +95,16 @@ def test_the_thread_moves_to_a_quieter_core_and_back(monkeypatch):
         watch.calm()
         assert chosen[-1] == {7}
     assert chosen[-1] == here
+
+
+def test_a_calibration_looks_for_the_quietest_moments_on_every_core(monkeypatch, watch):
+    before, speeds = os.sched_getaffinity(0), itertools.cycle([0.09, 0.09, 0.09, 0.09, 0.04])
+    clock = iter(range(1000))
+    monkeypatch.setattr(host, "piece", lambda: next(speeds))
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
+    facts = host.undisturbed(CPU, 500.0)
+    assert facts == {"host_ms": pytest.approx(0.04), "hostname": platform.node()}
+    assert os.sched_getaffinity(0) == before
 
 
 def test_the_usual_speed_is_a_low_quantile_of_recent_trials():
