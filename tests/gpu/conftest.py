@@ -83,8 +83,8 @@ def custom(run: Any) -> Any:
 
     def sweep(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
         target = ",".join(f"modules.{name}" for name in names.split(","))
-        model = ["model=custom", f"model.module._target_={target}", f"model.inputs.x.shape={shape}", f"mode={mode}"]
-        return run(*model, *overrides)[1]
+        model = (f"model.module._target_={target}", f"model.inputs.x.shape={shape}")
+        return run("model=custom", *model, f"mode={mode}", *overrides)[1]
 
     return sweep
 

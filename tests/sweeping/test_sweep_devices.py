@@ -152,16 +152,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         (BY_CORE, "1,2,5", [None, None], range(8), [[1, 5], [2]]),
         (BY_CORE, "auto", [None] * 3, range(8), [[0, 4], [1, 5], [2, 6]]),
         (BY_THREAD[:2], "auto", [None] * 3, range(4), [None, None, None]),
-        # a list that cuts cores apart, and odd numbers of cores
+        # lists and affinity masks that cut cores apart, and odd numbers of cores
         (BY_CORE, "2-7", [None, None], range(8), [[2, 3, 6, 7], [4, 5]]),
         (BY_THREAD, "1-6", [None, None], range(8), [[1, 2, 3], [4, 5, 6]]),
         (BY_THREAD[:3], "0-5", [None, None], range(6), [[0, 1], [2, 3]]),
-        # an affinity mask with one thread of each core
-        (BY_CORE, "auto", [None, None], [4, 5, 6, 7], [[4, 5], [6, 7]]),
         (BY_THREAD, "auto", [None, None], [1, 3, 5, 7], [[1, 3], [5, 7]]),
         # two GPUs on each node, whose cores are numbered by thread
         (BY_CORE, "0-7", ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2, range(8), [[0, 4], [1, 5], [2, 6], [3, 7]]),
-        # a GPU that the kernel places near one thread of each core
         (BY_CORE, "0-7", ["0-3", "4-7"], range(8), [[0, 1, 4, 5], [2, 3, 6, 7]]),
         # not known of every thread, or nonsense
         (["0-1", "2-x"], "auto", [None, None], range(4), [[0, 1], [2]]),

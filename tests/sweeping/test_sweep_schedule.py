@@ -142,40 +142,30 @@ class TestEnoughRounds:
         assert [one.round for one in made.recorded] == rounds
 
 
-class TestSlowHosts:
-    """Rounds that a slow host judged, which only later trials show, are repeated at the end."""
+@pytest.mark.parametrize(
+    ("speeds", "given", "again"),
+    [
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
+        ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
+        ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
+    ],
+    ids=["slow at first", "no attempt left", "not checked", "within the tolerance", "the usual speed was known"],
+)
+def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, given, again):
+    """In the end, for both interpreters of a pair, and not for cells that failed."""
 
-    @pytest.mark.parametrize(
-        ("speeds", "given", "again"),
-        [
-            ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
-            ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
-            ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
-            ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
-            # a trial that knows the usual speed counts only undisturbed moments
-            ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
-        ],
-        ids=["slow at first", "no attempt left", "not checked", "within the tolerance", "known from the first"],
-    )
-    def test_rounds(self, make, speeds, given, again):
-        protocol = {**PROTOCOL, "rounds": 5, "attempts": 2, "host_tolerance": 0.1, **given}
-        made = make(trials(1, 5), lambda request, env: ok(request, host_ms=speeds[request["round"]]), protocol=protocol)
-        ran = [(record.round, record.attempt) for record in made.recorded]
-        assert ran == [(number, 0) for number in range(5)] + [(number, 1) for number in again]
-        assert made.progress.changes == ([len(again)] if again else [])
-        assert made.recorded[0].extra["usual_host_ms"] == speeds[0]
+    def answer(request, env):
+        status = "incorrect" if request["cell"]["bs"] == 2 else "ok"
+        return ok(request, status, host_ms=speeds[request["round"]])
 
-    def test_a_pair_is_repeated_together_and_failed_cells_are_not(self, make, tmp_path):
-        def answer(request, env):
-            status = "incorrect" if request["cell"]["bs"] == 2 else "ok"
-            return ok(request, status, host_ms=0.04 if request["round"] else 0.06)
-
-        servers = {where: Server(answer) for where in (A, B)}
-        pools = {where: pool_of(server, tmp_path, where) for where, server in servers.items()}
-        protocol = {**PROTOCOL, "rounds": 4, "attempts": 2, "host_tolerance": 0.1}
-        made = make(trials(cell_runs(2, interpreters=(A, B)), 4), pools=pools, protocol=protocol)
-        again = [(record.cell_key, record.round) for record in made.recorded if record.attempt]
-        assert again == [(cells(2)[0].key, 0)] * 2
+    pools = {where: pool_of(Server(answer), tmp_path, where) for where in (A, B)}
+    protocol = {**PROTOCOL, "rounds": 5, "attempts": 2, "host_tolerance": 0.1, **given}
+    made = make(trials(cell_runs(2, interpreters=(A, B)), 5), pools=pools, protocol=protocol)
+    repeated = [(record.cell_key, record.round, record.attempt) for record in made.recorded[12:]]
+    assert repeated == [(cells(1)[0].key, number, 1) for number in again for _ in (A, B)]
+    assert sum(made.progress.changes) == 2 * len(again) - 8
 
 
 def test_what_a_trial_is_asked_for(make):
@@ -242,19 +232,10 @@ class TestFailuresOfTheHarness:
             assert (len(server.envs), made.progress.retries) == (1, [])
 
     def test_a_server_that_does_not_start_for_a_moment(self, make, monkeypatch):
-        servers = [OSError(errno.EAGAIN, "Resource temporarily unavailable"), WorkerError("not ready"), Server()]
-
-        def start(**options):
-            if isinstance(server := servers.pop(0), Exception):
-                raise server
-            return server
-
-        monkeypatch.setattr(pool, "ForkServer", start)
-        made = make(isolation="spawn")
-        made.run(trials(1))
-        (record,) = made.recorded
-        assert record.status == "ok" and record.extra["harness_retries"] == made.progress.retries
-        assert ["Resource" in made.progress.retries[0], made.progress.retries[1]] == [True, "not ready"]
+        starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
+        monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
+        (record,) = make(trials(1), isolation="spawn", server=Server()).recorded
+        assert (record.status, record.extra["harness_retries"]) == ("ok", [str(starts[0]), "not ready"])
 
     def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(self, monkeypatch):
         for number, kind in ((errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)):
