@@ -36,7 +36,6 @@ ON_GPU = (
     ("gpu_bound", ("model=mlp", "model.module.width=4096", "bs=2048", "mode=cuda-graph")),
 )
 ON_CPU = (("launch_bound", ("model=tiny", "bs=1,64", "mode=eager")),)
-#: Measures the speed of the undisturbed host.
 HOST = CheckRequest("effbench.measure.host.undisturbed", {"seconds": 5.0}, device="cpu")
 HOW = "effbench doctor --calibrate"
 

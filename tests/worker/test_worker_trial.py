@@ -43,9 +43,10 @@ def test_timers_that_disagree_show_a_busy_host():
                                 period=lambda budget_s, period_ms=period_ms: Timing([period_ms] * 9))  # fmt: skip
         stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
         cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda", stream=stream)
-        running = trial.RunningTrial(TrialRequest(cell.params(), {**vars(RULES)}), lambda phase: None)
-        running.gpu, running.watcher = Gpu(), GpuWatch(Gpu(), CPU)
-        timer.host = None
+        protocol = {**vars(RULES), "host_tolerance": 0.1}
+        running = trial.RunningTrial(TrialRequest(cell.params(), protocol), lambda phase: None)
+        running.gpu, running.watcher, running.trial.samples = Gpu(), GpuWatch(Gpu(), CPU), {"warmup_ms": [5.2]}
+        timer.host, timer.waits_for_host = None, lambda latency_ms: False
         running.take_timings(timer)
         reason = running.watcher.noisy
         assert (reason is not None) == bool(busy), (enqueue_ms, period_ms)
