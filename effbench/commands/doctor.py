@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
             print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
             return code
         measured = [*calibration.measure_ceilings(server, args.db, machine.answer)]
-    measured += calibration.measure_noise(args.db, machine.answer, args.quick, quiet=is_json)
+        host = server.call("check", calibration.HOST.to_json(), PROBE_TIMEOUT_S)["facts"]
+    measured += calibration.measure_noise(args.db, machine.answer, args.quick, is_json, host)
     measured += calibration.stored(machine)
     return show([*findings, *(replace(finding, area="calibration") for finding in measured)], machine, is_json)
 

@@ -1,5 +1,5 @@
-"""Calibrate the machine (`effbench doctor --calibrate`): measure its ceilings, and the noise between processes that run
-the same cell. Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show."""
+"""Calibrate the machine (`effbench doctor --calibrate`): measure its ceilings, its host's speed, and the noise between
+processes. Ordinary sweeps through the public API give the smallest slowdown that a standard sweep can show."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError, WorkerError
 from effbench.labels import cell_names
+from effbench.message import CheckRequest
 from effbench.metrics import significant
-from effbench.stats.intervals import geometric_mean, speedup
+from effbench.stats.intervals import geometric_mean
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 from effbench.sweeping import pool
@@ -23,7 +24,7 @@ from effbench.sweeping.client import ForkServer
 
 ROUNDS = 10
 STANDARD_TRIALS = 5  # per cell of a standard sweep
-LEAST_TRIALS = 4  # per cell: two odd rounds and two even rounds
+LEAST_TRIALS = 4  # per cell
 #: Settings of a run of seconds, whose figures are rough.
 QUICK = ("protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02")
 #: Kind of cell -> its metric, its name.
@@ -35,6 +36,7 @@ ON_GPU = (
     ("gpu_bound", ("model=mlp", "model.module.width=4096", "bs=2048", "mode=cuda-graph")),
 )
 ON_CPU = (("launch_bound", ("model=tiny", "bs=1,64", "mode=eager")),)
+HOST = CheckRequest("effbench.measure.host.undisturbed", {"seconds": 5.0}, device="cpu")
 HOW = "effbench doctor --calibrate"
 
 
@@ -55,8 +57,8 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
                 yield problem(what, "how close cells come to the GPU's ceilings is unknown")
 
 
-def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> list[Finding]:
-    """Run the calibration sweeps and store the noise; return findings about trials that are not `ok`.
+def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool, host: Any = None) -> list[Finding]:
+    """Run the calibration sweeps, store the noise with the facts of HOST; return findings about trials not `ok`.
 
     The noise of a kind of cell is None if none of its cells has enough trials; if all are None, nothing is stored.
     Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like `effbench.sweep`.
@@ -86,6 +88,7 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
         "device": "cuda" if gpus else "cpu",
         "sweep_id": sweep_ids[0],
         "sweep_ids": sweep_ids,
+        **(host or {}),
         **{kind: kind_noise(members) for kind, members in cells.items()},
     }
     if any(noise[kind] for kind in KINDS):
@@ -99,28 +102,22 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool) -> 
 def cell_noise(cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: str, sweep_id: str) -> dict[str, Any]:
     """Return the noise of one cell, as it is stored. `trials`: rows of the sweep in the order they were recorded.
 
-    `sd`: standard deviation of the logarithms of its trials' medians of `metric`; `ratio`: odd rounds ÷ even rounds,
-    with its 95 % interval. All None with fewer than LEAST_TRIALS `ok` trials. `reason`: of the last failed trial.
+    `sd`: standard deviation of the logarithms of its trials' medians of `metric`; None with fewer than LEAST_TRIALS
+    `ok` trials. `reason`: of the last failed trial.
     """
     last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}  # the last attempt of each round
-    ok = {round: row[metric] for round, row in sorted(last.items()) if row["status"] == Status.OK}
-    values = {round: value for round, value in ok.items() if value is not None}
-    odd, even = ([value for round, value in values.items() if round % 2 == rest] for rest in (0, 1))
-    noise = {
+    ok = [row[metric] for row in last.values() if row["status"] == Status.OK and row[metric] is not None]
+    is_known = len(ok) >= LEAST_TRIALS
+    return {
         "cell": name,
         "metric": metric,
         "sweep_id": sweep_id,
         "statuses": dict(Counter(str(row["status"]) for row in last.values())),
-        "trials": len(values),
-        **dict.fromkeys(("median_ms", "sd", "ratio", "ratio_low", "ratio_high")),
+        "trials": len(ok),
+        "median_ms": geometric_mean(ok).value if is_known else None,
+        "sd": statistics.stdev(map(math.log, ok)) if is_known else None,
         "reason": next((row["reason"] for row in reversed(last.values()) if row["status"] != Status.OK), None),
     }
-    if min(len(odd), len(even)) >= LEAST_TRIALS // 2:
-        ratio = speedup(odd, even)
-        noise |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
-        noise["median_ms"] = geometric_mean(values.values()).value
-        noise["sd"] = statistics.stdev(map(math.log, values.values()))
-    return noise
 
 
 def kind_noise(cells: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ from effbench.store.store import Store
 from effbench.sweeping.checks import gather
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.plan import Settings
-from effbench.sweeping.pool import PROBE_TIMEOUT_S, fit_modes, probe
+from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.run import Command
 
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
@@ -146,7 +146,7 @@ class Run:
             answer = probe(server, parts, settings.baseline_mode)
             environment_id, has_cuda = Environment(**answer["environment"]).id, bool(answer["gpus"])
         else:
-            fit_modes(server, parts, settings.baseline_mode)
+            probe(server, parts, settings.baseline_mode, modes_only=True)
         cells = plan.resolve(parts, has_cuda)
         keys = {cell.key: position for position, cell in enumerate(cells)}
         with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:

@@ -7,11 +7,12 @@ this at the same moment, so only batches count that have undisturbed work before
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -62,6 +63,16 @@ def team_piece() -> Callable[[], float]:
         return (time.perf_counter_ns() - start) / 1e6
 
     return run
+
+
+def undisturbed(device: torch.device, seconds: float) -> dict[str, Any]:
+    """Return the time of the work in the quietest of these `seconds`, as facts of a check."""
+    watch, until = HostWatch(None, 1.0, moves=True, team=False), time.monotonic() + seconds
+    with watch.watching():
+        while time.monotonic() < until:
+            watch.choose_core(watch.cores)
+            watch.read()
+    return {"host_ms": watch.low_ms, "hostname": platform.node()}
 
 
 class HostWatch:
@@ -146,7 +157,5 @@ class HostWatch:
 
     def reason(self) -> str:
         """Return why a trial with too few undisturbed samples is noisy."""
-        return (
-            f"the host was disturbed for {percent(self.disturbed_fraction or 0.0)} of the timing (slowed down, or busy "
-            "with other processes), so too few samples count"
-        )
+        why = f"disturbed for {percent(self.disturbed_fraction or 0.0)} of the timing"
+        return f"the host was {why} (slowed down, or busy with other processes), so too few samples count"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +70,12 @@ class Gpu:
         """Return the GPU with this UUID. Without a UUID or NVML, all its queries return None."""
         if uuid is None:
             return cls()
-        nvml = Nvml()
-        return cls(nvml, nvml.handle(uuid))
+        for pause in (0.05, 0.2, 0.0):  # NVML may be unavailable for a moment
+            nvml = Nvml()
+            if (handle := nvml.handle(uuid)) is not None:
+                break
+            time.sleep(pause)
+        return cls(nvml, handle)
 
     def ask(self, function: str, *args: Any) -> Any:
         """Return the answer to an NVML query about this GPU, or None if the driver does not support it."""

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from effbench.measure.host import PATIENCE, HostWatch
-from effbench.measure.watch import GpuWatch
+from effbench.measure.watch import HOST_BOUND, GpuWatch
 from effbench.stats.intervals import median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
@@ -32,7 +32,6 @@ MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
 STEADY = 0.05  # maximum relative difference between the halves of the warm-up window
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
-HOST_BOUND = 0.7  # enqueue time ÷ period from which the host is the bottleneck
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 WARM_PASSES = 3  # maximum warm-up passes of a stream with passes longer than `max_warmup_calls`

@@ -25,6 +25,8 @@ POLL_S = 0.02  # each poll leaves the GPU idle for some tens of microseconds
 MIN_ENERGY_S = 0.3
 #: Maximum ratio of enqueue time to period. On an undisturbed host it is at most 1.2.
 ENQUEUE_PERIODS = 1.5
+PERIOD_LATENCIES = 1.2  # maximum ratio of period to latency if the host is the bottleneck, and not the GPU's clocks
+HOST_BOUND = 0.7  # enqueue time ÷ period or latency from which the host is the bottleneck
 #: Longest interval over which a driver averages its utilization.
 SAMPLING_S = 1.0
 
@@ -147,13 +149,16 @@ class GpuWatch:
         return {**facts, "clocks_event_reasons": ",".join(reasons) or None}
 
 
-def busy_host(enqueue_ms: float, period_ms: float) -> str | None:
-    """Return a reason if the host was disturbed while latencies were timed, else None. Undisturbed, enqueueing a call
+def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | None:
+    """Return a reason if the host was disturbed while one of the timers ran, else None. Undisturbed, enqueueing a call
     takes hardly longer than its period, because the host has to enqueue back-to-back calls as well."""
-    if enqueue_ms <= ENQUEUE_PERIODS * period_ms:
-        return None
-    took = f"enqueueing a call took {enqueue_ms:.3g} ms, but a whole back-to-back call only {period_ms:.3g} ms"
-    return f"the host was busy during latency timing: {took}"
+    if enqueue_ms > ENQUEUE_PERIODS * period_ms:
+        took = f"enqueueing a call took {enqueue_ms:.3g} ms, but a whole back-to-back call only {period_ms:.3g} ms"
+        return f"the host was busy during latency timing: {took}"
+    if period_ms > PERIOD_LATENCIES * latency_ms and enqueue_ms > HOST_BOUND * latency_ms:
+        took = f"a back-to-back call took {period_ms:.3g} ms, but a synchronised one only {latency_ms:.3g} ms"
+        return f"the host was busy during period timing: {took}"
+    return None
 
 
 def pids(processes: set[int]) -> str:

@@ -138,7 +138,7 @@ class Store:
         return trial_id
 
     def host_speeds(self, environment_id: str, most: int) -> list[float]:
-        """Return the newest values of `trial.host_ms` in an environment, at most `most`, oldest first."""
+        """Return the newest values of `trial.host_ms` on this machine, at most `most`, oldest first (see `trials`)."""
         with self._reading() as connection:
             return trials.host_speeds(connection, environment_id, most)
 

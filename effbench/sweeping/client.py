@@ -19,6 +19,7 @@ from effbench.cell import Status
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
+from effbench.sweeping.devices import TRANSIENT
 from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, lone_package, why_unfit
 from effbench.worker import processes
 
@@ -98,7 +99,7 @@ class ForkServer:
                 start_new_session=True,
             )
         except OSError as error:
-            if python is None:
+            if python is None or error.errno in TRANSIENT:
                 raise
             why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python interpreter"
             raise ConfigError(why) from None

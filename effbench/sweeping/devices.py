@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -24,6 +25,8 @@ FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: With at least this many physical cores per GPU, the first core is reserved for the sweep and the system. With fewer
 #: cores but at least this many hardware threads, only the first thread is.
 SPARE_FROM = 4
+#: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
+TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -130,22 +133,19 @@ def lock_folder() -> Path:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock the file and return its descriptor, or None if another process holds the lock. Closing the descriptor
+    """Lock the file and return its descriptor, or None if it cannot be locked at the moment. Closing the descriptor
     releases it. A missing file is created; links are not followed. Raises WorkerError if it cannot be opened."""
-    try:
-        descriptor = open_lock(path)
-    except OSError as error:
-        raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
     with ExitStack() as unless_locked:
-        unless_locked.callback(os.close, descriptor)
+        try:
+            descriptor = open_lock(path)
+            unless_locked.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in TRANSIENT:  # EAGAIN: another process holds it
+                return None
+            raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise unusable(path, "it is not a regular file")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise unusable(path, error.strerror) from None
         if not os.fstat(descriptor).st_nlink:  # it was deleted in the meantime: others lock a new file
             return None
         unless_locked.pop_all()
@@ -211,9 +211,8 @@ def share_cores(
         near = [cores] * len(gpus)  # sets that overlap only in part cannot be divided evenly
     pinned: list[list[int] | None] = []
     for index, mine in enumerate(near):
-        size = len(mine) // near.count(mine)
-        first = near[:index].count(mine) * size
-        part = mine[first : first + size]
+        size, rank = len(mine) // near.count(mine), near[:index].count(mine)
+        part = mine[rank * size : (rank + 1) * size]
         threads = sorted(thread for core in part for thread in core)
         # the first core also serves the sweep, its fork server and most interrupts
         if setting == "auto" and len(threads) >= SPARE_FROM and part[0] == cores[0]:

@@ -192,11 +192,6 @@ def probe(
     return answer
 
 
-def fit_modes(server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-    """Check and adapt only the modes, as `probe` does."""
-    probe(server, parts, baseline_mode, modes_only=True)
-
-
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
     """Remove settings from the baseline that only other modes have, as in `mode=eager,default mode.fullgraph=true`.
     `known`: the settings of each mode. Return errors for all other unknown settings."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from effbench.store.summary import estimate
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 
@@ -49,20 +50,37 @@ class Schedule:
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
         known = {run for run in self.history if self.is_enough(run)}
-        if spared := [trial for trial in trials if trial.run in known]:
-            self.progress.resized(-len(spared))
         left = [trial for trial in trials if trial.run not in known]
-        queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
-        threads = [
-            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}") for slot in self.slots
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in short steps, because signal handlers run only between them
-                thread.join(POLL_S)
+        self.progress.resized(len(left) - len(trials))
+        while left and not self.stop.is_set():
+            queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
+            threads = [
+                threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
+                for slot in self.slots
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # in short steps, because signal handlers run only between them
+                    thread.join(POLL_S)
+            left = self.slowed(trials)
+            self.progress.resized(len(left))
         if self.error:
             raise self.error
+
+    def slowed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
+        """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
+        protocol, judged = self.settings.protocol, {}
+        runs = [run for run in dict.fromkeys(trial.run for trial in trials) if not self.is_enough(run)]
+        for run in runs:
+            usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
+            judged[run] = [*self.history.get(run, ())]
+            for index, record in enumerate(judged[run]):
+                slowdown = record.extra.get("usual_host_ms", 0.0) / usual_ms - 1
+                if record.status is Status.OK and slowdown > (protocol["host_tolerance"] or math.inf):
+                    judged[run][index] = replace(record, status=Status.NOISY)
+        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], judged)
+        return [trial for trial in left if trial.attempt]
 
     def work(self, slot: Slot, queue: Queue) -> None:
         devices = {other.device for other in self.slots}
@@ -201,6 +219,8 @@ class Schedule:
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
+        if record.host_ms is not None:
+            record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
         record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -210,7 +230,7 @@ class Schedule:
 def usual_host_ms(speeds: Sequence[float]) -> float | None:
     """Return `host_ms` of an undisturbed host, a low quantile over recent trials; None if there are none."""
     recent = speeds[-RECENT_TRIALS:]
-    return statistics.quantiles(recent, n=5)[0] if len(recent) > 1 else next(iter(recent), None)
+    return statistics.quantiles(recent, n=5, method="inclusive")[0] if len(recent) > 1 else next(iter(recent), None)
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:

@@ -121,7 +121,8 @@ class RunningTrial:
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
         if self.on_cuda and not torch.cuda.is_available():
-            raise Ended(Status.UNSUPPORTED, "device=cuda, but torch sees no CUDA device")
+            status = Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED  # the probe may have seen the GPU
+            raise Ended(status, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
         self.watcher.wait_until_free(self.request.foreign_wait_s)
@@ -221,8 +222,9 @@ class RunningTrial:
         for name, value in watcher.facts().items():
             setattr(trial, name, value)
         trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
-        if not self.cell.stream:  # the two medians of a stream may come from different batch sizes
-            watcher.noisy = watcher.noisy or watch.busy_host(trial.enqueue_ms, trial.period_ms)
+        # the two medians of a stream may come from different batch sizes
+        if not self.cell.stream and self.request.protocol.get("host_tolerance") is not None:
+            watcher.noisy = watcher.noisy or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
 
     @contextmanager
     def host_watched(self, timer: timing.Timer) -> Iterator[None]:

@@ -25,13 +25,10 @@ def judged(values, cell=None, trials=None):
     return calibration.cell_noise(cell, "the cell", trials or rows(cell, values), "latency_ms", "s")
 
 
-def test_the_spread_of_logarithms_and_odd_rounds_against_even():
+def test_the_spread_of_logarithms():
     found = judged([1.0, 2.0, 1.0, 2.0])
     assert found["sd"] == pytest.approx(math.log(2) / math.sqrt(3))
     assert (found["median_ms"], found["statuses"]) == (pytest.approx(math.sqrt(2)), {"ok": 4})
-    apart = judged([1.1, 1.0, 1.1001, 1.0, 1.1, 1.0001])
-    assert apart["ratio"] == pytest.approx(1.1, rel=1e-3)
-    assert 1 < apart["ratio_low"] < apart["ratio"] < apart["ratio_high"]
 
 
 def test_the_last_attempt_counts_and_only_ok():
@@ -48,7 +45,7 @@ def test_the_last_attempt_counts_and_only_ok():
 
 
 def test_a_kind_is_as_noisy_as_its_noisiest_cell():
-    for values in ([1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0, 1.0], []):
+    for values in ([1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0], []):
         assert judged(values)["sd"] is None
         assert calibration.kind_noise([judged(values)]) is None, "too few trials"
     kind = calibration.kind_noise([judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])])

@@ -75,9 +75,9 @@ def test_ceilings_that_cannot_be_measured(here, answer, capsys, monkeypatch):
             raise outcome
         return outcome
 
-    here.answer = answer
+    here.answer = {**answer, "facts": {"host_ms": 0.05}}
     monkeypatch.setattr(calibration.pool, "measure_ceilings", measure)
-    monkeypatch.setattr(calibration, "measure_noise", lambda *args, **options: [])
+    monkeypatch.setattr(calibration, "measure_noise", lambda *args: [] if args[-1] == {"host_ms": 0.05} else None)
     for outcome in (None, "too little free device memory", WorkerError("died")):
         assert command_line.run(["doctor", "--calibrate"]) == (0 if outcome is None else 1)
         said = f"✗ GPU 0: its ceilings could not be measured: {outcome}"
@@ -102,6 +102,7 @@ def test_for_real_on_the_cpu(cli):
     assert (found["protocol"], found["device"], found["gpu_bound"]) == ("quick", "cpu", None)
     assert [cell["trials"] for cell in found["launch_bound"]["cells"]] == [4, 4]
     assert found["launch_bound"]["smallest_slowdown"] >= 0.02
+    assert 0.001 < found["host_ms"] < 10
     looked = cli.run("doctor", env=hidden).out
     assert "a standard sweep (5 trials per cell) can show slowdowns from" in looked
     assert "\x1b" not in looked

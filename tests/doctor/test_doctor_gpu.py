@@ -11,7 +11,8 @@ from fake_nvml import UUID, FakeNvml, NVMLError, process
 
 from effbench.doctor import gpu
 from effbench.doctor.checks import CHECKS
-from effbench.measure.telemetry import Nvml
+from effbench.measure import telemetry
+from effbench.measure.telemetry import Gpu, Nvml
 
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses"
@@ -70,6 +71,15 @@ def test_without_nvml(monkeypatch, answer, machine):
     assert [finding.level for finding in gpu.driver(silent)] == ["warning"]
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "pynvml" in Nvml().error
+
+
+def test_nvml_that_is_missing_for_a_moment_is_asked_again(monkeypatch):
+    fake, waited = FakeNvml(nvmlInit=NVMLError("Unknown Error")), []
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(telemetry.time, "sleep", waited.append)
+    assert Gpu.open(UUID).handle is None and len(waited) == 3
+    monkeypatch.setattr(telemetry.time, "sleep", lambda seconds: fake.answers.update(nvmlInit=None))
+    assert Gpu.open(UUID).handle == "handle"
 
 
 def test_a_mig_instance_is_found_by_its_own_name(machine):

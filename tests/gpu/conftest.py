@@ -1,8 +1,12 @@
-"""Every test below needs a CUDA device: marked `gpu`, skipped without one (CI has none)."""
+"""Every test below needs a CUDA device: marked `gpu`, skipped without one (CI has none).
+
+All sweeps share a fork server and a database, because a server takes seconds to start.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,68 +15,88 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-import effbench
 from effbench.config import shipped
+from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
+from effbench.sweeping.client import ForkServer
 
 HERE = Path(__file__).parent
+#: Trials of about a second, because the tests check facts rather than times. The host may be busy with other tests.
+SHORT = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.05", "protocol.warmup_s=0.05",
+         "protocol.load_s=0", "protocol.host_tolerance=null", "executor.renew_server=false",
+         "sweep.seed=1")  # fmt: skip
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.gpu)
-            if not torch.cuda.is_available():
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    """Mark the tests, and run those that use the GPU in this process last: a CUDA context here counts as a foreign
+    process, for which every trial of a sweep waits for seconds."""
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.gpu)
+        if not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    ours.sort(key=lambda item: {"server", "cli_in"}.isdisjoint(item.fixturenames))
+    items[:] = [item for item in items if HERE not in item.path.parents] + ours
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory with modules.py in it."""
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory of all sweeps, with modules.py in it."""
     folder = tmp_path_factory.mktemp("gpu")
-    (folder / "modules.py").write_text((HERE / "modules.py").read_text())
-    with contextlib.chdir(folder):
-        yield folder
+    shutil.copy(HERE / "modules.py", folder)
+    (folder / "conf" / "model").mkdir(parents=True)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def swept(folder: Path) -> Any:
-    """Run a sweep; return its trials in order, each with its `mode` and `cell`."""
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[ForkServer]:
+    with contextlib.closing(ForkServer(folder=str(folder))) as server:
+        yield server
 
-    def run(*overrides: str) -> list[dict[str, Any]]:
-        sweep = effbench.sweep([*overrides, "protocol=quick", "protocol.host_tolerance=null"])
-        with Store.open(sweep.db) as store:
-            cells = {cell.key: cell for cell in store.planned(sweep.id)}
-            trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(sweep.id)]
-        return [{**trial, "mode": trial["cell"].mode_name} for trial in trials]
+
+@pytest.fixture(scope="session")
+def run(folder: Path, server: ForkServer) -> Any:
+    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view."""
+
+    def run(*overrides: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        with contextlib.chdir(folder):
+            outcome = hydra_sweep(["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server)
+            with Store.open(outcome.db) as store:
+                cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
+                trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(outcome.sweep_id)]
+                rows = store.results(outcome.sweep_id)
+        return [{**trial, "mode": trial["cell"].mode_name} for trial in trials], rows
 
     return run
 
 
-@pytest.fixture(scope="module")
-def custom(folder: Path) -> Any:
+@pytest.fixture(scope="session")
+def swept(run: Any) -> Any:
+    """Run a sweep; return its trials."""
+    return lambda *overrides: run(*overrides)[0]
+
+
+@pytest.fixture(scope="session")
+def custom(run: Any) -> Any:
     """Run a sweep over modules of modules.py; return the rows of the view."""
 
-    def run(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
+    def sweep(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
         target = ",".join(f"modules.{name}" for name in names.split(","))
-        model = ["model=custom", f"model.module._target_={target}", f"model.inputs.x.shape={shape}", f"mode={mode}"]
-        sweep = effbench.sweep([*model, "protocol=quick", "protocol.host_tolerance=null", *overrides])
-        with Store.open(sweep.db) as store:
-            return store.results(sweep.id)
+        model = (f"model.module._target_={target}", f"model.inputs.x.shape={shape}")
+        return run("model=custom", *model, f"mode={mode}", *overrides)[1]
 
-    return run
+    return sweep
 
 
-@pytest.fixture(scope="module")
-def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture(scope="session")
+def sweep_of_variants(run: Any, folder: Path) -> Any:
     """Run a sweep over shipped models with other settings, each by a name of its own; return the view's rows.
 
     variants: by name, the shipped model, its module's settings and the shape of its input x, if another one.
     """
-    folder = tmp_path_factory.mktemp("variants")
-    (folder / "conf" / "model").mkdir(parents=True)
 
-    def run(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
+    def sweep(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
         for name, (model, settings, *shape) in variants.items():
             node = OmegaConf.load(shipped("conf") / "model" / f"{model}.yaml")
             node.name = name
@@ -80,16 +104,6 @@ def sweep_of_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
             if shape:
                 node.inputs.x.shape = shape[0]
             OmegaConf.save(node, folder / "conf" / "model" / f"{name}.yaml")
-        with contextlib.chdir(folder):
-            sweep = effbench.sweep(
-                [
-                    "--config-dir=conf",
-                    f"model={','.join(variants)}",
-                    "protocol=quick",
-                    "protocol.host_tolerance=null",
-                    *overrides,
-                ]
-            )
-            return sweep.results().to_dict("records")
+        return run(f"model={','.join(variants)}", *overrides)[1]
 
-    return run
+    return sweep

@@ -54,17 +54,6 @@ class Late(nn.Module):
         return x * (which + 1.0)
 
 
-class HalfOnTheCpu(nn.Module):
-    """A graph with a tensor on the CPU: no CUDA graph can hold it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(16, 16)
-
-    def forward(self, x):
-        return self.layer(x) + torch.ones(16, device="cpu").to(x.device)
-
-
 # --- modules that misbehave ---
 
 
@@ -105,7 +94,7 @@ class ChangesItsInput(nn.Module):
 
 
 class CallsTheHost(nn.Module):
-    """An operator on the CPU between two on the GPU: Inductor cuts the graph into parts and says nothing."""
+    """An operator on the CPU between two on the GPU: Inductor cuts the graph, and other backends capture none."""
 
     def __init__(self) -> None:
         super().__init__()

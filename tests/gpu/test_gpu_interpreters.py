@@ -9,7 +9,8 @@ from effbench.environments import names_by
 from effbench.store import Store
 
 TINY = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02",
-        "protocol.load_s=0.02", "protocol.rounds=3")  # fmt: skip
+        "protocol.load_s=0", "protocol.rounds=2",
+        "protocol.host_tolerance=null", "executor.renew_server=false")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_a_pair_takes_turns_on_one_device(swept):
     by_pair: dict[tuple, list[dict]] = {}
     for trial in sorted(swept.trials, key=lambda trial: trial["started_at"]):
         by_pair.setdefault((trial["cell_key"], trial["round"]), []).append(trial)
-    assert len(by_pair) == 2 * 3
+    assert len(by_pair) == 2 * 2
     for (_, number), pair in by_pair.items():
         first = [trial for trial in pair if trial["attempt"] == 0]
         expected = ["own", "other"] if number % 2 == 0 else ["other", "own"]

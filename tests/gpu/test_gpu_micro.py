@@ -12,9 +12,7 @@ from effbench.experiments.launch_shapes import TYPES, VectorAdd
 
 from effbench.experiments import memory_levels
 
-QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.03", "protocol.warmup_s=0.02",
-         "protocol.load_s=0.05", "sweep.seed=1", "bs=2"]  # fmt: skip
-FLOAT = [*QUICK, "dtype=float32"]
+FLOAT = ["bs=2", "dtype=float32"]
 MIB = 2**20
 HOPS = 16384
 #: By model: its settings by name in this sweep (none is a shipped one).
@@ -104,7 +102,8 @@ def eager(sweep_of_variants):
 
 
 def test_what_a_graph_can_hold(sweep_of_variants):
-    rows = sweep_of_variants({name: CELLS[name] for name in IN_A_GRAPH}, "mode=cuda-graph", *FLOAT)
+    variants = {name: CELLS[name] for name in IN_A_GRAPH}
+    rows = sweep_of_variants(variants, "mode=cuda-graph", "protocol.profile=false", *FLOAT)
     assert {row["model"]: row["status"] for row in rows} == IN_A_GRAPH, {row["model"]: row["reason"] for row in rows}
 
 
@@ -136,7 +135,7 @@ def test_farther_memory_takes_longer(eager):
 
 def test_models_are_ok(sweep_of_variants):
     usable = {name: model for name, model in SMALL.items() if IMAGES not in model or find_spec("torchvision")}
-    rows = sweep_of_variants(usable, "mode=eager,cuda-graph", *QUICK)
+    rows = sweep_of_variants(usable, "mode=eager,cuda-graph", "bs=2")
     assert len(rows) == 2 * len(usable)
     for row in rows:
         assert row["status"] == "ok", (row["model"], row["mode"], row["reason"])

@@ -16,7 +16,6 @@ from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.modes.stale_weights import StaleWeightsError
 
 pytestmark = pytest.mark.filterwarnings("default")  # Inductor's advice on TF32
-QUICK = ["protocol.budget_s=0.5", "protocol.min_time_s=0.1", "device=cuda"]
 SMALL = ["model=mlp", "model.module.width=128", "bs=2", "dtype=float32"]
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 
@@ -164,28 +163,25 @@ def test_a_graph_keeps_its_weights_its_outputs_and_its_shapes():
 
 
 def test_sweep(swept):
-    found = {trial["mode"]: trial for trial in swept(
-        *SMALL, "mode=eager,graphed-callables,cudagraphs,jit-trace,jit-script", *QUICK
-    )}  # fmt: skip
-    assert {(trial["status"], trial["reason"]) for trial in found.values()} == {("ok", None)}, found
-    assert found["graphed-callables"]["graph_pool_bytes"] > 0
-    assert found["cudagraphs"]["graph_pool_bytes"] > 0
-    assert (found["cudagraphs"]["cudagraph_skips"], found["cudagraphs"]["compile_cache"]) == (0, "cold")
+    modes = "mode=eager,graphed-callables,cudagraphs,jit-trace,jit-script"
+    by_mode = {trial["mode"]: trial for trial in swept(*SMALL, modes, "protocol.profile=false")}
+    assert {(trial["status"], trial["reason"]) for trial in by_mode.values()} == {("ok", None)}
+    assert by_mode["graphed-callables"]["graph_pool_bytes"] > 0
+    assert by_mode["cudagraphs"]["graph_pool_bytes"] > 0
+    assert (by_mode["cudagraphs"]["cudagraph_skips"], by_mode["cudagraphs"]["compile_cache"]) == (0, "cold")
 
 
 def test_aot_inductor(swept):
     """In workers: what crashes there takes no test with it."""
-    trials = swept(*SMALL, "mode=eager,aot-inductor", *QUICK, "protocol.rounds=2", "protocol.compilations=1")
-    found = [trial for trial in trials if trial["mode"] == "aot-inductor"]
-    if found[0]["status"] == "unsupported":
-        pytest.skip(found[0]["reason"])
-    assert [(trial["status"], trial["reason"]) for trial in found] == [("ok", None)] * 2
-    assert sorted(trial["compile_cache"] for trial in found) == ["cold", "warm"]
+    trials = swept(*SMALL, "mode=aot-inductor", "protocol.rounds=2", "protocol.profile=false")
+    if trials[0]["status"] == "unsupported":
+        pytest.skip(trials[0]["reason"])
+    assert [(trial["status"], trial["reason"]) for trial in trials] == [("ok", None)] * 2
+    assert sorted(trial["compile_cache"] for trial in trials) == ["cold", "warm"]
 
 
 def test_a_graph_that_the_backend_cudagraphs_skips_is_degraded(custom):
-    (row,) = [row for row in custom("HalfOnTheCpu", "cudagraphs", "[16]", "dtype=float32", *QUICK)
-              if row["mode"] == "cudagraphs"]  # fmt: skip
-    assert row["status"] == "degraded"
+    (row,) = custom("CallsTheHost", "cudagraphs", "[32]", "dtype=float32", "protocol.profile=false")
+    assert row["status"] == "degraded", row["reason"]
     assert "ran without a CUDA graph" in row["reason"]
     assert "cpu" in row["reason"]

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-import effbench
 from effbench.store import Store
 
-QUICK = ["protocol.budget_s=0.8", "protocol.min_time_s=0.3", "sweep.seed=1"]
-FLOAT = ["dtype=float32", *QUICK]
 MIB = 2**20
 
 
 def test_a_gigabyte_in_place_and_out_of_place(custom):
-    rows = custom("InPlace,OutOfPlace", "eager", f"[{2**28}]", *FLOAT, "protocol.input_sets=3")
+    rows = custom("InPlace,OutOfPlace", "eager", f"[{2**28}]", "dtype=float32", "protocol.input_sets=3")
     peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
     assert peaks == {"InPlace": 3 * 1024 * MIB, "OutOfPlace": 4 * 1024 * MIB}, "three input sets, and the output"
     assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 1024 * MIB}
+    (copying,) = (row for row in rows if row["model"] == "OutOfPlace")
+    assert copying["bound"] == "memory"
+    assert copying["min_bytes"] == 2 * 1024 * MIB
+    assert 0.7 < copying["roofline_fraction"] < 1.1
 
 
-def test_the_pool_of_a_graph_holds_what_its_kernels_need(custom):
-    rows = custom("TwoSteps", "eager,cuda-graph", f"[{16 * MIB}]", *FLOAT)
+@pytest.fixture(scope="module")
+def two_steps(run):
+    """Trials and rows."""
+    return run("model=custom", "model.module._target_=modules.TwoSteps", f"model.inputs.x.shape=[{16 * MIB}]",
+               "mode=eager,default,cuda-graph", "dtype=float32")  # fmt: skip
+
+
+def test_the_pool_of_a_graph_holds_what_its_kernels_need(two_steps):
+    rows = two_steps[1]
     by_mode = {row["mode"]: row for row in rows}
     assert by_mode["cuda-graph"]["graph_pool_bytes"] == 2 * 64 * MIB
     assert by_mode["eager"]["graph_pool_bytes"] is None
@@ -31,35 +39,28 @@ def test_the_pool_of_a_graph_holds_what_its_kernels_need(custom):
     assert by_mode["cuda-graph"]["relative_memory"] == pytest.approx((6 * 64 + 2) / (5 * 64))
 
 
-def test_kernels_are_counted_and_those_of_a_graph_are_known(swept):
-    trials = swept("model=custom", "model.module._target_=modules.TwoSteps", f"model.inputs.x.shape=[{MIB}]",
-                   "mode=eager,default,cuda-graph", *FLOAT)  # fmt: skip
-    kernels = {trial["mode"]: (trial["kernels"], trial["extra"]["profile"]["kernels_in_graphs"]) for trial in trials}
+def test_kernels_are_counted_and_those_of_a_graph_are_known(two_steps):
+    kernels = {trial["mode"]: (trial["kernels"], trial["extra"]["profile"]["kernels_in_graphs"])
+               for trial in two_steps[0]}  # fmt: skip
     # fused by Inductor; a copy goes before the graph
     assert kernels == {"eager": (2, 0), "default": (1, 0), "cuda-graph": (3, 2)}
 
 
 def test_what_bounds_a_cell(custom):
-    (small,) = custom("Products", "eager", "[4096]", "dtype=bfloat16", *QUICK)
-    (large,) = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=4096", *QUICK)
-    (copying,) = custom("OutOfPlace", "eager", f"[{256 * MIB}]", *FLOAT)
+    timing = ("protocol.budget_s=0.8", "protocol.load_s=0.3")  # the GPU's clocks adapt to the load
+    small, large = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing)
     assert large["bound"] == "compute"
     assert large["flops"] == 4 * 2 * 4096**3
     assert 0.5 < large["roofline_fraction"] < 1.1
     assert large["gpu_idle_fraction"] < 0.1
     assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.1)
-    assert copying["bound"] == "memory"
-    assert copying["min_bytes"] == 2 * 1024 * MIB
-    assert 0.7 < copying["roofline_fraction"] < 1.1
     assert small["kernels"] >= 4, "products of one row may be split in two"
     assert small["enqueue_ms"] > 0
 
 
-def test_the_small_mlp_waits_for_launches(folder):
-    sweep = effbench.sweep(
-        ["model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", "protocol=quick", *QUICK]
-    )
-    rows = {row["mode"]: row for row in sweep.results().to_dict("records")}
+def test_the_small_mlp_waits_for_launches(run):
+    _, rows = run("model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph")
+    rows = {row["mode"]: row for row in rows}
     assert rows["eager"]["bound"] == "launch"
     assert rows["eager"]["gpu_idle_fraction"] > rows["cuda-graph"]["gpu_idle_fraction"]
     assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)
@@ -67,13 +68,13 @@ def test_the_small_mlp_waits_for_launches(folder):
 
 def test_compiling_while_timing_is_tried_again_and_noisy(swept):
     trials = swept("model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager",
-                   *QUICK)  # fmt: skip
+                   "protocol.budget_s=0.8", "protocol.min_time_s=0.3", "protocol.profile=false")  # fmt: skip
     assert [(t["attempt"], t["status"]) for t in trials] == [(0, "noisy"), (1, "noisy")]
     assert "compiled during timing" in trials[0]["reason"]
 
 
-def test_ceilings_are_measured_once(folder):
-    with Store.open("results/effbench.db") as store:
+def test_ceilings_are_measured_once(folder, two_steps):
+    with Store.open(folder / "results" / "effbench.db") as store:
         (here,) = store.environments()
         known = store.calibration(here["id"])
     ceilings = known["ceilings"]

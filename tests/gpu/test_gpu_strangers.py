@@ -9,7 +9,6 @@ import time
 import pytest
 import torch
 
-import effbench
 from effbench.measure.telemetry import Gpu
 from effbench.measure.watch import GpuWatch
 
@@ -42,10 +41,9 @@ def stranger(request):
 
 
 @pytest.mark.parametrize(("stranger", "status"), [("works", "noisy"), ("sleeps", "ok")], indirect=["stranger"])
-def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(tmp_path, stranger, status):
-    overrides = ["model=mlp", "bs=8", "mode=eager", "protocol=quick", "protocol.attempts=1"]
-    sweep = effbench.sweep([*overrides, "executor.foreign_wait_s=1", f"db={tmp_path / 'strangers.db'}"])
-    row = sweep.results().iloc[0]
+def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(run, stranger, status):
+    overrides = ["model=mlp", "bs=8", "mode=eager", "protocol.attempts=1", "protocol.profile=false"]
+    _, (row,) = run(*overrides, "executor.foreign_wait_s=1")
     assert row["status"] == status, row["reason"]
     assert status == "ok" or "another process" in row["reason"]
 

@@ -10,23 +10,21 @@ from effbench.models.mlp import MLP
 from effbench.modes.graphs import CudaGraph
 from effbench.worker.training import Training
 
-QUICK = ["protocol.budget_s=0.2", "protocol.min_time_s=0.05",
-         "protocol.warmup_s=0.05", "protocol.load_s=0", "phase=training"]  # fmt: skip
 GRAPHS = ("cuda-graph", "compile+graph")
 
 
 @pytest.fixture(scope="module")
 def trials(swept):
-    return lambda *overrides: swept(*overrides, *QUICK)
+    return lambda *overrides: swept(*overrides, "phase=training", "protocol.attempts=1")
 
 
 @pytest.fixture(scope="module")
 def mlp(trials) -> list[dict]:
     small = ["model=mlp", "model.module.width=256", "model.module.depth=4", "bs=8"]
-    found = trials(*small, "mode=eager,default,reduce-overhead,cuda-graph")
-    found += trials(*small, "mode=compile+graph", "mode.inner=default")
-    assert all_ok(found, 5)
-    return found
+    all_modes = trials(*small, "mode=eager,default,reduce-overhead,cuda-graph")
+    all_modes += trials(*small, "mode=compile+graph", "mode.inner=default")
+    assert all_ok(all_modes, 5)
+    return all_modes
 
 
 def all_ok(trials, count):
@@ -54,13 +52,12 @@ def test_a_captured_step_is_launched_as_one(mlp):
 
 
 def test_every_optimizer_in_eager_and_in_a_graph(trials):
-    found = trials("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4",
-                   "mode=eager,cuda-graph", "training.implementation=foreach,fused,capturable")  # fmt: skip
-    assert all_ok(found, 6)
-    found = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw",
+    small = ("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4")
+    implementations = "training.implementation=foreach,fused,capturable"
+    assert all_ok(trials(*small, "mode=eager,cuda-graph", implementations, "protocol.profile=false"), 6)
+    adamw = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw", "protocol.profile=false",
                    "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
-    assert all_ok(found, 2)
-    assert all_ok(trials("model=tiny", "model.module.width=64", "bs=8", "mode=max-autotune"), 1)
+    assert all_ok(adamw, 2)
 
 
 def training(module, **settings):

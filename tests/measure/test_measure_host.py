@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import os
+import platform
 import statistics
 import time
 from types import SimpleNamespace
@@ -96,9 +97,20 @@ def test_the_thread_moves_to_a_quieter_core_and_back(monkeypatch):
     assert chosen[-1] == here
 
 
+def test_a_calibration_looks_for_the_quietest_moments_on_every_core(monkeypatch, watch):
+    before, speeds = os.sched_getaffinity(0), itertools.cycle([0.09, 0.09, 0.09, 0.09, 0.04])
+    clock = iter(range(1000))
+    monkeypatch.setattr(host, "piece", lambda: next(speeds))
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
+    facts = host.undisturbed(CPU, 500.0)
+    assert facts == {"host_ms": pytest.approx(0.04), "hostname": platform.node()}
+    assert os.sched_getaffinity(0) == before
+
+
 def test_the_usual_speed_is_a_low_quantile_of_recent_trials():
     assert usual_host_ms([]) is None and usual_host_ms([0.5]) == 0.5
-    assert usual_host_ms([9.0] + [0.1 * n for n in range(1, 10)]) == pytest.approx(0.22)
+    assert usual_host_ms([9.0] + [0.1 * n for n in range(1, 10)]) == pytest.approx(0.28)
+    assert usual_host_ms([0.04, 0.06]) == pytest.approx(0.044), "not below all values"
     assert usual_host_ms([0.01] * 20 + [1.0] * RECENT_TRIALS) == 1.0, "an older machine is forgotten"
 
 

@@ -3,16 +3,19 @@
 import dataclasses
 import datetime as dt
 import math
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 import effbench
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import RESULT_COLUMNS
+from effbench.store.schema import SWEEP
 from effbench.store.values import CODEC, SAMPLE_LIMIT, decode_samples, encode_samples
 
 OK = Status.OK
@@ -25,6 +28,26 @@ def here(store, environment):
 
 def by_mode(store, sweep):
     return {row["mode"]: row for row in store.results(sweep)}
+
+
+def test_the_host_is_as_fast_as_what_ran_on_it(store, cell, begin, here):
+    def swept(*speeds, **host):
+        sweep = begin(store, [cell()], host={"hostname": platform.node(), **host})
+        for number, host_ms in enumerate(speeds):
+            store.record(sweep, here, Trial(cell().key, number, OK, host_ms=host_ms))
+        return sweep
+
+    swept(0.05, None, 0.04)
+    swept(0.01, hostname="another machine")
+    imported = swept(0.02)
+    with store._writing() as connection:
+        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == imported).values(imported_at=dt.datetime.now(dt.UTC)))
+    for hostname, host_ms in (("another machine", 0.02), (platform.node(), 0.03)):
+        assert store.host_speeds(here, 50) == [0.05, 0.04]
+        store.add_calibration(here, None, noise={"host_ms": host_ms, "hostname": hostname})
+    swept(0.06)
+    assert store.host_speeds(here, 50) == [0.05, 0.04, *[0.03] * 10, 0.06]
+    assert store.host_speeds(here, 3) == [0.03, 0.03, 0.06], "newer trials replace a calibration"
 
 
 def test_every_field_of_a_trial_comes_back(store, cell, begin, here):

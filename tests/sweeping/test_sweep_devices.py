@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from unittest.mock import Mock
 
 import pytest
 
@@ -86,6 +87,13 @@ class TestLockFile:
                 patch.setattr(name, refuse)
                 act()
 
+    @pytest.mark.parametrize(("call", "number"), [("os.open", errno.EMFILE), ("fcntl.flock", errno.ENOLCK)])
+    def test_errors_that_pass_are_waited_for(self, tmp_path, monkeypatch, call, number):
+        with monkeypatch.context() as patch:
+            patch.setattr(call, Mock(side_effect=OSError(number, os.strerror(number))))
+            assert devices.try_lock(tmp_path / "a.lock") is None
+        os.close(devices.try_lock(tmp_path / "a.lock"))
+
     def test_reading_is_enough_for_one_of_another_user(self, tmp_path, monkeypatch):
         path = tmp_path / "a.lock"
         path.touch()
@@ -144,6 +152,14 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         (BY_CORE, "1,2,5", [None, None], range(8), [[1, 5], [2]]),
         (BY_CORE, "auto", [None] * 3, range(8), [[0, 4], [1, 5], [2, 6]]),
         (BY_THREAD[:2], "auto", [None] * 3, range(4), [None, None, None]),
+        # lists and affinity masks that cut cores apart, and odd numbers of cores
+        (BY_CORE, "2-7", [None, None], range(8), [[2, 3, 6, 7], [4, 5]]),
+        (BY_THREAD, "1-6", [None, None], range(8), [[1, 2, 3], [4, 5, 6]]),
+        (BY_THREAD[:3], "0-5", [None, None], range(6), [[0, 1], [2, 3]]),
+        (BY_THREAD, "auto", [None, None], [1, 3, 5, 7], [[1, 3], [5, 7]]),
+        # two GPUs on each node, whose cores are numbered by thread
+        (BY_CORE, "0-7", ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2, range(8), [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (BY_CORE, "0-7", ["0-3", "4-7"], range(8), [[0, 1, 4, 5], [2, 3, 6, 7]]),
         # not known of every thread, or nonsense
         (["0-1", "2-x"], "auto", [None, None], range(4), [[0, 1], [2]]),
     ],
@@ -154,10 +170,11 @@ def test_shares(tmp_path, siblings, setting, near, usable, shares):
             folder = tmp_path / f"cpu{thread}" / "topology"
             folder.mkdir(parents=True)
             (folder / "thread_siblings_list").write_text(f"{line}\n")
-    found = share_cores(setting, gpus(*near), usable, tmp_path)
-    assert found == shares
-    given = [core for share in found for core in share or ()]
-    assert len(given) == len(set(given)), "no core serves two GPUs"
+    assert share_cores(setting, gpus(*near), usable, tmp_path) == shares
+    given = [core for share in shares for core in share or ()]
+    assert len(given) == len(set(given)), "no thread serves two GPUs"
+    for core in devices.physical_cores(given, tmp_path):
+        assert sum(not set(core).isdisjoint(share or ()) for share in shares) == 1, "nor does a physical core"
 
 
 def test_what_is_refused():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, Server, cell_runs, cells, gpus, key_of, ok, trials, without_result
+from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials, without_result
 
 from effbench.cell import Status, Trial
-from effbench.errors import WorkerError
-from effbench.sweeping import pool
+from effbench.errors import ConfigError, WorkerError
+from effbench.sweeping import client, pool
+from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import PlannedTrial
 
@@ -153,6 +157,32 @@ class TestEnoughRounds:
         assert [one.round for one in made.recorded] == rounds
 
 
+@pytest.mark.parametrize(
+    ("speeds", "given", "again"),
+    [
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
+        ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
+        ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
+    ],
+    ids=["slow at first", "no attempt left", "not checked", "within the tolerance", "the usual speed was known"],
+)
+def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, given, again):
+    """In the end, for both interpreters of a pair, and not for cells that failed."""
+
+    def answer(request, env):
+        status = "incorrect" if request["cell"]["bs"] == 2 else "ok"
+        return ok(request, status, host_ms=speeds[request["round"]])
+
+    pools = {where: pool_of(Server(answer), tmp_path, where) for where in (A, B)}
+    protocol = {**PROTOCOL, "rounds": 5, "attempts": 2, "host_tolerance": 0.1, **given}
+    made = make(trials(cell_runs(2, interpreters=(A, B)), 5), pools=pools, protocol=protocol)
+    repeated = [(record.cell_key, record.round, record.attempt) for record in made.recorded[12:]]
+    assert repeated == [(cells(1)[0].key, number, 1) for number in again for _ in (A, B)]
+    assert sum(made.progress.changes) == 2 * len(again) - 8
+
+
 def test_what_a_trial_is_asked_for(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
     asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
@@ -215,6 +245,18 @@ class TestFailuresOfTheHarness:
             server = Server(lambda request, env, status=status, phase=phase: {**ok(request, status), "phase": phase})
             made = make(trials(1), server=server)
             assert (len(server.envs), made.progress.retries) == (1, [])
+
+    def test_a_server_that_does_not_start_for_a_moment(self, make, monkeypatch):
+        starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
+        monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
+        (record,) = make(trials(1), isolation="spawn", server=Server()).recorded
+        assert (record.status, record.extra["harness_retries"]) == ("ok", [str(starts[0]), "not ready"])
+
+    def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(self, monkeypatch):
+        for number, kind in ((errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)):
+            monkeypatch.setattr(client.subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number))))
+            with pytest.raises(kind, match=os.strerror(number)):
+                ForkServer(python="/venvs/a/bin/python")
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
