@@ -80,7 +80,7 @@ def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effben
     assert effbench("export", "--db", str(stranger.path), "--out", "x.db").code == 0
     sql("x.db", "UPDATE sweep SET imported_at = NULL")  # the file itself cannot say that it was not imported
     assert effbench("import", "x.db").code == 0
-    assert effbench("export", "--to", "next.db").code == 0
+    assert effbench("import", str(made.path), "--db", "next.db").code == 0
     for db in (made.path, "next.db"):
         assert effbench("-m", f"resume={sweep_id}", f"db={db}").code == 2
 
