@@ -34,7 +34,6 @@ def facts():
         gpus = Machine.here(server, "cuda").probed["gpus"]
         outcomes = dict(zip(asked, gather(list(asked.values()), server, gpus, timeout_s=120), strict=True))
     assert {name: one.reason or one.log for name, one in outcomes.items() if one.status is not Status.OK} == {}
-    assert all(outcome.gpu["uuid"].startswith("GPU-") for outcome in outcomes.values())
     return {name: outcome.facts for name, outcome in outcomes.items()}
 
 
