@@ -107,6 +107,7 @@ class Store:
     add_calibration = in_transaction(sweeps.add_calibration, write=True)
     sweeps = in_transaction(sweeps.sweeps)
     history = in_transaction(trials.history)
+    host_speeds = in_transaction(trials.host_speeds)
     samples = in_transaction(trials.samples)
     results = in_transaction(trials.results)
     results_frame = in_transaction(trials.results_frame)
@@ -137,19 +138,12 @@ class Store:
             raise connect.moved(self.name)
         return trial_id
 
-    def host_speeds(self, environment_id: str, most: int) -> list[float]:
-        """Return the newest values of `trial.host_ms` in an environment, at most `most`, oldest first."""
-        with self._reading() as connection:
-            return trials.host_speeds(connection, environment_id, most)
-
     def trials_with_samples(
-        self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
+        self, sweep_id: str, environment_ids: Iterable[str]
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield the trials of the set `part` of `parts` nearly equal sets of cells (see `trials.trials_of_cells`). No
-        transaction stays open between them."""
+        """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open between them."""
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
-        keys = keys[part * len(keys) // parts : (part + 1) * len(keys) // parts]
         for start in range(0, len(keys), CELLS):
             with self._reading() as connection:
                 chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])

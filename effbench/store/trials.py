@@ -58,7 +58,7 @@ def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> di
 
 
 def host_speeds(connection: sa.Connection, environment_id: str, most: int) -> list[float]:
-    """Return the newest values of `host_ms` in an environment, oldest first."""
+    """Return the newest values of `host_ms` in an environment, at most `most`, oldest first."""
     query = sa.select(TRIAL.c.host_ms).where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None))
     return list(connection.scalars(query.order_by(TRIAL.c.id.desc()).limit(most)))[::-1]
 
