@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -155,18 +154,16 @@ class Store:
         return opened is not None and connect.identity(file) != opened
 
     def rescue(self, suffix: str) -> Path:
-        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path, or in a
-        new temporary folder; return its path. Raises StoreError if neither can be written."""
+        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path; return
+        its path. Raises StoreError if the file cannot be written."""
         file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
-        name = f"{file.stem}.recovered-{suffix}.db"
-        with self._lock, self._engine.connect() as connection:
-            try:
-                try:
-                    copy = _copy(connection, file.with_name(name))
-                except (OSError, sqlite3.Error):
-                    copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
-            except (OSError, sqlite3.Error) as error:
-                raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+        copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock, self._engine.connect() as connection, closing(sqlite3.connect(copy)) as target:
+                connection.connection.driver_connection.backup(target)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
         _remove_log(file)
         return copy
 
@@ -198,18 +195,6 @@ class Store:
             yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise connect.explain(error, self.name) from error
-
-
-def _copy(connection: sa.Connection, target: Path) -> Path:
-    """Copy the database of an open connection, wherever its file is, to a new file."""
-    target.open("x").close()
-    try:
-        with closing(sqlite3.connect(target)) as copy:
-            connection.connection.driver_connection.backup(copy)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-    return target
 
 
 def _remove_log(file: Path) -> None:
