@@ -18,20 +18,12 @@ HELP = "Import whole sweeps from files of `effbench export --whole` or from othe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sources",
-        nargs="+",
-        metavar="SOURCE",
-        help="a file that `effbench export --whole` wrote, another effbench database (path or URL), or - for "
-        "standard input",
-    )
+    source = "a file of `effbench export --whole`, another effbench database (path or URL), or - for standard input"
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help=source)
     options.add_db(parser)
     options.add_sweeps(parser)
-    parser.add_argument(
-        "--baselines",
-        action="store_true",
-        help="also import baselines and acknowledgements of these sweeps; existing ones are kept",
-    )
+    decisions = "also import baselines and acknowledgements of these sweeps; existing ones are kept"
+    parser.add_argument("--baselines", action="store_true", help=decisions)
     parser.add_argument("--no-samples", action="store_true", help="omit the raw samples")
 
 
