@@ -116,7 +116,7 @@ def look(browser: Browser, out: Path) -> None:
         page.close()
     print(f"overview usable after {sorted(times)[1]:.2f} s (median of 3)", flush=True)
     folder = next(path.parent for path in sorted(out.glob("*/cell.html")))
-    keys = (folder / "data" / "cells-0-0.js").read_text(encoding="utf-8")
+    keys = (folder / "data" / "cells-0.js").read_text(encoding="utf-8")
     key = keys[keys.index('"') + 1 :].partition('"')[0]
     pages = [out / "index.html", *sorted(folder.glob("*.html"))]
     worst = 0.0

@@ -17,23 +17,12 @@ from effbench.errors import EffbenchError, UsageError, nearest
 from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
 
+_NAMES = (
+    "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "baseline", "check",
+    "advise", "history", "db",
+)  # fmt: skip
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
-COMMANDS = {
-    "show": "show",
-    "ls": "ls",
-    "report": "report",
-    "export": "export",
-    "import": "imports",
-    "doctor": "doctor",
-    "reproduce": "reproduce",
-    "claims": "claims",
-    "compare": "compare",
-    "baseline": "baseline",
-    "check": "check",
-    "advise": "advise",
-    "history": "history",
-    "db": "db",
-}
+COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
 INTERRUPTED = 130
 #: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.
 UNEXPECTED = 2

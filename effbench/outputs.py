@@ -24,7 +24,7 @@ _HEAD = 20_000
 
 
 @contextmanager
-def output(path: Path, names: set[str], *, database: str | None = None, force: bool = False) -> Iterator[IO[bytes]]:
+def output(path: Path, names: set[str], *, database: Path | None = None, force: bool = False) -> Iterator[IO[bytes]]:
     """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends in `.gz`.
 
     An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the database in use. Pipes
@@ -66,7 +66,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-def refuse_database(path: Path, database: str | None = None) -> None:
+def refuse_database(path: Path, database: Path | None = None) -> None:
     """Raise UsageError if `path` is a SQLite database, or belongs to the database in use, at `database`."""
     for ending in ("", "-wal", "-shm", "-journal") if database is not None else ():
         used = Path(os.path.realpath(database) + ending)

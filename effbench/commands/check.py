@@ -21,6 +21,7 @@ from effbench.outputs import refuse_database
 from effbench.printable import one_line
 from effbench.report import comparison
 from effbench.stats.significance import LEAST_PAIRS
+from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -138,7 +139,7 @@ def add_summary(text: str, db: str) -> None:
     """Append a section to the job's summary; other steps write to the same file."""
     path = Path(os.environ[SUMMARY])
     try:
-        refuse_database(path, options.database_file(db))
+        refuse_database(path, sqlite_file(db))
         with path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")
     except OSError as error:

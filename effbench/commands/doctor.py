@@ -32,16 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     parser.add_argument("--format", default="text", choices=["text", "json"], help="(default: text)")
     doing = parser.add_mutually_exclusive_group()
-    doing.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="measure and store the GPU's ceilings and the noise between processes; takes minutes",
-    )
-    doing.add_argument(
-        "--compile-options",
-        action="store_true",
-        help="instead list the arguments, modes and options of the installed torch.compile",
-    )
+    both = "measure and store the GPU's ceilings and the noise between processes; takes minutes"
+    doing.add_argument("--calibrate", action="store_true", help=both)
+    instead = "instead list the arguments, modes and options of the installed torch.compile"
+    doing.add_argument("--compile-options", action="store_true", help=instead)
     parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough calibration in seconds")
 
 

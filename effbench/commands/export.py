@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from effbench.commands import options
-from effbench.commands.imports import Tally
 from effbench.errors import UsageError
 from effbench.store import RESULT_COLUMNS, Store
 
@@ -31,23 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, help=form)
     sweeps = "write a SQLite file with plan, environments and every trial with its samples; implied by --out FILE.db"
     parser.add_argument("--whole", action="store_true", help=sweeps)
-    parser.add_argument("--no-samples", action="store_true", help="with --whole or --to: omit the raw samples")
-    parser.add_argument("--to", metavar="URL", help="copy whole sweeps into another database")
+    parser.add_argument("--no-samples", action="store_true", help="with --whole: omit the raw samples")
     parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
     options.add_force(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.to is not None:
-        if args.out or args.format:
-            raise UsageError("export --to writes to a database; omit --out and --format, which are for files")
-        return into_database(args)
     if args.whole or (args.out and args.out.endswith(DATABASES) and not args.format):
         if args.format:
             raise UsageError("export --whole writes a SQLite file; omit --format, which is for the view `results`")
         return whole(args)
     if args.no_samples:
-        raise UsageError("export --no-samples needs --whole or --to: the view `results` has no samples")
+        raise UsageError("export --no-samples needs --whole: the view `results` has no samples")
     return view(args)
 
 
@@ -106,14 +100,3 @@ def whole(args: argparse.Namespace) -> int:
     if args.out not in (None, options.STDOUT):
         print(f"{len(ids)} whole sweep{'s' * (len(ids) != 1)} -> {args.out}")
     return 0
-
-
-def into_database(args: argparse.Namespace) -> int:
-    from effbench.store.source import opened
-
-    tally = Tally()
-    with opened(args.db) as source:
-        source.sweep_ids(args.sweep)  # an unknown sweep must fail before the target database is created
-        with Store.open(args.to, mode="write") as store:
-            tally.take(store, source, args.sweep, samples=not args.no_samples)
-    return tally.end(args.to)

@@ -15,7 +15,7 @@ from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
 from effbench.printable import printable
 from effbench.report.tables import rows_of as rows_of
-from effbench.store.connect import parse_url
+from effbench.store.connect import sqlite_file
 from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
 STDOUT = "/dev/stdout"
@@ -96,7 +96,7 @@ def output(args: argparse.Namespace, names: set[str], option: str = "out") -> It
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with outputs.output(Path(out), names, database=database_file(args.db), force=args.force) as stream:
+    with outputs.output(Path(out), names, database=sqlite_file(args.db), force=args.force) as stream:
         yield stream
 
 
@@ -109,9 +109,3 @@ def console(args: argparse.Namespace) -> Iterator[Console]:
     text = io.StringIO()
     yield Console(file=text, width=PLAIN_WIDTH)
     write(text.getvalue(), args)
-
-
-def database_file(url: str) -> str | None:
-    """Return the path of a SQLite database, None for one on a server."""
-    parsed = parse_url(url)
-    return parsed.database if parsed.get_backend_name() == "sqlite" else None

@@ -25,21 +25,16 @@ HELP = "Run one or all experiments and judge the claims that they test. Stored r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="NAME",
-        help="experiments, ids of claims, your own Python file (it is executed) or all; and overrides for all "
-        "sweeps, such as protocol=quick (default: list the experiments)",
+    words = (
+        "experiments, ids of claims, your own Python file (it is executed) or all; and overrides for all sweeps, such "
+        "as protocol=quick (default: list the experiments)"
     )
+    parser.add_argument("words", nargs="*", metavar="NAME", help=words)
     options.add_db(parser)
     measuring = parser.add_mutually_exclusive_group()
     measuring.add_argument("--fresh", action="store_true", help="measure everything again, also stored results")
-    measuring.add_argument(
-        "--stored",
-        action="store_true",
-        help="measure nothing; judge the stored results of every machine, for example after editing a claim",
-    )
+    stored = "measure nothing; judge the stored results of every machine, for example after editing a claim"
+    measuring.add_argument("--stored", action="store_true", help=stored)
     parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress and tables")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +21,6 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -68,7 +66,7 @@ def confirm(
 
     def run(*sides: Interpreter) -> Outcome:
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
+        return run_cells(settings, runs, Command([*command], []), quiet=quiet)
 
     done = Confirmation()
     if not flagged:

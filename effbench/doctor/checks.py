@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from effbench.doctor.finding import Finding, Machine, good, note, problem, warni
 from effbench.errors import SchemaError, StoreError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.metrics import format_bytes
-from effbench.store.connect import parse_url
+from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.run import cache_folder
@@ -170,8 +171,9 @@ def memory(machine: Machine) -> Iterator[Finding]:
 
 def disk_space(machine: Machine) -> Iterator[Finding]:
     folders = {"compile caches": cache_folder(None)}
-    if (file := database_file(machine.db)) is not None:
-        folders["the database"] = file.parent
+    with suppress(StoreError):  # `database` reports a wrong URL
+        if file := sqlite_file(machine.db):
+            folders["the database"] = file.parent
     for what, folder in folders.items():
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.access(path, os.F_OK))
         free = shutil.disk_usage(existing).free
@@ -186,20 +188,11 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
             yield good(room)
 
 
-def database_file(db: str) -> Path | None:
-    """Return the file of a SQLite database, None for a server's database or a wrong URL."""
-    try:
-        url = parse_url(db)
-    except StoreError:  # `database` reports it
-        return None
-    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
-
-
 def database(machine: Machine) -> Iterator[Finding]:
-    file = database_file(machine.db)
-    if file is not None and not os.access(file, os.F_OK):
-        return  # the first sweep creates it
     try:
+        file = sqlite_file(machine.db)
+        if file is not None and not os.access(file, os.F_OK):
+            return  # the first sweep creates it
         with Store.open(machine.db, mode="read") as store:
             yield good(f"database {store.name}: schema up to date, sweeps: {len(store.sweeps())}")
     except StoreError as error:

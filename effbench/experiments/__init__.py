@@ -29,24 +29,6 @@ FOLDER = _shipped if _shipped.is_dir() else Path(__file__).parents[2] / "experim
 __path__.append(str(FOLDER))
 
 __all__ = [
-    "FOLDER",
-    "Claim",
-    "Found",
-    "Pivot",
-    "all_of",
-    "any_of",
-    "between",
-    "exp",
-    "fact",
-    "figures",
-    "geomean",
-    "highest",
-    "log",
-    "lowest",
-    "mean",
-    "median",
-    "only",
-    "relative",
-    "share",
-    "where",
-]
+    "FOLDER", "Claim", "Found", "Pivot", "all_of", "any_of", "between", "exp", "fact", "figures", "geomean", "highest",
+    "log", "lowest", "mean", "median", "only", "relative", "share", "where",
+]  # fmt: skip

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -122,29 +124,39 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """The common part of decoding and prefilling: token embedding, blocks, head, and their initialisation.
 
-    `tied`: the head shares the weight of the token embedding. Both subclasses have the same weight names.
+    `attention`: returns an attention for width, heads and kv_heads. `length`: number of positions. `mlp`: returns the
+    MLP of a block; None: SwiGLU with `ffn` features. `tied`: the head shares the weight of the token embedding. Both
+    subclasses have the same settings and weight names.
     """
 
     def __init__(
         self,
-        attention: Callable[[], GroupedAttention],
-        mlp: Callable[[], nn.Module],
-        layers: int,
-        width: int,
-        vocab: int,
-        tied: bool,
+        attention: Callable[[int, int, int], GroupedAttention],
+        length: int,
+        layers: int = 16,
+        width: int = 2048,
+        heads: int = 32,
+        kv_heads: int = 8,
+        ffn: int = 8192,
+        vocab: int = 128256,
+        theta: float = 500000.0,
+        tied: bool = True,
+        mlp: Callable[[], nn.Module] | None = None,
     ):
+        if width % heads or width // heads % 2:
+            raise ValueError(f"width {width} is not an even multiple of heads {heads}")
+        if heads % kv_heads:
+            raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
         super().__init__()
+        mlp = mlp or (lambda: SwiGLU(width, ffn))
         self.tokens = embedding(vocab, width)
-        self.blocks = nn.ModuleList(Block(width, attention(), mlp()) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, attention(width, heads, kv_heads), mlp()) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head = linear(width, vocab)
         if tied:
             self.head.weight = self.tokens.weight
         self.init_weights(tied)
-
-    def keep_rotary_tables(self, length: int, head_width: int, theta: float) -> None:
-        for name, table in zip(("cos", "sin"), rotary_tables(length, head_width, theta), strict=True):
+        for name, table in zip(("cos", "sin"), rotary_tables(length, width // heads, theta), strict=True):
             self.register_buffer(name, table, persistent=False)
 
     def init_weights(self, tied: bool) -> None:
@@ -163,48 +175,19 @@ class Transformer(nn.Module):
         fill_normal(weights)
 
 
-def check_heads(width: int, heads: int, kv_heads: int) -> None:
-    if width % heads or width // heads % 2:
-        raise ValueError(f"width {width} is not an even multiple of heads {heads}")
-    if heads % kv_heads:
-        raise ValueError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
-
-
 class LlamaDecoder(Transformer):
     """A decode step: write the token's key and value at `position`, then attend to the slots up to it.
 
     All shapes are static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
     same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
-    `mlp`: returns the MLP of a block; None: SwiGLU with `ffn` features.
+    `settings`: those of Transformer.
     """
 
-    def __init__(
-        self,
-        max_batch: int,
-        max_seq: int = 1024,
-        context: int = 512,
-        layers: int = 16,
-        width: int = 2048,
-        heads: int = 32,
-        kv_heads: int = 8,
-        ffn: int = 8192,
-        vocab: int = 128256,
-        theta: float = 500000.0,
-        tied: bool = True,
-        mlp: Callable[[], nn.Module] | None = None,
-    ):
-        check_heads(width, heads, kv_heads)
+    def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
         if not 0 <= context < max_seq:
             raise ValueError(f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}")
-        super().__init__(
-            lambda: CachedGroupedAttention(width, heads, kv_heads, max_batch, max_seq, context),
-            mlp or (lambda: SwiGLU(width, ffn)),
-            layers,
-            width,
-            vocab,
-            tied,
-        )
-        self.keep_rotary_tables(max_seq, width // heads, theta)
+        cache = {"max_batch": max_batch, "max_seq": max_seq, "context": context}
+        super().__init__(partial(CachedGroupedAttention, **cache), max_seq, **settings)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
@@ -220,23 +203,8 @@ class LlamaDecoder(Transformer):
 class LlamaPrefill(Transformer):
     """A prompt of `seq` tokens, processed at once, with the logits of its last position. There is no cache."""
 
-    def __init__(
-        self,
-        seq: int = 512,
-        layers: int = 16,
-        width: int = 2048,
-        heads: int = 32,
-        kv_heads: int = 8,
-        ffn: int = 8192,
-        vocab: int = 128256,
-        theta: float = 500000.0,
-        tied: bool = True,
-    ):
-        check_heads(width, heads, kv_heads)
-        super().__init__(
-            lambda: GroupedAttention(width, heads, kv_heads), lambda: SwiGLU(width, ffn), layers, width, vocab, tied
-        )
-        self.keep_rotary_tables(seq, width // heads, theta)
+    def __init__(self, seq: int = 512, **settings: Any):
+        super().__init__(GroupedAttention, seq, **settings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         # tokens [B, T] -> logits of the last position [B, 1, V]

@@ -22,21 +22,6 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
     return layer
 
 
-class MLP(nn.Module):
-    """`depth` linear layers of the same width with ReLU between them."""
-
-    def __init__(self, width: int = 1024, depth: int = 8):
-        super().__init__()
-        layers: list[nn.Module] = [linear(width, width)]
-        for _ in range(depth - 1):
-            layers += [nn.ReLU(), linear(width, width)]
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # x [B, D] -> [B, D]
-        return self.layers(x)
-
-
 class LinearStack(nn.Module):
     """Linear layers from each of `sizes` to the next, each followed by ReLU."""
 
@@ -50,3 +35,11 @@ class LinearStack(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # x [B, F_first] -> [B, F_last]
         return self.layers(x)
+
+
+class MLP(LinearStack):
+    """`depth` linear layers of the same width with ReLU between them."""
+
+    def __init__(self, width: int = 1024, depth: int = 8):
+        super().__init__([width] * (depth + 1))
+        self.layers = self.layers[:-1]

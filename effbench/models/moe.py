@@ -5,6 +5,9 @@ B tokens, D width, E experts, F features of an expert, N experts chosen for a to
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -81,36 +84,18 @@ class MixtureOfExperts(nn.Module):
 
 
 class MoEDecoder(LlamaDecoder):
-    """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block."""
+    """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block. `settings`: those of LlamaDecoder."""
 
     def __init__(
         self,
         max_batch: int,
-        max_seq: int = 1024,
-        context: int = 512,
-        layers: int = 24,
         width: int = 1024,
-        heads: int = 16,
-        kv_heads: int = 8,
+        ffn: int = 512,
         experts: int = 32,
         top_k: int = 8,
-        ffn: int = 512,
-        vocab: int = 49155,
-        theta: float = 10000.0,
-        tied: bool = True,
         dispatch: str = "auto",
+        **settings: Any,
     ):
-        super().__init__(
-            max_batch,
-            max_seq,
-            context,
-            layers,
-            width,
-            heads,
-            kv_heads,
-            ffn,
-            vocab,
-            theta,
-            tied,
-            mlp=lambda: MixtureOfExperts(width, ffn, experts, top_k, dispatch),
-        )
+        mlp = partial(MixtureOfExperts, width, ffn, experts, top_k, dispatch)
+        defaults = {"layers": 24, "heads": 16, "vocab": 49155, "theta": 10000.0}
+        super().__init__(max_batch, width=width, mlp=mlp, **defaults | settings)

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import tempfile
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,12 +27,6 @@ NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find 
 LIBSTDCXX = "libstdc++.so.6"
 #: Inductor's option for additional libraries of the package's code.
 LIBRARIES = "aot_inductor.custom_op_libs"
-#: A shared object has the names of its libraries near its beginning, well before the weights.
-HEAD_BYTES = 8 << 20
-STATIC = (
-    "the C++ compiler linked its own copy of the standard library into the package, which torch cannot load: install "
-    "libstdc++-dev so that g++ finds libstdc++.so.6, or compile without -static-libstdc++"
-)
 
 
 @dataclass
@@ -96,9 +89,6 @@ class AotInductor(Mode):
                     reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
                     raise UnsupportedError(reason) from error
                 raise
-            if has_own_standard_library(unfinished):  # loading it would crash, or fail without a reason
-                unfinished.unlink()
-                raise UnsupportedError(STATIC)
             unfinished.replace(package)
 
     def load(self, package: Path, cache: str) -> Prepared:
@@ -116,19 +106,6 @@ def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
-
-
-def has_own_standard_library(package: Path) -> bool:
-    """Return whether the package's code includes its own C++ standard library. Two such libraries in a process do not
-    share locale facets, and the wrapper's first regular expression crashes."""
-    with zipfile.ZipFile(package) as archive:
-        for name in archive.namelist():
-            if name.endswith(".so"):
-                with archive.open(name) as code:
-                    head = code.read(HEAD_BYTES)
-                if b"libstdc++.so" not in head and b"libc++.so" not in head:
-                    return True
-    return False
 
 
 def cuda_home() -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -86,7 +87,9 @@ def learn_vector_instructions(folder: str | None = None) -> None:
     with suppress(Exception):
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-        with variable(CACHE_FOLDER, folder):
+        with mock.patch.dict(os.environ):  # restores the variable
+            os.environ.pop(CACHE_FOLDER, None)
+            os.environ.update({CACHE_FOLDER: folder} if folder else {})
             valid_vec_isa_list()
 
 
@@ -99,17 +102,3 @@ def learn_for(modes: Iterable[tuple[str, str]]) -> None:
 def writes_cpp(mode: Mode | type[Mode], device: torch.device) -> bool:
     """Return whether Inductor writes C++ code, or a C++ wrapper, for this mode on `device`."""
     return bool(uses_dynamo(mode) and device.type == "cpu") or mode.wraps_in_cpp
-
-
-@contextmanager
-def variable(name: str, value: str | None) -> Iterator[None]:
-    """Set an environment variable in this context (None: unset it), and restore it afterwards."""
-    before = os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before

@@ -106,12 +106,12 @@ class DeviceSweep:
         mark = hashlib.sha256(f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")).hexdigest()[:6]
         return f"{readable}-{mark}".lstrip("-")
 
-    def trials(self, part: int = 0, parts: int = 1) -> Iterator[Trial]:
-        """Yield the trials, or one of `parts` parts, by cell key and environment. Works in a forked process, too."""
+    def trials(self) -> Iterator[Trial]:
+        """Yield the trials by cell key and environment."""
         if self.database is not None:
             environments = [row["id"] for row in self.environments]
             with Store.open(self.database, mode="read") as store:
-                yield from store.trials_with_samples(self.sweep["id"], environments, part, parts)
+                yield from store.trials_with_samples(self.sweep["id"], environments)
 
     def command(self, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
         """Return (command that measures a cell again under its interpreter, None), or (None, reason). Imported sweeps

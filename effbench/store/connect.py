@@ -62,12 +62,16 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
+    """Return the file of a SQLite database, None for one on a server. Raises StoreError for an unusable URL."""
+    parsed = parse_url(url)
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+
+
 def artifact_home(url: str | os.PathLike[str]) -> Path:
     """Return the folder that artifact names are relative to: the folder of a SQLite file, else `results`."""
-    parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        return Path(parsed.database).parent
-    return Path("results")
+    file = sqlite_file(url)
+    return file.parent if file else Path("results")
 
 
 def describe(url: sa.URL) -> str:

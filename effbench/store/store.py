@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -107,6 +106,7 @@ class Store:
     add_calibration = in_transaction(sweeps.add_calibration, write=True)
     sweeps = in_transaction(sweeps.sweeps)
     history = in_transaction(trials.history)
+    host_speeds = in_transaction(trials.host_speeds)
     samples = in_transaction(trials.samples)
     results = in_transaction(trials.results)
     results_frame = in_transaction(trials.results_frame)
@@ -137,19 +137,12 @@ class Store:
             raise connect.moved(self.name)
         return trial_id
 
-    def host_speeds(self, environment_id: str, most: int) -> list[float]:
-        """Return the newest values of `trial.host_ms` on this machine, at most `most`, oldest first (see `trials`)."""
-        with self._reading() as connection:
-            return trials.host_speeds(connection, environment_id, most)
-
     def trials_with_samples(
-        self, sweep_id: str, environment_ids: Iterable[str], part: int = 0, parts: int = 1
+        self, sweep_id: str, environment_ids: Iterable[str]
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield the trials of the set `part` of `parts` nearly equal sets of cells (see `trials.trials_of_cells`). No
-        transaction stays open between them."""
+        """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open between them."""
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
-        keys = keys[part * len(keys) // parts : (part + 1) * len(keys) // parts]
         for start in range(0, len(keys), CELLS):
             with self._reading() as connection:
                 chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
@@ -161,18 +154,16 @@ class Store:
         return opened is not None and connect.identity(file) != opened
 
     def rescue(self, suffix: str) -> Path:
-        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path, or in a
-        new temporary folder; return its path. Raises StoreError if neither can be written."""
+        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path; return
+        its path. Raises StoreError if the file cannot be written."""
         file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
-        name = f"{file.stem}.recovered-{suffix}.db"
-        with self._lock, self._engine.connect() as connection:
-            try:
-                try:
-                    copy = _copy(connection, file.with_name(name))
-                except (OSError, sqlite3.Error):
-                    copy = _copy(connection, Path(tempfile.mkdtemp(prefix="effbench-")) / name)
-            except (OSError, sqlite3.Error) as error:
-                raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+        copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with self._lock, self._engine.connect() as connection, closing(sqlite3.connect(copy)) as target:
+                connection.connection.driver_connection.backup(target)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
         _remove_log(file)
         return copy
 
@@ -204,18 +195,6 @@ class Store:
             yield
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise connect.explain(error, self.name) from error
-
-
-def _copy(connection: sa.Connection, target: Path) -> Path:
-    """Copy the database of an open connection, wherever its file is, to a new file."""
-    target.open("x").close()
-    try:
-        with closing(sqlite3.connect(target)) as copy:
-            connection.connection.driver_connection.backup(copy)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-    return target
 
 
 def _remove_log(file: Path) -> None:

@@ -42,10 +42,9 @@ class Command:
 @dataclass(frozen=True)
 class Outcome:
     """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency of each cell run in ms, None if
-    it has none. `environments`: the environment of each interpreter; `environment_id` is the first one."""
+    it has none. `environments`: the environment of each interpreter."""
 
     sweep_id: str
-    environment_id: str
     db: str
     state: str
     on_failure: str
@@ -54,17 +53,11 @@ class Outcome:
 
 
 def run_cells(
-    settings: Settings,
-    runs: Sequence[CellRun],
-    command: Command,
-    server: ForkServer | None = None,
-    progress: Progress | None = None,
-    stop: threading.Event | None = None,
+    settings: Settings, runs: Sequence[CellRun], command: Command, server: ForkServer | None = None, quiet: bool = True
 ) -> Outcome:
     """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
-    progress, stop = progress or Progress(quiet=True), stop or threading.Event()
-    return run_sweep(settings, asked, lambda pools: runs, command, server, progress, stop)
+    return run_sweep(settings, asked, lambda pools: runs, command, server, Progress(quiet=quiet), threading.Event())
 
 
 def run_sweep(
@@ -144,8 +137,7 @@ def run_sweep(
             end(store, sweep_id, state, settings.db, failure)
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
-    first = ids[runs[0].interpreter]
-    return Outcome(sweep_id, first, settings.db, state, settings.on_failure, latencies, ids)
+    return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
 
 
 def recorded_trials(

@@ -65,11 +65,11 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
 
 
 def test_straight_into_another_database(odd, run):
-    code, said, _ = run("export", "--db", odd, "--to", "history.db")
+    code, said, _ = run("import", odd, "--db", "history.db")
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
-    assert run("export", "--db", odd, "--to", "one.db", "--sweep", "last", "--no-samples")[0] == 0
+    assert run("import", odd, "--db", "one.db", "--sweep", "last", "--no-samples")[0] == 0
     assert (len(whole.contents("one.db")["sweep"]), len(whole.contents("history.db")["sweep"])) == (1, 3)
-    refused(run("export", "--db", odd, "--to", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3)
+    refused(run("import", odd, "--db", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3)
     assert not Path("two.db").exists()
 
 
@@ -96,8 +96,7 @@ REFUSALS = [
     (["import", "blank.db"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
-    (["export", "--db", "ODD", "--no-samples"], ["needs --whole or --to"], 2),
-    (["export", "--db", "ODD", "--to", "x.db", "--out", "y"], ["--out and --format, which are for files"], 2),
+    (["export", "--db", "ODD", "--no-samples"], ["needs --whole"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
 ]
 

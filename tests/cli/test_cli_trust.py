@@ -80,7 +80,7 @@ def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effben
     assert effbench("export", "--db", str(stranger.path), "--out", "x.db").code == 0
     sql("x.db", "UPDATE sweep SET imported_at = NULL")  # the file itself cannot say that it was not imported
     assert effbench("import", "x.db").code == 0
-    assert effbench("export", "--to", "next.db").code == 0
+    assert effbench("import", str(made.path), "--db", "next.db").code == 0
     for db in (made.path, "next.db"):
         assert effbench("-m", f"resume={sweep_id}", f"db={db}").code == 2
 
@@ -122,13 +122,13 @@ def rerun_of(made, monkeypatch):
     """In the place of a re-run: records a sweep in which `OWN` is slow; which interpreters were to run."""
     asked: list[Interpreter] = []
 
-    def run_cells(settings, units, *_):
+    def run_cells(settings, units, *_, **more):
         asked.extend(unit.interpreter for unit in units)
         again, ids = None, {}
         for one in asked:
             env = environment(flags=one.given)
             again, ids[one] = made.sweep({OWN: SLOW}, env=env, into=again, name="confirm:x"), env.id
-        return Outcome(again, ids[asked[0]], settings.db, "completed", "ignore", [], ids)
+        return Outcome(again, settings.db, "completed", "ignore", [], ids)
 
     monkeypatch.setattr(rerun, "run_cells", run_cells)
     return asked
@@ -217,7 +217,7 @@ def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_p
     db = "it's mine; $(touch marker).db"
     made = Made(Path(shutil.copy(empty_db, db)))
     sweep_id = made.sweep({OWN: FAST})
-    outcome = Outcome(sweep_id, environment().id, db, "interrupted", "fail", [])
+    outcome = Outcome(sweep_id, db, "interrupted", "fail", [])
     assert end_of_sweep(outcome) == 130
     last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']

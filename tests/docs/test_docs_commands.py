@@ -28,7 +28,7 @@ def planned(monkeypatch, folder):
     def plan_only(jobs, command, server, progress, stop, extend=None):
         parts, settings = cells.split(jobs)
         found.append(cells.resolve(parts, has_cuda=True))
-        return run.Outcome("id", "environment", settings.db, "completed", settings.on_failure, [None] * len(parts))
+        return run.Outcome("id", settings.db, "completed", settings.on_failure, [None] * len(parts))
 
     def without_resume(argv, trust_imported):
         # the sweep that it names is not there

@@ -18,7 +18,7 @@ def test_no_password_is_printed(monkeypatch, capsys):
     )
     monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
     for state, code in (("completed", 0), ("interrupted", 130)):
-        assert show.end_of_sweep(Outcome("s1", "e1", URL, state, "fail", [])) == code
+        assert show.end_of_sweep(Outcome("s1", URL, state, "fail", [])) == code
         out = capsys.readouterr().out
         assert "secret" not in out
         assert "me:***@host/bench" in out

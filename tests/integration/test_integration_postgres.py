@@ -168,7 +168,7 @@ def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
 
 def test_by_command_and_the_password_stays_here(odd, postgres, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert command_line.run(["export", "--db", str(odd), "--to", postgres]) == 0
+    assert command_line.run(["import", str(odd), "--db", postgres]) == 0
     assert command_line.run(["import", postgres, "--db", "back.db"]) == 0
     assert command_line.run(["export", "--db", postgres, "--out", "x.db"]) == 0
     assert command_line.run(["import", postgres, "--db", postgres]) == 0, "into itself: nothing is missing"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-from contextlib import nullcontext
-
 import pytest
 import torch
 import torch._dynamo.utils
@@ -172,17 +169,3 @@ def test_a_static_standard_library_is_not_linked(tmp_path):
     module, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
     with torch._inductor.config.patch({"cpp.cxx": (None, str(cxx))}):
         torch.testing.assert_close(AotInductor().prepare(module, (x,), {}).step(x), module(x))
-
-
-@pytest.mark.parametrize(("needs", "own"), [(b"libm.so.6", True), (b"libm.so.6 libstdc++.so.6", False)])
-def test_a_package_with_its_own_standard_library_is_not_loaded(monkeypatch, packaged, tmp_path, needs, own):
-    """torch's loader raises without a reason, or the process dies of it."""
-
-    def compiler(*_: object, package_path: str, **__: object) -> None:
-        with zipfile.ZipFile(package_path, "w") as archive:
-            archive.writestr("data/model.wrapper.so", b"\x7fELF" + needs)
-
-    monkeypatch.setattr(torch._inductor, "aoti_load_package", lambda path: path)
-    with pytest.raises(UnsupportedError, match="own copy of the standard library") if own else nullcontext():
-        packaged(compiler)
-    assert len(list(tmp_path.iterdir())) == (not own)

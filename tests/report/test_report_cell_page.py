@@ -10,7 +10,7 @@ from browsing import EVIL, Visit, assert_accessible, content, page_of, report_of
 from made_sweeps import a_cell
 from test_report_cells import GPU, LATER, failed, record, trial
 
-from effbench.report.site import cell_files
+from effbench.report.site import cell_data
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
 READY = """(document.querySelector('#cell').childElementCount || document.querySelector('#list table'))
@@ -114,7 +114,7 @@ def test_names_of_users_are_text_and_nothing_else(visit):
 
 
 def test_every_key_is_in_the_file_that_the_page_looks_in(tmp_path, monkeypatch, chromium):
-    monkeypatch.setattr(cell_files, "LARGEST", 3000)
+    monkeypatch.setattr(cell_data, "MOST_CHARACTERS", 3000)
     cells = [a_cell(bs=size) for size in range(1, 13)]
     record(tmp_path / "r.db", {one: [trial(one, count=20)] for one in cells})
     (own,) = report_of(tmp_path / "r.db").device_sweeps

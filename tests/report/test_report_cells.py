@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import os
 import re
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from whole_sweeps import begun
 
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
-from effbench.report.site import cell_data, cell_files
+from effbench.report.site import cell_data
 from effbench.report.site.cell_data import FACTS, POINTS, evenly
 from effbench.report.site.pages import cell as cell_page
 from effbench.report.site.pages import failures, index
@@ -150,7 +148,7 @@ def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     with Store.open(tmp_path / "r.db", mode="write") as store:
         store.record(sweep_id, GPU.id, trial(graph, count=20))
     folder = site(tmp_path / "site", own) / own.slug
-    assert list(content(folder / "data" / "cells-0-0.js")) == [eager.key]
+    assert list(content(folder / "data" / "cells-0.js")) == [eager.key]
 
 
 def test_artifacts_come_with_the_site(tmp_path, monkeypatch):
@@ -184,29 +182,13 @@ def test_files_stay_small_and_keys_in_order(tmp_path):
             (tmp_path / path.rpartition("/")[2]).write_text(text)
 
     many = [(f"{number:04}", [{"text": "x" * 90_000, "value": float("nan")}]) for number in range(30)]
-    files = list(cell_files.write_cells(Writer, "", iter(many)))
+    files = list(cell_data.write_cells(Writer, "", iter(many)))
     assert len(files) > 2 and [first for first, _ in files] == sorted(first for first, _ in files)
     assert all(path.stat().st_size < 1_000_000 for path in tmp_path.iterdir())
     found = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
     assert sum(map(len, found)) == 30 and next(iter(found[0].values()))[0]["value"] is None
     with pytest.raises(ValueError, match="must ascend"):
-        list(cell_files.write_cells(Writer, "", iter(reversed(many))))
-
-
-def test_several_processes_write_what_one_writes(tmp_path, monkeypatch):
-    made = {a_cell(bs=size): [trial(a_cell(bs=size), number, count=20) for number in range(3)] for size in range(1, 8)}
-    record(tmp_path / "r.db", made)
-    alone, _ = written(tmp_path / "r.db", tmp_path / "alone")
-    monkeypatch.setattr(cell_files, "MANY_TRIALS", 1)
-    monkeypatch.setattr(cell_files, "processes", lambda: 3)
-    together, about = written(tmp_path / "r.db", tmp_path / "together")
-    assert together == alone and len(about["chunks"]) == 3
-    listed = json.loads((tmp_path / "together" / "site.json").read_text())["files"]
-    assert all(any(path.endswith(source) for path in listed) for _, source in about["chunks"])
-    for failing, error in ((lambda *_: 1 / 0, ZeroDivisionError), (lambda *_: os._exit(7), BrokenProcessPool)):
-        monkeypatch.setattr(cell_files, "write_part", failing)
-        with pytest.raises(error):
-            written(tmp_path / "r.db", tmp_path / "together")
+        list(cell_data.write_cells(Writer, "", iter(reversed(many))))
 
 
 def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environment(tmp_path):

@@ -79,7 +79,7 @@ URLS = [
 def test_no_message_shows_a_password(url, tmp_path, odd, monkeypatch, effbench):
     monkeypatch.chdir(tmp_path)
     for words in (
-        ["export", "--db", str(odd), "--to", url],
+        ["import", str(odd), "--db", url],
         ["import", url],
         ["db", "check", "--db", url],
         ["ls", url],  # argparse: unrecognized arguments

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -86,15 +89,13 @@ ASKED = (
 
 
 def test_each_check_costs_itself_alone(server):
-    seen = []
-    outcomes = gather([one[:2] for one in ASKED], server, timeout_s=10, on_outcome=seen.append)
-    assert seen == outcomes
-    for found, (name, _, status, reason) in zip(outcomes, ASKED, strict=True):
-        assert (found.request.target, found.status) == (f"my_checks.{name}", status)
+    outcomes = gather([one[:2] for one in ASKED], server, timeout_s=10)
+    for found, (_, _, status, reason) in zip(outcomes, ASKED, strict=True):
+        assert found.status == status
         assert found.reason == reason or found.reason.startswith(reason)
         assert (found.facts is None) == (status != Status.OK)
         assert status != Status.ERROR or "Traceback" in found.traceback
-    assert "last words" in outcomes[2].log and outcomes[3].seconds >= 10
+    assert "last words" in outcomes[2].log
     first, again = outcomes[0].facts, outcomes[-1].facts
     assert (first["device"], first["settings"]) == ("cpu", {"width": 3})
     assert (first["pid"], first["cache"]) != (again["pid"], again["cache"])
@@ -105,16 +106,16 @@ def test_each_check_costs_itself_alone(server):
 def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
     pid_file = tmp_path / "pid"
 
-    class Interrupted(threading.Event):
-        def is_set(self):
-            if pid_file.exists() and pid_file.read_text():
-                raise KeyboardInterrupt
-            return False
+    def press():
+        while not (pid_file.exists() and pid_file.read_text()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
 
+    threading.Thread(target=press).start()
     with pytest.raises(KeyboardInterrupt):
-        gather([("hangs", {"pid_file": str(pid_file)})], server, stop=Interrupted())
+        gather([("hangs", {"pid_file": str(pid_file)})], server)
     wait_gone(int(pid_file.read_text()))
-    assert gather([("fine", {})], server, lock_timeout_s=0.1)[0].status is Status.OK
+    assert gather([("fine", {})], server)[0].status is Status.OK
 
 
 def test_a_server_that_dies_is_replaced(tmp_path, monkeypatch):

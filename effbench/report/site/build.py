@@ -16,7 +16,6 @@ from effbench.labels import ABSENT
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.site.cell_files import cell_files
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages import all_pages
 from effbench.report.site.writer import Writer
@@ -41,11 +40,10 @@ def write_site(data: ReportData, out: Path) -> Writer:
     # with millions of values in memory, garbage collection takes an eighth of the time of a large site
     gc.disable()
     try:
-        with cell_files(data.device_sweeps, writer) as cells:
-            # the overview comes last, when its link targets exist; before it the cells, which take longest
-            for page in sorted(pages, key=lambda page: (page.name == "index", page.name == "cell")):
-                for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
-                    write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep, cells))
+        # the overview comes last, when its link targets exist
+        for page in sorted(pages, key=lambda page: page.name == "index"):
+            for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
+                write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep))
     finally:
         gc.enable()
     writer.close()

@@ -1,8 +1,12 @@
-"""Data of a cell's page: results, facts, samples, kernels, errors, and artifacts copied into the site."""
+"""Data of a cell's page: results, facts, samples, kernels, errors, and artifacts copied into the site.
+
+A page finds a cell's file by the first key of each file.
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -19,7 +23,7 @@ from effbench.printable import excerpt
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
-from effbench.report.site.writer import Writer
+from effbench.report.site.writer import Writer, as_json
 from effbench.store.schema import TRIAL
 
 #: Columns of `trial` that the page shows side by side, round and attempt first.
@@ -31,6 +35,8 @@ FACTS = [
 _VALUES = itemgetter(*FACTS)
 #: Parts of `extra` that other sections show.
 _ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
+#: Most characters per file of cells, unless a single cell has more.
+MOST_CHARACTERS = 800_000
 #: Samples drawn per trial and timer; fewer if a cell has many trials.
 POINTS = 200
 MOST_POINTS = 6000
@@ -47,16 +53,42 @@ def fact_headings() -> list[list[Any]]:
     return [[heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS]
 
 
-def cells_of(
-    device_sweep: DeviceSweep, writer: Writer, part: int = 0, parts: int = 1
-) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def write_cells(writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]) -> Iterator[list[str]]:
+    """Write cells to files of about MOST_CHARACTERS; yield [first key, path in `folder`] of each file.
+
+    Keys must ascend, so that a page finds a key's file by the first keys. Raises ValueError if they do not.
+    """
+    texts: list[str] = []
+    first, last, size, number = "", "", 0, 0
+
+    def flush() -> list[str]:
+        path = f"data/cells-{number}.js"
+        writer.script(folder + path, "{" + ",\n".join(texts) + "}")
+        return [first, path]
+
+    for key, entries in cells:
+        if key <= last:
+            raise ValueError(f"cell keys must ascend: {key!r} follows {last!r}")
+        last = key
+        text = f"{json.dumps(key)}:{as_json(entries)}"
+        if texts and size + len(text) > MOST_CHARACTERS:
+            yield flush()
+            texts, size, number = [], 0, number + 1
+        first = first if texts else key
+        texts.append(text)
+        size += len(text)
+    if texts:
+        yield flush()
+
+
+def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield (cell key, one entry per environment) for each cell.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were read.
     """
     rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in device_sweep.labelled}
     files = ArtifactFiles(writer, f"{device_sweep.slug}/", device_sweep.artifacts)
-    for key, of_cell in groupby(device_sweep.trials(part, parts), key=lambda trial: trial[0]["cell_key"]):
+    for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial[0]["cell_key"]):
         entries = [
             entry(device_sweep, rows[key, environment], list(trials), files)
             for environment, trials in groupby(of_cell, key=lambda trial: trial[0]["environment_id"])
