@@ -111,6 +111,7 @@ class Protocol:
 
     name: str = "standard"  # name of the protocol in results
     rounds: int = number(5, least=1)  # trials per cell, each in its own process
+    compilations: int = number(2, least=1)  # fresh compile caches per compiling cell, which rounds use in turn
     # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: float = number(5.0, above=0)
     min_time_s: float = number(0.5, least=0)  # minimum seconds of each timer, unless its budget is shorter

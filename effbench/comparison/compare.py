@@ -81,6 +81,7 @@ def compare_sweeps(
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
+    disturbed = [row for change in compared.changes if (row := old.result(change.key)) and (row.disturbed or 0) > 0.5]
     return compared
 
 

@@ -2,12 +2,13 @@
 
 A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
 `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
-pairs, if both sides were measured in the same rounds), Benjamini–Hochberg and an effect beyond the limit; `exact` by
-its integers; `bound` by a factor and an absolute difference.
+pairs, if both sides were measured in the same rounds), Benjamini–Hochberg over times or over sizes, and an effect beyond
+the limit; `exact` by its integers; `bound` by a factor and an absolute difference.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +46,11 @@ CLASSES = {
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
 }  # fmt: skip
 #: In a launch-bound cell these depend on the host, whose processes differ by 20 % and more.
-HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
+HOST_METRICS = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"})
+#: Their tests are a family of their own, because noisy times must not hide a change of memory.
+SIZES = frozenset(name for name, metric in METRICS.items() if metric.unit == "bytes")
+#: Compilations per side after which kernels that differ between the sides, but not within one, are no coincidence.
+LEAST_COMPILATIONS = 3
 #: Columns of a row in exports and in the Python API (`record`) -> attribute of a Change.
 COLUMNS = {
     "cell": "name", "metric": "metric", "verdict": "verdict", "before": "before", "after": "after", "ratio": "ratio",
@@ -63,7 +68,7 @@ IN_NOISE = "inside the noise threshold"
 @dataclass(frozen=True)
 class Pair:
     """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the reason. `about`: its
-    model, bs, mode, dtype, phase, device and hardware, which exceptions match."""
+    model, bs, mode, dtype, phase, device and hardware, which exceptions match. `differs`: each side has its own cell."""
 
     key: str
     name: str
@@ -71,13 +76,15 @@ class Pair:
     before: CellResult | None
     after: CellResult | None
     why: str | None = None
+    differs: bool = False
 
 
 @dataclass
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, and with
     the standard error and degrees of freedom of its logarithm. `limit`: relative change that counts; for a tested ratio
-    its `floor`, or the noise threshold if that is larger. `ignored`: does not make a check fail."""
+    its `floor`, or the noise threshold if that is larger. `ignored`: does not make a check fail. `kernels`: how the
+    kernels of its sides differ."""
 
     key: str
     name: str
@@ -96,6 +103,7 @@ class Change:
     error: float | None = None
     df: float | None = None
     floor: float | None = None
+    kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -114,9 +122,10 @@ def judge(
         whole = status_change(pair, limits)
         changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
     launch_bound = {pair.key for pair in pairs for side in (pair.before, pair.after) if side and side.bound == "launch"}
-    # two families of tests, so that ignored changes do not affect the others
-    for ignored in (False, True):
-        family = [change for change in changes if change.floor is not None and change.ignored is ignored]
+    # families of tests, so that ignored changes do not affect the others
+    for ignored, of_sizes in itertools.product((False, True), repeat=2):
+        tested = [change for change in changes if change.floor is not None and change.ignored is ignored]
+        family = [change for change in tested if (change.metric in SIZES) is of_sizes]
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
             decide(change, is_significant, change.key in launch_bound)
@@ -205,7 +214,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             if how != "ratio" and change.before:
                 change.ratio = change.after / change.before
             if has_ratio:
-                add_test(change, before, after, limit, interleaved)
+                add_test(change, pair, before, after, limit, interleaved)
             else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
         elif before or after:
@@ -222,13 +231,18 @@ def summary(figures: Mapping[int, float], has_ratio: bool) -> float | None:
 
 
 def add_test(
-    change: Change, before: Mapping[int, float], after: Mapping[int, float], limit: Limit, interleaved: bool
-) -> None:
+    change: Change, pair: Pair, before: Mapping[int, float], after: Mapping[int, float], limit: Limit,
+    interleaved: bool,
+) -> None:  # fmt: skip
     """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
+    change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
+    sides = ((before, pair.before), (after, pair.after))
+    used = [{n: side.compiled.get(n, (None, None))[0] for n in figures} for figures, side in sides]
     if interleaved and len(before.keys() & after.keys()) >= 2:
-        comparison = compare_pairs(before, after, change.limit)
+        comparison = compare_pairs(before, after, change.limit, used, kernels)
     else:
-        comparison = compare(list(before.values()), list(after.values()), change.limit)
+        old, new, *used = ([*values.values()] for values in (before, after, *used))
+        comparison = compare(old, new, change.limit, used, kernels)
     for name, value in comparison._asdict().items():
         setattr(change, name, value)
     if limit.least and abs(change.after - change.before) <= limit.least:
@@ -237,6 +251,20 @@ def add_test(
     change.floor = limit.floor
     if change.p_value is None:
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
+
+
+def kernels_of(pair: Pair) -> tuple[str | None, set[str]]:
+    """Return how the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
+    each side has its own ones in all of LEAST_COMPILATIONS, or is a cell of its own and has only one choice."""
+    sides = [[*side.compiled.values()] for side in (pair.before, pair.after)]
+    old, new = ({kernels for _, kernels in side if kernels} for side in sides)
+    compilations = min(len({number for number, _ in side if number is not None}) for side in sides)
+    is_settled = len(old) <= 1 >= len(new) and (pair.differs or compilations >= LEAST_COMPILATIONS)
+    if pair.differs or not (old and new and compilations) or old == new:
+        return None, set() if is_settled else old | new
+    if is_settled:
+        return f"other kernels in each of {compilations} compilations", set()
+    return "autotuning chose other kernels, unless the code changed", old | new
 
 
 def by_range(
@@ -272,6 +300,8 @@ def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
             why = f"launch-bound: smaller than the {change.smallest_slowdown:.0%} that these trials can show"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
+    if change.verdict is not Verdict.SAME and not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
+        change.reason = joined(change.kernels, change.reason)
 
 
 def verdict_of(

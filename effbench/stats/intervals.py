@@ -7,7 +7,7 @@ trial (a process) and not the call, because most of the variation is between pro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -108,24 +108,27 @@ def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
 
 
 def log_mean_of_compilations(
-    values: Sequence[float], compilations: Sequence[int | None], kernels: Iterable[str | None]
+    values: Sequence[float], compilations: Sequence[Hashable], kernels: Iterable[str | None], sides: int = 1
 ) -> LogEstimate:
     """Return the mean logarithm of values, one per trial, whose error includes the variation between compilations.
 
     `compilations`: the trials' compile caches. `kernels`: the fingerprints of all trials whose means are compared. If
     they are the same, or nothing compiles, a further compilation would give the same kernels, so this is `log_mean`.
     Otherwise it is the mean over compilations, with a moderated variance (Smyth 2004): the sample variance between
-    compilations, combined with PRIOR_SD. Raises ValueError as `log_mean` does.
+    compilations, combined with PRIOR_SD and the variance of trials. `sides`: 2 if the values are ratios of two sides
+    that both compile. Raises ValueError as `log_mean` does.
     """
-    if None in compilations or len({name for name in kernels if name is not None}) < 2:
-        return log_mean(values)
-    groups: dict[int | None, list[float]] = {}
+    plain = log_mean(values)
+    if plain.error is None or None in compilations or len({name for name in kernels if name is not None}) < 2:
+        return plain
+    groups: dict[Hashable, list[float]] = {}
     for value, compilation in zip(values, compilations, strict=True):
         groups.setdefault(compilation, []).append(value)
     means = [log_mean(group).value for group in groups.values()]
     mean = math.fsum(means) / len(means)
     df = PRIOR_DF + len(means) - 1
-    variance = (PRIOR_DF * PRIOR_SD**2 + math.fsum((value - mean) ** 2 for value in means)) / df
+    expected = sides * PRIOR_SD**2 + len(means) * plain.error**2
+    variance = (PRIOR_DF * expected + math.fsum((value - mean) ** 2 for value in means)) / df
     return LogEstimate(mean, math.sqrt(variance / len(means)), df)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple
 
-from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, mean_of_logs, t_tail
+from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, log_mean_of_compilations, t_tail
 
 FLOOR = 0.02
 ALPHA = 0.05
@@ -47,26 +47,33 @@ class Comparison(NamedTuple):
     df: float | None = None
 
 
-def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare two sweeps, one value per trial, by Welch's test. Raises ValueError as `geometric_mean` does."""
-    old, new = log_mean(before), log_mean(after)
-    difference = log_difference(new, old)
-    if difference.error is None:
-        return Comparison(difference.interval().value)
-    return _comparison(difference, _smallest(old, new, floor))
+def compare(
+    before: Sequence[float], after: Sequence[float], floor: float = FLOOR,
+    compilations: Sequence[Sequence[int | None]] = ((), ()), kernels: Collection[str] = (),
+) -> Comparison:  # fmt: skip
+    """Compare two sweeps, one value per trial, by Welch's test. `compilations` (of each side's trials) and `kernels`:
+    as `log_mean_of_compilations` takes them. Raises ValueError as `geometric_mean` does."""
+    old, new = (log_mean_of_compilations(*side, kernels) for side in zip((before, after), compilations, strict=True))
+    return _comparison(log_difference(new, old), (old, new), floor)
 
 
-def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
+def compare_pairs(
+    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
+) -> Comparison:  # fmt: skip
     """Compare two sides (round -> value), measured in the same rounds, by the ratio in each round. A drift of the
-    machine affects both sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
+    machine affects both sides equally. `compilations`: round -> compile cache of each side. Raises ValueError if no
+    round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
     # use differences of logarithms, because a quotient may overflow
-    ratios = mean_of_logs([log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds])
-    if ratios.error is None:
-        return Comparison(ratios.interval().value)
-    return _comparison(ratios, _smallest_paired(ratios, floor))
+    logs = (log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds)
+    quotients = [math.exp(max(-700.0, min(value, 700.0))) for value in logs]
+    used = [tuple(side.get(n) for side in compilations) for n in rounds]
+    compiling = sum(None not in side for side in zip(*used, strict=True))
+    ratios = log_mean_of_compilations(quotients, used, kernels if compiling else (), compiling)
+    return _comparison(ratios, (ratios, LogEstimate(0.0, 0.0, ratios.df)), floor)
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
@@ -104,13 +111,15 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
     return min(math.expm1(WIDTH * median(jumps) / 0.6745), WIDEST)
 
 
-def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
+def _comparison(difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate], floor: float) -> Comparison:
     ratio, error = difference.interval(), difference.error
+    if error is None:
+        return Comparison(ratio.value)
     if error <= _ROUNDING:  # values without spread
         p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     else:
         p_value = t_tail(difference.value / error, difference.df)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, error, difference.df)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, _smallest(*sides, floor), error, difference.df)
 
 
 # --- power ---
@@ -135,18 +144,6 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     df = total**2 / (a**2 / before.df + b**2 / after.df)
     critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
     return _least_found(critical.ravel(), np.outer(old_weights, new_weights).ravel(), error, floor)
-
-
-def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
-    """Return the same for pairs with the spread of these ratios."""
-    if ratios.error <= _ROUNDING:
-        return floor
-    import numpy as np
-    from scipy.special import stdtrit
-
-    variances, weights = _variance_nodes(ratios.df)
-    critical = stdtrit(ratios.df, 1 - ALPHA / 2) * np.sqrt(variances)
-    return _least_found(critical, weights, ratios.error, floor)
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
