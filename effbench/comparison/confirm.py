@@ -15,7 +15,7 @@ from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, joined, ordered, verdict_of_statuses
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.stats.significance import LEAST_PAIRS, confirms
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -28,8 +28,6 @@ from effbench.sweeping.run import Command, Outcome, run_cells
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
-#: Most rounds of a re-run: as many pairs show 5 % in a launch-bound cell. A cell stops early at this precision.
-MOST_ROUNDS, PRECISE = 20, 0.01
 
 
 @dataclass
@@ -44,17 +42,15 @@ class Confirmation:
 
 def confirm(
     compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
-    rounds: int = MOST_ROUNDS, quiet: bool = False, trust_imported: bool = False,
+    rounds: int = MOST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run the cells again that are slower, or ambiguous beyond the floor. Update their rows in `compared` by the
-    re-run, and add a note about how it ran.
+    """Run cells again that are slower, or ambiguous beyond the floor; update their rows in `compared`, and add a note.
 
     If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
     interval over pairs must exceed the floor. Otherwise only the new side of slower cells runs, and is compared with
-    the baseline. Rows that are not confirmed become `ambiguous` (`same` if they were ambiguous, and pairs exclude a
-    change beyond the floor), rows of cells that now fail `broken`. Without a figure, or if nothing can run here, the
-    verdict stays. `trust_imported`: run what an imported sweep recorded. Raises UsageError if old and new are not the
-    same cells.
+    the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of
+    cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays.
+    `trust_imported`: run what an imported sweep recorded. Raises UsageError if the sides differ in their cells.
     """
     flagged = [change for change in compared.changes if not change.ignored and may_be_slower(change)]
     keys = {change.key for change in flagged}
@@ -62,21 +58,18 @@ def confirm(
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
+    compilations = {"compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
-        protocol={
-            **after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": PRECISE,
-            "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
-        },
+        # cells that are known within ± 1 % stop early
+        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": 0.01, **compilations},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
     )
 
-    def run(*sides: Interpreter) -> Outcome:
-        slower = {change.key for change in flagged if change.verdict is Verdict.SLOWER}
-        # only pairs can show that an ambiguous row is slower
-        runs = [CellRun(cell, side) for cell in cells if len(sides) > 1 or cell.key in slower for side in sides]
+    def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
+        runs = [CellRun(cell, side) for cell in cells for side in sides]
         return run_cells(settings, runs, Command([*command], []), None, Progress(quiet=quiet), threading.Event())
 
     done = Confirmation()
@@ -121,15 +114,15 @@ def run_again(
             raise UsageError(resume.refusal(before))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
-            return run(there, here), here, there, None
+            return run(cells, there, here), here, there, None
     except EffbenchError as error:
-        if not any(change.verdict is Verdict.SLOWER for change in compared.failing):
+        keys = {change.key for change in compared.failing}
+        if not (slower := [cell for cell in cells if cell.key in keys]):  # without pairs, ambiguous rows stay so
             raise
-        return run(here), here, None, str(error)
+        return run(slower, here), here, None, str(error)
 
 
 def may_be_slower(change: Change) -> bool:
-    """Return whether the row is slower, or ambiguous with a ratio beyond the floor."""
     is_beyond = change.floor is not None and change.ratio > 1 + change.floor
     return change.verdict is Verdict.SLOWER or (change.verdict is Verdict.AMBIGUOUS and is_beyond)
 
@@ -192,8 +185,7 @@ def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
 
 def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None) -> None:
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
-    verdict stays if the re-run gives no figure. `pairs`: number of pairs, None if only the new side ran; then an
-    ambiguous row cannot become slower."""
+    verdict stays if the re-run gives no figure. `pairs`: number of pairs, None if only the new side ran."""
     row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
         change.reason = joined(change.reason, f"{UNSETTLED}: no figure when run again", row and row.reason)

@@ -2,7 +2,7 @@
 
 A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
 `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
-pairs, if both sides were measured in the same rounds), Benjamini–Hochberg over times or over sizes, and an effect beyond
+pairs, if both sides were measured in the same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond
 the limit; `exact` by its integers; `bound` by a factor and an absolute difference.
 """
 
@@ -68,7 +68,7 @@ IN_NOISE = "inside the noise threshold"
 @dataclass(frozen=True)
 class Pair:
     """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the reason. `about`: its
-    model, bs, mode, dtype, phase, device and hardware, which exceptions match. `differs`: each side has its own cell."""
+    model, bs, mode, dtype, phase, device and hardware, which exceptions match. `differs`: the cells differ."""
 
     key: str
     name: str
@@ -236,14 +236,9 @@ def add_test(
 ) -> None:  # fmt: skip
     """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
     change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
-    sides = ((before, pair.before), (after, pair.after))
-    used = [{n: side.compiled.get(n, (None, None))[0] for n in figures} for figures, side in sides]
-    if interleaved and len(before.keys() & after.keys()) >= 2:
-        comparison = compare_pairs(before, after, change.limit, used, kernels)
-    else:
-        old, new, *used = ([*values.values()] for values in (before, after, *used))
-        comparison = compare(old, new, change.limit, used, kernels)
-    for name, value in comparison._asdict().items():
+    used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
+    test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
+    for name, value in test(before, after, change.limit, used, kernels)._asdict().items():
         setattr(change, name, value)
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
@@ -255,16 +250,14 @@ def add_test(
 
 def kernels_of(pair: Pair) -> tuple[str | None, set[str]]:
     """Return how the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
-    each side has its own ones in all of LEAST_COMPILATIONS, or is a cell of its own and has only one choice."""
+    each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
     sides = [[*side.compiled.values()] for side in (pair.before, pair.after)]
     old, new = ({kernels for _, kernels in side if kernels} for side in sides)
-    compilations = min(len({number for number, _ in side if number is not None}) for side in sides)
-    is_settled = len(old) <= 1 >= len(new) and (pair.differs or compilations >= LEAST_COMPILATIONS)
-    if pair.differs or not (old and new and compilations) or old == new:
-        return None, set() if is_settled else old | new
-    if is_settled:
-        return f"other kernels in each of {compilations} compilations", set()
-    return "autotuning chose other kernels, unless the code changed", old | new
+    count = min(len({number for number, _ in side if number is not None}) for side in sides)
+    is_known = old and new and old != new and count and not pair.differs
+    if max(len(old), len(new)) <= 1 and (pair.differs or count >= LEAST_COMPILATIONS):
+        return f"other kernels in each of {count} compilations" if is_known else None, set()
+    return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 def by_range(

@@ -20,8 +20,8 @@ ALPHA = 0.05
 POWER = 0.8
 #: Quantile of the standard normal distribution at POWER.
 POWER_QUANTILE = 0.8416212335729143
-#: Minimum number of pairs to confirm a slowdown.
-LEAST_PAIRS = 5
+#: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound cells.
+LEAST_PAIRS, MOST_PAIRS = 5, 20
 #: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
 #: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
@@ -48,12 +48,15 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    before: Sequence[float], after: Sequence[float], floor: float = FLOOR,
-    compilations: Sequence[Sequence[int | None]] = ((), ()), kernels: Collection[str] = (),
+    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
 ) -> Comparison:  # fmt: skip
-    """Compare two sweeps, one value per trial, by Welch's test. `compilations` (of each side's trials) and `kernels`:
-    as `log_mean_of_compilations` takes them. Raises ValueError as `geometric_mean` does."""
-    old, new = (log_mean_of_compilations(*side, kernels) for side in zip((before, after), compilations, strict=True))
+    """Compare two sweeps, each round -> value of its trial, by Welch's test. `compilations`: of each side, round ->
+    compile cache; `kernels`: as `log_mean_of_compilations` takes them. Raises ValueError as `geometric_mean` does."""
+    old, new = (
+        log_mean_of_compilations([*values.values()], [used.get(n) for n in values], kernels)
+        for values, used in zip((before, after), compilations, strict=True)
+    )
     return _comparison(log_difference(new, old), (old, new), floor)
 
 
@@ -61,9 +64,8 @@ def compare_pairs(
     before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
     compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
 ) -> Comparison:  # fmt: skip
-    """Compare two sides (round -> value), measured in the same rounds, by the ratio in each round. A drift of the
-    machine affects both sides equally. `compilations`: round -> compile cache of each side. Raises ValueError if no
-    round has both, and as `geometric_mean` does."""
+    """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the machine affects both
+    sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
@@ -136,7 +138,8 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
 
     least = math.log1p(floor) / error
     (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
-    if least >= _most_critical(before.df, after.df):  # the floor is the limit for all sample variances
+    most_critical = stdtrit(min(before.df, after.df), 1 - ALPHA / 2) * math.sqrt(max(old.max(), new.max()))
+    if least >= most_critical:  # the floor is the limit for all sample variances
         return _grown(least + POWER_QUANTILE, error)
     fraction = (before.error / error) ** 2
     a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
@@ -171,15 +174,6 @@ def _grown(differences: float, error: float) -> float:
     """Return the relative change for a difference of logarithms, given in multiples of `error`."""
     exponent = differences * error
     return math.expm1(exponent) if exponent < 709.0 else math.inf
-
-
-@lru_cache(maxsize=256)
-def _most_critical(df_before: float, df_after: float) -> float:
-    """Return an upper bound of the critical differences: Welch's minimum degrees of freedom, the largest variance."""
-    from scipy.special import stdtrit
-
-    largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))
-    return float(stdtrit(min(df_before, df_after), 1 - ALPHA / 2)) * math.sqrt(largest)
 
 
 @lru_cache(maxsize=64)

@@ -56,7 +56,8 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         kept = [row for row in counted(rows) if Status(row.status).is_measured]
         rounds = [row.round for row in kept]
         columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
-        figures = {name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)}
+        of_metrics = zip(PER_TRIAL, columns, strict=True)
+        figures = {name: dict(zip(rounds, values, strict=True)) for name, values in of_metrics}
         set_cold_apart(figures, {row.round for row in kept if row.compile_cache == "cold"})
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
     columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
@@ -71,13 +72,11 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
 
 def set_cold_apart(figures: dict[str, dict[int, Any]], cold: Collection[int]) -> None:
     """Remove from sizes the `cold` rounds, which compiled with an empty cache; those of COLD become another metric."""
-    for name, sizes in list(figures.items()) if cold else ():
-        if METRICS[name].unit == "bytes":
-            warm = {number: size for number, size in sizes.items() if number not in cold}
-            # compiling leaves memory reserved, but not allocated: without other rounds, the rest is comparable
-            figures[name] = warm if name in COLD else warm or sizes
-            if name in COLD:
-                figures[COLD[name]] = {number: size for number, size in sizes.items() if number in cold}
+    for name in [name for name in figures if cold and METRICS[name].unit == "bytes"]:
+        sizes = figures[name].items()
+        warm, others = ({n: size for n, size in sizes if (n in cold) is is_cold} for is_cold in (False, True))
+        # compiling leaves memory reserved, but not allocated
+        figures |= {name: warm, COLD[name]: others} if name in COLD else {name: warm or others}
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
