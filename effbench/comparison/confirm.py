@@ -195,12 +195,13 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     else:
         is_shown = row.verdict is change.verdict is Verdict.SLOWER
         if METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
-            # pairs do not drift, so the floor counts and not the noise threshold
-            is_shown, change.limit = confirms(row.low, pairs, row.limit), row.limit
-            how = f"{how}, {pairs} pairs"
+            # pairs do not drift, so the floor counts and not the noise threshold; a row that the first test did not
+            # select has to pass one for all rows
+            is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
+            change.limit, how = row.limit, f"{how}, {pairs} pairs"
         text = f"{ratio_text(row.ratio, row.low, row.high)} ({how})"
-        if not is_shown and row.verdict is Verdict.SLOWER:
-            text += f", not entirely beyond {percent(change.limit or 0.0)}"
+        if not is_shown and (row.verdict is Verdict.SLOWER or (row.low or 0.0) > 1.0):
+            text += f", not significantly beyond {percent(change.limit or 0.0)}"
         text = joined(text, row.kernels if row.verdict is not Verdict.SAME else None)
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
     is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
