@@ -195,8 +195,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     else:
         is_shown = row.verdict is change.verdict is Verdict.SLOWER
         if METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
-            # pairs do not drift, so the floor counts and not the noise threshold; a row that the first test did not
-            # select has to pass one for all rows
+            # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
             change.limit, how = row.limit, f"{how}, {pairs} pairs"
         text = f"{ratio_text(row.ratio, row.low, row.high)} ({how})"

@@ -45,8 +45,8 @@ CLASSES = {
     Status.OK: 0, Status.NOISY: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
 }  # fmt: skip
-#: In a launch-bound cell these depend on the host, whose processes differ by 20 % and more.
-HOST_METRICS = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"})
+#: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions: below 5 %, use pairs.
+HOST_METRICS, HOST_CHANGE = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"}), 0.05
 #: Their tests are a family of their own, because noisy times must not hide a change of memory.
 SIZES = frozenset(name for name, metric in METRICS.items() if metric.unit == "bytes")
 #: Compilations per side after which kernels that differ between the sides, but not within one, are no coincidence.
@@ -81,10 +81,9 @@ class Pair:
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, and with
-    the standard error and degrees of freedom of its logarithm. `limit`: relative change that counts; for a tested ratio
-    its `floor`, or the noise threshold if that is larger. `ignored`: does not make a check fail. `kernels`: how the
-    kernels of its sides differ."""
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, standard
+    error and degrees of freedom (of its logarithm). `limit`: relative change that counts; for a tested ratio its
+    `floor`, or the noise threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ."""
 
     key: str
     name: str
@@ -121,14 +120,15 @@ def judge(
     for pair in pairs:
         whole = status_change(pair, limits)
         changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
-    launch_bound = {pair.key for pair in pairs for side in (pair.before, pair.after) if side and side.bound == "launch"}
+    sides = [(pair.key, side) for pair in pairs for side in (pair.before, pair.after) if side]
+    launch_bound = {key: 0.0 if interleaved else HOST_CHANGE for key, side in sides if side.bound == "launch"}
     # families of tests, so that ignored changes do not affect the others
     for ignored, of_sizes in itertools.product((False, True), repeat=2):
         tested = [change for change in changes if change.floor is not None and change.ignored is ignored]
         family = [change for change in tested if (change.metric in SIZES) is of_sizes]
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
-            decide(change, is_significant, change.key in launch_bound)
+            decide(change, is_significant, launch_bound.get(change.key))
     return ordered(changes)
 
 
@@ -278,8 +278,8 @@ def by_range(
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
 
 
-def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
-    """Set the verdict of a row; `is_significant` follows from the tests of all rows."""
+def decide(change: Change, is_significant: bool, host_change: float | None) -> None:
+    """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if launch-bound."""
     figures = (change.ratio, change.low, change.high, is_significant)
     change.verdict = verdict_of(*figures, change.limit)
     why = None
@@ -287,10 +287,10 @@ def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
         if verdict_of(*figures, change.floor) in CHANGED:
             limit, floor = percent(change.limit), percent(change.floor)
             why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
-    elif is_launch_bound and change.metric in HOST_METRICS:
+    elif host_change is not None and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
-        if growth - 1 <= change.smallest_slowdown:
-            why = f"launch-bound: smaller than the {change.smallest_slowdown:.0%} that these trials can show"
+        if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):
+            why = f"launch-bound: smaller than the {least:.0%} that these trials can show"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
     if change.verdict is not Verdict.SAME and not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:

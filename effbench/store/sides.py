@@ -54,10 +54,7 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
         kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        rounds = [row.round for row in kept]
-        columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
-        of_metrics = zip(PER_TRIAL, columns, strict=True)
-        figures = {name: dict(zip(rounds, values, strict=True)) for name, values in of_metrics}
+        figures = {name: {row.round: row[n] for row in kept} for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL))}
         set_cold_apart(figures, {row.round for row in kept if row.compile_cache == "cold"})
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
     columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
