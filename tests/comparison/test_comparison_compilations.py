@@ -29,10 +29,8 @@ def compiled(*kernels, rounds=5):
         (compiled("a", "b"), compiled("b", "a"), 1.08, "ambiguous", None),
         (compiled("a"), compiled("a"), 1.08, "slower", None),
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
-        (compiled("a"), compiled("b"), 1.005, "ambiguous", None),
         (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "other kernels in each of 3 compilations"),
         (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),
-        (compiled("a"), compiled(None), 1.08, "slower", None),
         ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
         ([], compiled("a"), 1.08, "slower", None),  # a sweep that did not record it
     ],
@@ -49,30 +47,23 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("noise", [0.003, 0.15])
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.003), (1, 0.15), (2, 0.02), (3, 0.003)])
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
     rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
     for _ in range(sweeps):
-        pairs = []
-        for cell in range(100):
-            sides = []
-            for name in "ab":
-                used = [f"{name}{number}" for number in range(count)]
-                logs = rng.normal(0, PRIOR_SD, count)[np.arange(5) % count] + rng.normal(0, noise, 5)
-                sides.append(side(compiled=compiled(*used), latency_ms=np.exp(logs).tolist()))
-            pairs.append(pair(*sides, key=str(cell)))
-        alarmed += any(row.gates for row in judge(pairs, limits_of({})))
+        logs = rng.normal(0, PRIOR_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(0, noise, (100, 2, 5))
+        kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
+        cells = [[side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
+                 for cell in np.exp(logs).tolist()]  # fmt: skip
+        alarmed += any(row.gates for row in judge([pair(*of, key=str(n)) for n, of in enumerate(cells)], limits_of({})))
     assert alarmed <= 0.05 * sweeps + 2
 
 
 def test_pairs_find_five_percent_in_launch_bound_cells():
-    """At the pairs' standard deviation that was recorded on an H200 (results/reference/noise-h200.jsonl)."""
-    rng, hits, runs = np.random.default_rng(1), 0, 300
-    for _ in range(runs):
-        old, new = (dict(enumerate(np.exp(rng.normal(level, 0.025, MOST_PAIRS)))) for level in (0, math.log(1.05)))
-        hits += confirms(compare_pairs(old, new).low, MOST_PAIRS)
-    assert hits >= 0.9 * runs
+    """At the standard deviation that was recorded on an H200 (results/reference/noise-h200.jsonl)."""
+    logs = np.random.default_rng(1).normal([[0], [math.log(1.05)]], 0.025, (300, 2, MOST_PAIRS))
+    lows = [compare_pairs(*(dict(enumerate(values)) for values in cell)).low for cell in np.exp(logs).tolist()]
+    assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
 
 
 # --- memory, and families of tests ---
@@ -93,8 +84,6 @@ def test_memory_of_cold_and_warm_processes_is_apart(made):
     rows, _ = judged(made, before, sweep(134, 300))
     assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == ("slower", "same")
     assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
-    rows, _ = judged(made, before, sweep(100, 400))
-    assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == ("same", "slower")
     rows, _ = judged(made, before, only_cold)
     assert rows["peak_reserved_bytes"].reason == "not measured now"
     assert (rows["peak_reserved_cold_bytes"].verdict, rows["peak_allocated_bytes"].verdict) == ("same", "same")

@@ -71,7 +71,6 @@ OURS, THEIRS = ({"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": list(name
         (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
         ({"latency_ms": steps(1.021, 0.002)}, FAST, "ambiguous", "5 pairs), not significantly beyond 2.0 %"),
         (HAZY, FAST, "ambiguous", "not confirmed: 1.1"),
-        (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
         (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "autotuning chose other kernels"),
     ],
