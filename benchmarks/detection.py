@@ -39,7 +39,7 @@ from effbench.comparison.confirm import may_be_slower, settle
 from effbench.comparison.limits import read
 from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Pair, Verdict, judge
 from effbench.stats.changepoints import find_all
-from effbench.stats.intervals import PRIOR_SD, enough
+from effbench.stats.intervals import FIRST_LOOK, PRIOR_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
 
@@ -261,7 +261,8 @@ def rounds_of(drawn: Drawn) -> int:
     """Return the round after which a re-run stops, because it is known within ± 1 %."""
     for rounds in range(LEAST_PAIRS, len(drawn.figures)):
         medians = drawn.figures[:rounds, : len(HOST_TIMES)].T
-        if all(enough(times.tolist(), 0.01) for times in medians if not np.isnan(times).any()):
+        means = [geometric_mean(times.tolist()) for times in medians if not np.isnan(times).any()]
+        if all(mean.high / mean.value - 1 <= (0.01 if rounds > LEAST_PAIRS else 0.01 * FIRST_LOOK) for mean in means):
             return rounds
     return len(drawn.figures)
 

@@ -1,4 +1,4 @@
-"""Cells whose kernels autotuning chooses: each compilation may be a little faster or slower than the one before."""
+"""Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in noisy times."""
 
 import math
 
