@@ -5,7 +5,8 @@
 Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with `record_noise.py`.
 
 1. Every recorded pair of unchanged sweeps, and cells with a real delay compared with the same cells without it.
-2. Two sweeps of 300 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower.
+2. Two sweeps of 100 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower;
+   also with other kernels in each compilation, whose times vary by PRIOR_SD (5 to 19 % between two were recorded).
 3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without a step.
 
 effbench's rules are the functions that `effbench compare`, `check` and `history` call. The rules of other projects are
@@ -23,9 +24,9 @@ import math
 import statistics
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,12 @@ import numpy as np
 import tables
 from scipy import stats
 
+from effbench.comparison.confirm import may_be_slower, settle
 from effbench.comparison.limits import read
-from effbench.comparison.verdicts import Change, Pair, Verdict, judge
+from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Pair, Verdict, judge
 from effbench.stats.changepoints import find_all
-from effbench.stats.significance import LEAST_PAIRS, compare_pairs, confirms, noise_threshold
+from effbench.stats.intervals import FIRST_LOOK, PRIOR_SD, geometric_mean
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
 
 RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
@@ -48,11 +51,11 @@ TIMES, HOST_TIMES = FIGURES[:3], FIGURES[:2]
 TRIALS = 5
 LEVELS = (0.01, 0.02, 0.03, 0.05, 0.10)
 HISTORY = 20
-SCREENED, AGAIN, CONFIRMED, WITH_HISTORY = (
-    f"effbench, {how}" for how in ("screened", "run again", "alternating", "alternating, with history")
+SCREENED, WITH_HISTORY, AGAIN, CONFIRMED = (
+    f"effbench, {how}" for how in ("screened", "screened, with history", "run again", "alternating")
 )
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
-RULES = (SCREENED, AGAIN, CONFIRMED, WITH_HISTORY, *PEERS)
+RULES = (SCREENED, WITH_HISTORY, AGAIN, CONFIRMED, *PEERS)
 LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
 #: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are slowed.
 SLOWED = {
@@ -62,12 +65,15 @@ SLOWED = {
     "launch-bound, 20 % spread, on the host": ("launch-bound", 0.2, HOST_TIMES, HOST_TIMES),
     "launch-bound, in the kernels": ("launch-bound", None, (), ("gpu_busy_ms",)),
 }
-#: Name -> drift between sessions on top of the recorded shifts, spread of launch-bound cells, whether cells are slowed.
+#: Name -> drift between sessions on top of the recorded shifts, spread of launch-bound cells, compilations of each cell
+#: that choose other kernels (0: none), whether cells are slowed.
 SCENARIOS = {
-    "as recorded": (0.0, None, True),
-    "0.5 % drift": (0.005, None, False),
-    "1 % drift": (0.01, None, False),
-    "launch-bound cells at 20 %": (0.0, 0.2, False),
+    "as recorded": (0.0, None, 0, True),
+    "0.5 % drift": (0.005, None, 0, False),
+    "1 % drift": (0.01, None, 0, False),
+    "launch-bound cells at 20 %": (0.0, 0.2, 0, False),
+    "autotuned, 1 compilation": (0.0, None, 1, False),
+    "autotuned, 2 compilations": (0.0, None, 2, False),
 }
 
 
@@ -76,10 +82,12 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """Trials of one cell in one sweep. `figures` (n, M), NaN if not measured; `values_ms` (n, V) latencies."""
+    """Trials of one cell in one sweep. `figures` (n, M), NaN if not measured; `values_ms` (n, V) latencies;
+    `compiled`: round -> number of the compilation and its kernels."""
 
     figures: np.ndarray
     values_ms: np.ndarray
+    compiled: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def by_round(self, constant: dict[str, float]) -> dict[str, dict[int, float]]:
         """Metric -> round -> figure."""
@@ -113,11 +121,21 @@ class Template:
         drawn[: len(TIMES)] += rng.normal(0.0, drift) if drift else 0.0
         return drawn
 
-    def trials(self, rng: np.random.Generator, shift: np.ndarray, injected: np.ndarray | float = 0.0) -> Drawn:
-        """Return five trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure."""
-        chosen = rng.choice(len(self.deviations), size=TRIALS, replace=len(self.deviations) < TRIALS)
+    def trials(
+        self, rng: np.random.Generator, shift: np.ndarray, injected: np.ndarray | float = 0.0, rounds: int = TRIALS,
+        compilations: int = 0,
+    ) -> Drawn:  # fmt: skip
+        """Return the trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure;
+        `compilations`: number of compilations, each with other kernels, that the rounds use in turn."""
+        chosen = rng.choice(len(self.deviations), size=rounds, replace=len(self.deviations) < rounds)
         figures = np.exp(self.levels + shift + injected + self.deviations[chosen])
-        return Drawn(figures, figures[:, :1] * self.values[chosen])
+        compiled = {}
+        if compilations:
+            used = np.arange(rounds) % compilations
+            figures *= np.exp(rng.normal(0.0, PRIOR_SD, compilations))[used, None]
+            kernels = [f"{value:x}" for value in rng.integers(2**62, size=compilations)]
+            compiled = {number: (int(name), kernels[name]) for number, name in enumerate(used)}
+        return Drawn(figures, figures[:, :1] * self.values[chosen], compiled)
 
     def means(self, rng: np.random.Generator, sweeps: int, drift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`, and their standard errors."""
@@ -198,9 +216,7 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
     """Return every verdict of a comparison of these cells; keys are their indices."""
     pairs = []
     for index, case in enumerate(cases):
-        bound = "launch" if case.kind == "launch-bound" else "compute"
-        sides = (CellResult("ok", None, bound, side.by_round(case.constant)) for side in (case.before, case.after))
-        pairs.append(Pair(str(index), str(index), {}, *sides))
+        pairs.append(Pair(str(index), str(index), {}, *results(case)))
 
     thresholds = {
         (str(index), metric): noise_threshold([case.history[:, column].tolist()]) or 0.0
@@ -211,23 +227,44 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
     return judge(pairs, LIMITS, thresholds)
 
 
-def slower(changes: Sequence[Change]) -> dict[int, list[Change]]:
-    """Return index of a case -> its alarms."""
+def results(case: Case) -> list[CellResult]:
+    sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "compute"
+    return [CellResult("ok", None, bound, side.by_round(case.constant), side.compiled) for side in sides]
+
+
+def slower(changes: Sequence[Change], suspects: bool = False) -> dict[int, list[Change]]:
+    """Return index of a case -> its alarms; `suspects`: all rows that `--confirm` runs again."""
     alarms: dict[int, list[Change]] = defaultdict(list)
     for change in changes:
-        if change.gates and change.verdict is Verdict.SLOWER:
+        if may_be_slower(change) if suspects else change.gates and change.verdict is Verdict.SLOWER:
             alarms[int(change.key)].append(change)
     return alarms
 
 
-def is_confirmed(found: Sequence[Change], before: Drawn, after: Drawn) -> bool:
-    """Return whether an alternating re-run confirms one of the slowdowns."""
-    for change in found:
-        old, new = (side.by_round({}).get(change.metric, {}) for side in (before, after))
-        pairs = len(old.keys() & new.keys())
-        if pairs >= LEAST_PAIRS and confirms(compare_pairs(old, new, change.limit).low, pairs, change.limit):
-            return True
-    return False
+def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]) -> set[int]:
+    """Return the cases of which an alternating re-run (`again`) of all flagged cases confirms a row."""
+    rounds = {index: min(map(rounds_of, (case.before, case.after))) for index, case in again.items()}
+    pairs = []
+    for index, case in again.items():
+        before, after = (replace(side, figures=side.figures[: rounds[index]]) for side in (case.before, case.after))
+        cut = replace(case, before=before, after=after, constant={})
+        pairs.append(Pair(str(index), str(index), {}, *results(cut)))
+    rows = {(row.key, row.metric): row for row in judge(pairs, LIMITS, interleaved=True)}
+    settled = {index: [replace(row) for row in flagged[index]] for index in again}
+    for index, changes in settled.items():
+        for change in changes:
+            settle(change, rows, "", rounds[index])
+    return {index for index, changes in settled.items() if any(row.verdict is Verdict.SLOWER for row in changes)}
+
+
+def rounds_of(drawn: Drawn) -> int:
+    """Return the round after which a re-run stops, because it is known within ± 1 %."""
+    for rounds in range(LEAST_PAIRS, len(drawn.figures)):
+        medians = drawn.figures[:rounds, : len(HOST_TIMES)].T
+        means = [geometric_mean(times.tolist()) for times in medians if not np.isnan(times).any()]
+        if all(mean.high / mean.value - 1 <= (0.01 if rounds > LEAST_PAIRS else 0.01 * FIRST_LOOK) for mean in means):
+            return rounds
+    return len(drawn.figures)
 
 
 def peers(case: Case) -> set[str]:
@@ -317,11 +354,11 @@ def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tup
                 again, rest = order[:TRIALS], order[TRIALS:]
                 sides = [drawn_of([side[n] for n in rng.permutation(rest)[:TRIALS]]) for side in (base, slowed)]
                 case = Case(kind, *sides, {})
-                found = slower(screened([case])).get(0, [])
-                counts[SCREENED] += bool(found)
-                counts[CONFIRMED] += is_confirmed(
-                    found, *(drawn_of([side[n] for n in again]) for side in (base, slowed))
-                )
+                changes = screened([case])
+                flagged = slower(changes, suspects=True).get(0, [])
+                counts[SCREENED] += bool(slower(changes))
+                rerun = Case(kind, *(drawn_of([side[n] for n in again]) for side in (base, slowed)), {})
+                counts[CONFIRMED] += len(confirmed({0: flagged}, {0: rerun}))
                 counts.update(peers(case))
             shares.append(counts)
         headings.append(f"{kind}, slower by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %")
@@ -336,33 +373,46 @@ def mean_latency(trials: dict[int, dict[str, Any]]) -> float:
 # --- 2. two sweeps of many cells ---
 
 
-def case_of(rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float = 0.0) -> Case:
+def case_of(
+    rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float = 0.0, compilations: int = 0
+) -> Case:
     """Return a cell in two sweeps, each with its own shift."""
-    before = one.trials(rng, one.shift(rng, drift))
-    after = one.trials(rng, one.shift(rng, drift), injected)
+    before = one.trials(rng, one.shift(rng, drift), compilations=compilations)
+    after = one.trials(rng, one.shift(rng, drift), injected, compilations=compilations)
     return Case(one.kind, before, after, one.constant, np.exp(one.means(rng, HISTORY, drift)[0]))
 
 
-def called_by(
-    rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float, case: Case,
-    found: Sequence[Change], with_history: Sequence[Change],
-) -> set[str]:  # fmt: skip
-    """Return the rules that call a cell slower; `found`, `with_history`: alarms of the comparison."""
-    rules = peers(case)
-    if found:
+Ways = Sequence[tuple[Template, np.ndarray | float]]
+
+
+def called_by(rng: np.random.Generator, ways: Ways, drift: float, cases: Sequence[Case]) -> list[set[str]]:
+    """Return the rules that call each cell slower. `ways`: of each cell, its template and what is injected after."""
+    changes = screened(cases)
+    found, flagged = slower(changes), slower(changes, suspects=True)
+    with_history = slower(screened(cases, with_history=True))
+    reruns = {}
+    for index in flagged:
+        one, injected = ways[index]
         shift = one.shift(rng, drift)  # both sides share the shift of one session
-        old, new = one.trials(rng, shift), one.trials(rng, shift, injected)
-        again = slower(screened([replace(case, after=new)])).get(0, [])
-        rules |= {SCREENED} | ({AGAIN} if {c.metric for c in again} & {c.metric for c in found} else set())
-        rules |= {CONFIRMED} if is_confirmed(found, old, new) else set()
-        rules |= {WITH_HISTORY} if is_confirmed(with_history, old, new) else set()
+        compilations = LEAST_COMPILATIONS if cases[index].before.compiled else 0
+        sides = (one.trials(rng, shift, change, MOST_PAIRS, compilations) for change in (0.0, injected))
+        reruns[index] = replace(cases[index], **dict(zip(("before", "after"), sides, strict=True)))
+    sure = confirmed(flagged, reruns)
+    rules = []
+    for index, case in enumerate(cases):
+        called = {SCREENED: found, WITH_HISTORY: with_history, CONFIRMED: sure}
+        rules.append({rule for rule, alarms in called.items() if index in alarms})
+        if index in found:
+            one, injected = ways[index]
+            again = slower(screened([replace(case, after=one.trials(rng, one.shift(rng, drift), injected))])).get(0, [])
+            rules[-1] |= {AGAIN} if {row.metric for row in again} & {row.metric for row in found[index]} else set()
     return rules
 
 
 def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> tuple[Counter, Counter, Counter]:
     """Compare two sweeps of unchanged cells: return rule -> cells called slower, and rule -> 1 if any is. Then add
     slowed cells, one at a time: return (how, level, rule) -> 1 if found."""
-    drift, spread, with_slowed = SCENARIOS[scenario]
+    drift, spread, compilations, with_slowed = SCENARIOS[scenario]
     rng = np.random.default_rng(seed)
     used = [one.with_spread(spread, HOST_TIMES) if spread and one.kind == "launch-bound" else one for one in recorded]
     chosen = [used[i] for i in rng.integers(len(used), size=cells)]
@@ -373,18 +423,16 @@ def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> t
             one = fitting[rng.integers(len(fitting))]
             injected = np.array([math.log1p(level) if name in figures else 0.0 for name in FIGURES])
             slow.append((how, level, one if width is None else one.with_spread(width, of), injected))
-    cases = [case_of(rng, one, drift) for one in chosen]
+    cases = [case_of(rng, one, drift, compilations=compilations) for one in chosen]
     false: Counter[str] = Counter()
     hit: Counter[tuple] = Counter()
-    plain, thresholds = slower(screened(cases)), slower(screened(cases, with_history=True))
-    for index, case in enumerate(cases):
-        alarms = plain.get(index, []), thresholds.get(index, [])
-        false.update(called_by(rng, chosen[index], drift, 0.0, case, *alarms))
+    ways = [(one, 0.0) for one in chosen]
+    for case, rules in zip(cases, called_by(rng, ways, drift, cases), strict=True):
+        false.update(rules | peers(case))
     for how, level, one, injected in slow:
         case = case_of(rng, one, drift, injected)
-        alarms = [slower(screened([*cases, case])).get(cells, [])]
-        alarms.append(slower(screened([*cases, case], with_history=True)).get(cells, []) if alarms[0] else [])
-        hit.update((how, level, rule) for rule in called_by(rng, one, drift, injected, case, *alarms))
+        rules = called_by(rng, [*ways, (one, injected)], drift, [*cases, case])[-1]
+        hit.update((how, level, rule) for rule in rules | peers(case))
     return false, Counter(list(false)), hit
 
 
@@ -464,7 +512,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="3 runs of 30 cells, in seconds")
     parser.add_argument("--format", choices=tables.FORMATS, default="text")
     args = parser.parse_args()
-    runs, cells = (3, 30) if args.quick else (args.runs, 300)
+    runs, cells = (3, 30) if args.quick else (args.runs, 100)
     trials = load(args.recording)
     recorded = templates_of(trials)
 

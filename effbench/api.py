@@ -65,13 +65,15 @@ def compare(
     by: str | None = None,
     metrics: Sequence[str] | None = None,
     config: str | None = None,
+    values: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Compare two sweeps cell by cell and metric by metric, as `effbench compare` does; what matters most first.
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the
-    sweep `before`. `metrics`: only these. `config`: limits and exceptions, a file or a name below conf/check. The
-    columns are those of `--format csv` (docs/reference/api.md); the frame's `attrs` holds `differences` and `notes`,
-    lists of text, and `limits`, where these come from. Raises NothingFoundError, UsageError, ConfigError.
+    sweep `before`, with the two `values`. `metrics`: only these. `config`: limits and exceptions, a file or a name
+    below conf/check. The columns are those of `--format csv` (docs/reference/api.md); the frame's `attrs` holds
+    `differences` and `notes`, lists of text, `limits`, where these come from, and `in_turns`: whether ratios are means
+    over pairs of trials from the same round. Raises NothingFoundError, UsageError, ConfigError.
     """
     import pandas as pd
 
@@ -81,17 +83,18 @@ def compare(
     from effbench.errors import UsageError
     from effbench.store import Store
 
-    if (after is None) == (by is None):
-        raise UsageError("compare() takes two sweeps, or one and by=")
+    if (after is None) == (by is None) or (values and by is None):
+        raise UsageError("compare() takes two sweeps, or one and by= (and perhaps values=)")
     limits = read(config)
     if metrics is not None:
         limits.metrics = [check_metric(name) for name in metrics]
     with Store.open(db, mode="read") as store:
         old = find(store, before)
         if by is not None:
-            compared = compare_parts(store, old, by, limits)
+            compared = compare_parts(store, old, by, limits, values)
         else:
             compared = compare_sweeps(store, old, find(store, after), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
     frame.attrs = {"differences": compared.differences, "notes": compared.notes, "limits": limits.source}
+    frame.attrs["in_turns"] = compared.interleaved
     return frame

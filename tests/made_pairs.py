@@ -8,8 +8,9 @@ ABOUT = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": 
          "hardware": "H"}  # fmt: skip
 
 
-def side(status="ok", reason=None, bound=None, **figures):
-    return CellResult(status, reason, bound, {name: dict(enumerate(values)) for name, values in figures.items()})
+def side(status="ok", reason=None, bound=None, compiled=(), **figures):
+    figures = {name: dict(enumerate(values)) for name, values in figures.items()}
+    return CellResult(status, reason, bound, figures, dict(enumerate(compiled)))
 
 
 def pair(before, after, key="a", why=None, **about):

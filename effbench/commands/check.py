@@ -20,7 +20,7 @@ from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.outputs import refuse_database
 from effbench.printable import one_line
 from effbench.report import comparison
-from effbench.stats.significance import LEAST_PAIRS
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS
 from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument(
         "--confirm", action="store_true",
-        help="re-run slower cells before reporting them; old and new alternate if both can run here",
+        help="re-run cells that are or may be slower before reporting; old and new alternate if both can run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
-    least = "rounds of --confirm, at least %(default)s (default: %(default)s)"
-    parser.add_argument("--rounds", type=int, default=LEAST_PAIRS, metavar="N", help=least)
+    most = f"most rounds of --confirm, at least {LEAST_PAIRS} (default: {MOST_PAIRS}); precise cells stop earlier"
+    parser.add_argument("--rounds", type=int, default=MOST_PAIRS, metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 

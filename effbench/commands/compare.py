@@ -149,7 +149,7 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     if shown:
         console.print_table(comparison.table_of(shown))
     hidden = len(rows) - len(shown)
-    more = f" (--all shows the {hidden} rows with the verdict same)" if hidden else ""
+    more = f" (the table omits {hidden} rows with the verdict same; --all shows all rows)" if hidden else ""
     for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
         console.print_line(escape(text))
     for note in compared.notes:

@@ -81,6 +81,9 @@ def compare_sweeps(
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
+    results = list(filter(None, (old.result(key) for key in {change.key for change in compared.changes})))
+    if disturbed := sum((result.disturbed or 0.0) > 0.5 for result in results):
+        compared.notes.append(f"{old.title}: the host was mostly disturbed in {disturbed} of {len(results)} cells")
     return compared
 
 

@@ -1,4 +1,4 @@
-"""Run slower cells again to confirm that they are slower, with old and new interleaved if both can run here."""
+"""Run cells again that are or may be slower, with old and new interleaved if both can run here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from effbench.comparison.compare import Compared, finish
 from effbench.comparison.limits import STATUS
 from effbench.comparison.origin import current, origin
 from effbench.comparison.sides import Side, load, software_changed
-from effbench.comparison.verdicts import Change, Verdict, joined, ordered, verdict_of_statuses
+from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, joined, ordered, verdict_of_statuses
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.stats.significance import LEAST_PAIRS, confirms
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -40,31 +40,33 @@ class Confirmation:
 
 def confirm(
     compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
-    rounds: int = LEAST_PAIRS, quiet: bool = False, trust_imported: bool = False,
+    rounds: int = MOST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run the slower cells again, and update their rows in `compared` by the re-run; add a note about how it ran.
+    """Run cells again that are slower, or ambiguous beyond the floor; update their rows in `compared`, and add a note.
 
     If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
-    interval over pairs must exceed the limit. Otherwise only the new side runs, and is compared with the baseline. Rows
-    that are not confirmed become `ambiguous`, rows of cells that now fail become `broken`. Without a figure, or if
-    nothing can run here, the verdict stays. `trust_imported`: run what an imported sweep recorded. Raises UsageError if
-    old and new are not the same cells.
+    interval over pairs must exceed the floor. Otherwise only the new side of slower cells runs, and is compared with
+    the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of
+    cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays.
+    `trust_imported`: run what an imported sweep recorded. Raises UsageError if the sides differ in their cells.
     """
-    flagged = [change for change in compared.failing if change.verdict is Verdict.SLOWER]
+    flagged = [change for change in compared.changes if not change.ignored and may_be_slower(change)]
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
+    compilations = {"compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
-        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": None},
+        # cells that are known within ± 1 % stop early
+        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": 0.01, **compilations},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
     )
 
-    def run(*sides: Interpreter) -> Outcome:
+    def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         runs = [CellRun(cell, side) for cell in cells for side in sides]
         return run_cells(settings, runs, Command([*command], []), quiet=quiet)
 
@@ -110,9 +112,17 @@ def run_again(
             raise UsageError(resume.refusal(before))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
-            return run(there, here), here, there, None
+            return run(cells, there, here), here, there, None
     except EffbenchError as error:
-        return run(here), here, None, str(error)
+        keys = {change.key for change in compared.failing}
+        if not (slower := [cell for cell in cells if cell.key in keys]):  # without pairs, ambiguous rows stay so
+            raise
+        return run(slower, here), here, None, str(error)
+
+
+def may_be_slower(change: Change) -> bool:
+    is_beyond = change.floor is not None and change.ratio > 1 + change.floor
+    return change.verdict is Verdict.SLOWER or (change.verdict is Verdict.AMBIGUOUS and is_beyond)
 
 
 def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
@@ -130,6 +140,7 @@ def judge_again(
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
         old, why = None, f"the baseline's interpreter has changed ({changed})"
+    flagged = [change for change in flagged if old or change.verdict is Verdict.SLOWER]
     limits = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
 
     def rows(before: Side, **options: Any) -> dict[tuple[str, str], Change]:
@@ -180,13 +191,15 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     if row.metric == STATUS:
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
     else:
-        is_shown, text = row.verdict is Verdict.SLOWER, ratio_text(row.ratio, row.low, row.high)
+        is_shown = row.verdict is change.verdict is Verdict.SLOWER
         if METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
-            is_shown = confirms(row.low, pairs, change.limit or 0.0)
-            how = f"{how}, {pairs} pairs"
-        text = f"{text} ({how})"
-        if not is_shown and row.verdict is Verdict.SLOWER:
-            text += f", not entirely beyond {percent(change.limit or 0.0)}"
+            # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
+            is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
+            change.limit, how = row.limit, f"{how}, {pairs} pairs"
+        text = f"{ratio_text(row.ratio, row.low, row.high)} ({how})"
+        if not is_shown and (row.verdict is Verdict.SLOWER or (row.low or 0.0) > 1.0):
+            text += f", not significantly beyond {percent(change.limit or 0.0)}"
+        text = joined(text, row.kernels if row.verdict is not Verdict.SAME else None)
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
-    if not is_shown:
-        change.verdict = Verdict.AMBIGUOUS
+    is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
+    change.verdict = Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS

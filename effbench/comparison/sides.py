@@ -193,7 +193,7 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
         about = {name: rows[0][name] for name in ABOUT} | {"hardware": hardware}
         if differing := {name: rows[-1][name] for name in ABOUT if rows[-1][name] != rows[0][name]}:
             about["after"] = differing
-        pairs.append(Pair(key or other, names[key or other], about, old, new, why))
+        pairs.append(Pair(key or other, names[key or other], about, old, new, why, differs=key != other))
     if not any(pair.before and pair.after for pair in pairs):
         raise NothingFoundError(nothing_shared(before, after, across))
     return pairs

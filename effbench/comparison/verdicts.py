@@ -2,12 +2,13 @@
 
 A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
 `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
-pairs, if both sides were measured in the same rounds), Benjamini–Hochberg and an effect beyond the limit; `exact` by
-its integers; `bound` by a factor and an absolute difference.
+pairs, if both sides were measured in the same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond
+the limit; `exact` by its integers; `bound` by a factor and an absolute difference.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,8 +45,12 @@ CLASSES = {
     Status.OK: 0, Status.NOISY: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
 }  # fmt: skip
-#: In a launch-bound cell these depend on the host, whose processes differ by 20 % and more.
-HOST_METRICS = frozenset({"latency_ms", "period_ms", "energy_mj"})
+#: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions: below 5 %, use pairs.
+HOST_METRICS, HOST_CHANGE = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"}), 0.05
+#: Their tests are a family of their own, because noisy times must not hide a change of memory.
+SIZES = frozenset(name for name, metric in METRICS.items() if metric.unit == "bytes")
+#: Compilations per side after which kernels that differ between the sides, but not within one, are no coincidence.
+LEAST_COMPILATIONS = 3
 #: Columns of a row in exports and in the Python API (`record`) -> attribute of a Change.
 COLUMNS = {
     "cell": "name", "metric": "metric", "verdict": "verdict", "before": "before", "after": "after", "ratio": "ratio",
@@ -63,7 +68,7 @@ IN_NOISE = "inside the noise threshold"
 @dataclass(frozen=True)
 class Pair:
     """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the reason. `about`: its
-    model, bs, mode, dtype, phase, device and hardware, which exceptions match."""
+    model, bs, mode, dtype, phase, device and hardware, which exceptions match. `differs`: the cells differ."""
 
     key: str
     name: str
@@ -71,13 +76,14 @@ class Pair:
     before: CellResult | None
     after: CellResult | None
     why: str | None = None
+    differs: bool = False
 
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, and with
-    the standard error and degrees of freedom of its logarithm. `limit`: relative change that counts; for a tested ratio
-    its `floor`, or the noise threshold if that is larger. `ignored`: does not make a check fail."""
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, standard
+    error and degrees of freedom (of its logarithm). `limit`: relative change that counts; for a tested ratio its
+    `floor`, or the noise threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ."""
 
     key: str
     name: str
@@ -96,6 +102,7 @@ class Change:
     error: float | None = None
     df: float | None = None
     floor: float | None = None
+    kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -113,13 +120,15 @@ def judge(
     for pair in pairs:
         whole = status_change(pair, limits)
         changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
-    launch_bound = {pair.key for pair in pairs for side in (pair.before, pair.after) if side and side.bound == "launch"}
-    # two families of tests, so that ignored changes do not affect the others
-    for ignored in (False, True):
-        family = [change for change in changes if change.floor is not None and change.ignored is ignored]
+    sides = [(pair.key, side) for pair in pairs for side in (pair.before, pair.after) if side]
+    launch_bound = {key: 0.0 if interleaved else HOST_CHANGE for key, side in sides if side.bound == "launch"}
+    # families of tests, so that ignored changes do not affect the others
+    for ignored, of_sizes in itertools.product((False, True), repeat=2):
+        tested = [change for change in changes if change.floor is not None and change.ignored is ignored]
+        family = [change for change in tested if (change.metric in SIZES) is of_sizes]
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
-            decide(change, is_significant, change.key in launch_bound)
+            decide(change, is_significant, launch_bound.get(change.key))
     return ordered(changes)
 
 
@@ -205,7 +214,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             if how != "ratio" and change.before:
                 change.ratio = change.after / change.before
             if has_ratio:
-                add_test(change, before, after, limit, interleaved)
+                add_test(change, pair, before, after, limit, interleaved)
             else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
         elif before or after:
@@ -222,14 +231,14 @@ def summary(figures: Mapping[int, float], has_ratio: bool) -> float | None:
 
 
 def add_test(
-    change: Change, before: Mapping[int, float], after: Mapping[int, float], limit: Limit, interleaved: bool
-) -> None:
+    change: Change, pair: Pair, before: Mapping[int, float], after: Mapping[int, float], limit: Limit,
+    interleaved: bool,
+) -> None:  # fmt: skip
     """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
-    if interleaved and len(before.keys() & after.keys()) >= 2:
-        comparison = compare_pairs(before, after, change.limit)
-    else:
-        comparison = compare(list(before.values()), list(after.values()), change.limit)
-    for name, value in comparison._asdict().items():
+    change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
+    used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
+    test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
+    for name, value in test(before, after, change.limit, used, kernels)._asdict().items():
         setattr(change, name, value)
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
@@ -237,6 +246,18 @@ def add_test(
     change.floor = limit.floor
     if change.p_value is None:
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
+
+
+def kernels_of(pair: Pair) -> tuple[str | None, set[str]]:
+    """Return how the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
+    each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
+    sides = [[*side.compiled.values()] for side in (pair.before, pair.after)]
+    old, new = ({kernels for _, kernels in side if kernels} for side in sides)
+    count = min(len({number for number, _ in side if number is not None}) for side in sides)
+    is_known = old and new and old != new and count and not pair.differs
+    if max(len(old), len(new)) <= 1 and (pair.differs or count >= LEAST_COMPILATIONS):
+        return f"other kernels in each of {count} compilations" if is_known else None, set()
+    return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 def by_range(
@@ -257,8 +278,8 @@ def by_range(
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
 
 
-def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
-    """Set the verdict of a row; `is_significant` follows from the tests of all rows."""
+def decide(change: Change, is_significant: bool, host_change: float | None) -> None:
+    """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if launch-bound."""
     figures = (change.ratio, change.low, change.high, is_significant)
     change.verdict = verdict_of(*figures, change.limit)
     why = None
@@ -266,12 +287,14 @@ def decide(change: Change, is_significant: bool, is_launch_bound: bool) -> None:
         if verdict_of(*figures, change.floor) in CHANGED:
             limit, floor = percent(change.limit), percent(change.floor)
             why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
-    elif is_launch_bound and change.metric in HOST_METRICS:
+    elif host_change is not None and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
-        if growth - 1 <= change.smallest_slowdown:
-            why = f"launch-bound: smaller than the {change.smallest_slowdown:.0%} that these trials can show"
+        if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):
+            why = f"launch-bound: smaller than the {least:.0%} that these trials can show"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
+    if change.verdict is not Verdict.SAME and not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
+        change.reason = joined(change.kernels, change.reason)
 
 
 def verdict_of(

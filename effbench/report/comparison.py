@@ -104,7 +104,7 @@ def sensitivity(compared: Compared) -> str | None:
     if known:
         middle, (worst, name) = known[len(known) // 2][0], known[-1]
         return (
-            f"these {'pairs of rounds' if compared.interleaved else 'trials'} detect a latency slowdown of "
+            f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a latency slowdown of "
             f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
         )
     if latencies:

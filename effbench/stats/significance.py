@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
 from typing import Any, NamedTuple
 
-from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, mean_of_logs, t_tail
+from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, log_mean_of_compilations, t_tail
 
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
 #: Quantile of the standard normal distribution at POWER.
 POWER_QUANTILE = 0.8416212335729143
-#: Minimum number of pairs to confirm a slowdown.
-LEAST_PAIRS = 5
+#: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound cells.
+LEAST_PAIRS, MOST_PAIRS = 5, 20
 #: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
 #: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
@@ -47,26 +47,35 @@ class Comparison(NamedTuple):
     df: float | None = None
 
 
-def compare(before: Sequence[float], after: Sequence[float], floor: float = FLOOR) -> Comparison:
-    """Compare two sweeps, one value per trial, by Welch's test. Raises ValueError as `geometric_mean` does."""
-    old, new = log_mean(before), log_mean(after)
-    difference = log_difference(new, old)
-    if difference.error is None:
-        return Comparison(difference.interval().value)
-    return _comparison(difference, _smallest(old, new, floor))
+def compare(
+    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
+) -> Comparison:  # fmt: skip
+    """Compare two sweeps, each round -> value of its trial, by Welch's test. `compilations`: of each side, round ->
+    compile cache; `kernels`: as `log_mean_of_compilations` takes them. Raises ValueError as `geometric_mean` does."""
+    old, new = (
+        log_mean_of_compilations([*values.values()], [used.get(n) for n in values], kernels)
+        for values, used in zip((before, after), compilations, strict=True)
+    )
+    return _comparison(log_difference(new, old), (old, new), floor)
 
 
-def compare_pairs(before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR) -> Comparison:
-    """Compare two sides (round -> value), measured in the same rounds, by the ratio in each round. A drift of the
-    machine affects both sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
+def compare_pairs(
+    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
+) -> Comparison:  # fmt: skip
+    """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the machine affects both
+    sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
     # use differences of logarithms, because a quotient may overflow
-    ratios = mean_of_logs([log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds])
-    if ratios.error is None:
-        return Comparison(ratios.interval().value)
-    return _comparison(ratios, _smallest_paired(ratios, floor))
+    logs = (log_mean([after[n]]).value - log_mean([before[n]]).value for n in rounds)
+    quotients = [math.exp(max(-700.0, min(value, 700.0))) for value in logs]
+    used = [tuple(side.get(n) for side in compilations) for n in rounds]
+    compiling = sum(None not in side for side in zip(*used, strict=True))
+    ratios = log_mean_of_compilations(quotients, used, kernels if compiling else (), compiling)
+    return _comparison(ratios, (ratios, LogEstimate(0.0, 0.0, ratios.df)), floor)
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
@@ -104,13 +113,15 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
     return min(math.expm1(WIDTH * median(jumps) / 0.6745), WIDEST)
 
 
-def _comparison(difference: LogEstimate, smallest: float) -> Comparison:
+def _comparison(difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate], floor: float) -> Comparison:
     ratio, error = difference.interval(), difference.error
+    if error is None:
+        return Comparison(ratio.value)
     if error <= _ROUNDING:  # values without spread
         p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     else:
         p_value = t_tail(difference.value / error, difference.df)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, smallest, error, difference.df)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, _smallest(*sides, floor), error, difference.df)
 
 
 # --- power ---
@@ -127,7 +138,8 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
 
     least = math.log1p(floor) / error
     (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
-    if least >= _most_critical(before.df, after.df):  # the floor is the limit for all sample variances
+    most_critical = stdtrit(min(before.df, after.df), 1 - ALPHA / 2) * math.sqrt(max(old.max(), new.max()))
+    if least >= most_critical:  # the floor is the limit for all sample variances
         return _grown(least + POWER_QUANTILE, error)
     fraction = (before.error / error) ** 2
     a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
@@ -135,18 +147,6 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     df = total**2 / (a**2 / before.df + b**2 / after.df)
     critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
     return _least_found(critical.ravel(), np.outer(old_weights, new_weights).ravel(), error, floor)
-
-
-def _smallest_paired(ratios: LogEstimate, floor: float) -> float:
-    """Return the same for pairs with the spread of these ratios."""
-    if ratios.error <= _ROUNDING:
-        return floor
-    import numpy as np
-    from scipy.special import stdtrit
-
-    variances, weights = _variance_nodes(ratios.df)
-    critical = stdtrit(ratios.df, 1 - ALPHA / 2) * np.sqrt(variances)
-    return _least_found(critical, weights, ratios.error, floor)
 
 
 def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
@@ -174,15 +174,6 @@ def _grown(differences: float, error: float) -> float:
     """Return the relative change for a difference of logarithms, given in multiples of `error`."""
     exponent = differences * error
     return math.expm1(exponent) if exponent < 709.0 else math.inf
-
-
-@lru_cache(maxsize=256)
-def _most_critical(df_before: float, df_after: float) -> float:
-    """Return an upper bound of the critical differences: Welch's minimum degrees of freedom, the largest variance."""
-    from scipy.special import stdtrit
-
-    largest = max(float(_variance_nodes(df)[0].max()) for df in (df_before, df_after))
-    return float(stdtrit(min(df_before, df_after), 1 - ALPHA / 2)) * math.sqrt(largest)
 
 
 @lru_cache(maxsize=64)

@@ -21,17 +21,22 @@ PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
+#: Column of a trial -> the metric of its figures in trials that compiled with an empty cache.
+COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 
 
 @dataclass(frozen=True)
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric -> round -> figure of
-    that round's trial. A metric with one value per sweep has it under round 0."""
+    that round's trial. A metric with one value per sweep has it under round 0. `compiled`: round -> the trial's
+    `compilation` and `kernel_fingerprint`. `disturbed`: `disturbed_fraction`."""
 
     status: str
     reason: str | None = None
     bound: str | None = None
     figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+    compiled: Mapping[int, tuple[int | None, str | None]] = field(default_factory=dict)
+    disturbed: float | None = None
 
     def __str__(self) -> str:
         return f"{self.status}: {self.reason}" if self.reason else str(self.status)
@@ -40,27 +45,35 @@ class CellResult:
 def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
     """Return (cell key, environment id) -> result, with the figures of its counted trials, for a sweep."""
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
+    facts = ("round", "attempt", "status", "compile_cache", "compilation", "kernel_fingerprint")
     query = (
-        sa.select(*keys, TRIAL.c.round, TRIAL.c.attempt, TRIAL.c.status, *(TRIAL.c[name] for name in PER_TRIAL))
+        sa.select(*keys, *(TRIAL.c[name] for name in (*facts, *PER_TRIAL)))
         .where(TRIAL.c.sweep_id == sweep_id)
         .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
     )
-    figures: dict[tuple[str, str], dict[str, dict[int, float | None]]] = {}
+    measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
         kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        rounds = [row.round for row in kept]
-        columns = list(zip(*kept, strict=True))[-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
-        figures[key] = {
-            name: dict(zip(rounds, values, strict=True)) for name, values in zip(PER_TRIAL, columns, strict=True)
-        }
-    columns = ("cell_key", "environment_id", "status", "reason", "bound", *PER_SWEEP)
+        figures = {name: {row.round: row[n] for row in kept} for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL))}
+        set_cold_apart(figures, {row.round for row in kept if row.compile_cache == "cold"})
+        measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
+    columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
     results = {}
-    for cell_key, environment_id, status, reason, bound, *values in connection.execute(query):
+    for cell_key, environment_id, status, reason, bound, disturbed, *values in connection.execute(query):
         whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
-        of_trials = figures.get((cell_key, environment_id), {})
-        results[cell_key, environment_id] = CellResult(status, reason, bound, of_trials | whole)
+        figures, compiled = measured.get((cell_key, environment_id), ({}, {}))
+        results[cell_key, environment_id] = CellResult(status, reason, bound, figures | whole, compiled, disturbed)
     return results
+
+
+def set_cold_apart(figures: dict[str, dict[int, Any]], cold: Collection[int]) -> None:
+    """Remove from sizes the `cold` rounds, which compiled with an empty cache; those of COLD become another metric."""
+    for name in [name for name in figures if cold and METRICS[name].unit == "bytes"]:
+        sizes = figures[name].items()
+        warm, others = ({n: size for n, size in sizes if (n in cold) is is_cold} for is_cold in (False, True))
+        # compiling leaves memory reserved, but not allocated
+        figures |= {name: warm, COLD[name]: others} if name in COLD else {name: warm or others}
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:

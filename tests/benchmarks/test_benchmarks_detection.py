@@ -64,8 +64,9 @@ def test_slowed_cells_are_flagged_and_confirmed(templates):
     found = detection.slower(detection.screened([detection.case_of(RANDOM, one, 0.0, injected)]))[0]
     assert {change.metric for change in found} >= {"latency_ms", "period_ms"}
     shift = one.shift(RANDOM)
-    old, new, same = one.trials(RANDOM, shift), one.trials(RANDOM, shift, injected), one.trials(RANDOM, shift)
-    assert detection.is_confirmed(found, old, new) and not detection.is_confirmed(found, old, same)
+    old, new, same = (one.trials(RANDOM, shift, change, 9) for change in (0.0, injected, 0.0))
+    again = {0: detection.Case(one.kind, old, new, {}), 1: detection.Case(one.kind, old, same, {})}
+    assert detection.confirmed(dict.fromkeys(again, found), again) == {0}
 
 
 def test_the_rules_of_peers():

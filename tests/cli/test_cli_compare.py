@@ -23,7 +23,7 @@ def two(made):
 def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
     done = effbench("compare", *two)
     assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
-    for text in ("▲ slower", "1.100", "1 slower, 23 same (--all shows the 23 rows with the verdict same)"):
+    for text in ("▲ slower", "1.100", "1 slower, 23 same (the table omits 23 rows with the verdict same; --all shows"):
         assert text in done.out
     assert "\x1b" not in done.out
     assert effbench("compare", *two, "--all").out.count("= same") == 23

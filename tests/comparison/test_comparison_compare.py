@@ -1,6 +1,7 @@
 import pytest
 from made_sweeps import a_cell, environment, steps
 
+import effbench
 from effbench.comparison.compare import compare_parts, compare_sweeps, find
 from effbench.comparison.limits import limits_of
 from effbench.errors import UsageError
@@ -43,6 +44,18 @@ def test_a_line_for_each_mode(made):
     assert compared(made, before, after, {"metrics": ["kernels"]}).modes == []
     more = made.sweep([EAGER, GRAPH, a_cell("cuda-graph", bs=64)])
     assert {(one.mode, one.cells) for one in halves(made, more, "mode").modes} == {("eager → cuda-graph", 1)}
+
+
+def test_two_modes_are_compared_round_by_round(made):
+    """The host slows down from round to round, and both modes with it."""
+    drift = [1.0, 1.2, 1.4, 1.6, 1.8]
+    more = {"latency_ms": [value * factor for value, factor in zip(drift, (0.9, 0.901, 0.9, 0.899, 0.9), strict=True)]}
+    sweep = made.sweep({EAGER: {}, DEFAULT: {"latency_ms": drift}, GRAPH: more})
+    frame = effbench.compare(sweep, db=str(made.path), by="mode", values=("default", "cuda-graph"))
+    row = frame[frame.metric == "latency_ms"].iloc[0]
+    assert (row.verdict, frame.attrs["in_turns"]) == ("faster", True) and 0.89 < row.ci_low < 0.9 < row.ci_high < 0.91
+    with pytest.raises(UsageError, match="takes two sweeps"):
+        effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
 
 
 def test_the_noise_fence_comes_from_earlier_sweeps(made):

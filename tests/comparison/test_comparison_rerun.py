@@ -4,7 +4,7 @@ import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judge_again
+from effbench.comparison.confirm import judge_again, may_be_slower
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
 from effbench.store import Store
@@ -17,16 +17,16 @@ HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
-def again(made, news, olds, there=THERE):
+def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
     """The rows of a check whose cells looked slower, after they were run again; `olds`: the baseline's side, if any."""
-    first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (FAST, SLOW))
+    first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (before, after))
     rerun = made.sweep(news, env=HERE)
     if olds:
         made.sweep(olds, env=there, into=rerun)
     with Store.open(made.path) as store:
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         side = load(store, store.find_sweep(rerun))
-    flagged, count = compared.failing, len(compared.changes)
+    flagged, count = [row for row in compared.changes if may_be_slower(row)], len(compared.changes)
     judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
     assert flagged and len(compared.changes) == count
     return compared, flagged
@@ -58,6 +58,35 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
     assert row.gates is (verdict != "ambiguous")
     assert row.ratio == pytest.approx(1.1), "the figures stay those of the sweep"
     assert judged.changes[0] is row or not row.gates
+
+
+OURS, THEIRS = ({"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": list(names)} for names in ("abcab", "xyzxy"))
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", "; confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
+        (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
+        ({"latency_ms": steps(1.021, 0.002)}, FAST, "ambiguous", "5 pairs), not significantly beyond 2.0 %"),
+        (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
+        ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "autotuning chose other kernels"),
+    ],
+)
+def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
+    """By pairs and the floor alone, although earlier sweeps vary by more than the change."""
+    for number in range(8):
+        made.sweep({CELL: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
+    _, (row,) = again(made, {CELL: new}, {CELL: old}, after={"latency_ms": steps(1.1, 0.01)})
+    assert (row.metric, row.verdict, row.gates) == ("latency_ms", verdict, verdict in ("slower", "broken"))
+    assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold") and said in row.reason
+
+
+def test_only_pairs_settle_ambiguous_rows(made):
+    for old, verdict in (({CELL: FAST}, "slower"), (None, "ambiguous")):
+        noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
+        judged, (row,) = again(made, {CELL: SLOW}, old, before=noise[0], after=noise[1])
+        assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])
 
 
 def test_each_cell_by_its_own(made):

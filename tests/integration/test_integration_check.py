@@ -61,12 +61,14 @@ def sweep(cli, name, *more):
 
 def test_slower_is_found_and_confirmed_in_turns(repository):
     sweep(repository, "slower")
-    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm", "--junit", "check.xml")
+    done = repository.run(
+        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5", "--junit", "check.xml"
+    )
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
     assert "(old and new alternating, 5 pairs)" in done.out
-    assert "check failed: 1 slower against main" in done.out
-    assert 'failures="1"' in (repository.folder / "check.xml").read_text()
+    assert "check failed: 2 slower against main" in done.out
+    assert 'failures="2"' in (repository.folder / "check.xml").read_text()
     command = next(line.split() for line in done.out.splitlines() if line.strip().startswith("effbench compare"))
     shown = repository.run(*command[1:])
     assert shown.code == 0
@@ -91,7 +93,7 @@ def test_what_cannot_be_run_again_stays_slower(repository):
     """Nobody may clear a regression by code that is not the sweep's."""
     sweep(repository, "slower-too")
     (repository.folder / "net.py").write_text(NET.format(seconds=0.02))
-    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm")
+    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5")
     repository.git("checkout", "net.py")
     assert done.code == 1, done
     assert "neither confirmed nor refuted: not run again" in done.out
@@ -108,7 +110,7 @@ def test_a_disturbance_is_not_confirmed(repository):
     (repository.folder / "disturbed").unlink()
     # the machine of the test may be busy: what it adds by itself is little beside these sleeps
     assert repository.run("check", "--baseline", "calm", "--floor", "15%").code == 1
-    done = repository.run("check", "--baseline", "calm", "--floor", "15%", "--confirm")
+    done = repository.run("check", "--baseline", "calm", "--floor", "15%", "--confirm", "--rounds", "5")
     assert done.code == 0, done
     assert "not confirmed" in done.out
     assert "same interpreter and revision" in done.out

@@ -7,18 +7,22 @@ import pytest
 from scipy import stats
 
 from effbench.comparison.verdicts import Verdict, verdict_of
+from effbench.stats import significance
 from effbench.stats.intervals import t_quantile
 from effbench.stats.significance import (
     ALPHA,
     LEAST_SWEEPS,
     WIDEST,
-    compare,
     compare_pairs,
     confirms,
     noise_threshold,
     significant,
     smallest_slowdown,
 )
+
+
+def compare(before, after, **options):
+    return significance.compare(dict(enumerate(before)), dict(enumerate(after)), **options)
 
 
 def verdict(found, floor=0.02):

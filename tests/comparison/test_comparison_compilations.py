@@ -1,0 +1,109 @@
+"""Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in noisy times."""
+
+import math
+
+import numpy as np
+import pytest
+from made_pairs import pair, side
+from made_sweeps import MIB, a_cell, steps
+
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.limits import limits_of, read
+from effbench.comparison.verdicts import judge
+from effbench.stats.intervals import PRIOR_SD
+from effbench.stats.significance import MOST_PAIRS, compare_pairs, confirms
+from effbench.store import Store
+
+TUNED = "autotuning chose other kernels"
+
+
+def compiled(*kernels, rounds=5):
+    """(compilation, fingerprint) of each round, which use the compilations in turn."""
+    return [(number % len(kernels), kernels[number % len(kernels)]) for number in range(rounds)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "factor", "verdict", "said"),
+    [
+        (compiled("a"), compiled("b"), 1.08, "ambiguous", TUNED),
+        (compiled("a", "b"), compiled("b", "a"), 1.08, "ambiguous", None),
+        (compiled("a"), compiled("a"), 1.08, "slower", None),
+        (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
+        (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "other kernels in each of 3 compilations"),
+        (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),
+        ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
+        ([], compiled("a"), 1.08, "slower", None),  # a sweep that did not record it
+    ],
+)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, interleaved):
+    sizes = {"peak_allocated_bytes": [99 * MIB] * 5}
+    sides = [side(compiled=of, latency_ms=steps(level, 0.001), **sizes) for of, level in ((old, 1), (new, factor))]
+    rows = {one.metric: one for one in judge([pair(*sides)], limits_of({}), interleaved=interleaved)}
+    time = rows["latency_ms"]
+    assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
+    assert (said in time.reason) if said else TUNED not in (time.reason or "")
+    assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == ("same", None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "noise"), [(1, 0.003), (1, 0.15), (2, 0.02), (3, 0.003)])
+def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
+    rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
+    for _ in range(sweeps):
+        logs = rng.normal(0, PRIOR_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(0, noise, (100, 2, 5))
+        kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
+        cells = [[side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
+                 for cell in np.exp(logs).tolist()]  # fmt: skip
+        alarmed += any(row.gates for row in judge([pair(*of, key=str(n)) for n, of in enumerate(cells)], limits_of({})))
+    assert alarmed <= 0.05 * sweeps + 2
+
+
+def test_pairs_find_five_percent_in_launch_bound_cells():
+    """At the standard deviation that was recorded on an H200 (results/reference/noise-h200.jsonl)."""
+    logs = np.random.default_rng(1).normal([[0], [math.log(1.05)]], 0.025, (300, 2, MOST_PAIRS))
+    lows = [compare_pairs(*(dict(enumerate(values)) for values in cell)).low for cell in np.exp(logs).tolist()]
+    assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
+
+
+# --- memory, and families of tests ---
+
+
+def judged(made, before, after, limits=None):
+    with Store.open(made.path) as store:
+        found = compare_sweeps(store, *map(store.find_sweep, (before, after)), limits or read())
+    return {row.metric: row for row in found.changes}, found.notes
+
+
+def test_memory_of_cold_and_warm_processes_is_apart(made):
+    def sweep(warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
+        sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
+        return made.sweep({a_cell("default"): {"compile_cache": list(caches), "peak_reserved_bytes": sizes}})
+
+    before, only_cold = sweep(100, 300), sweep(0, 300, ["cold"] * 5)
+    rows, _ = judged(made, before, sweep(134, 300))
+    assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == ("slower", "same")
+    assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
+    rows, _ = judged(made, before, only_cold)
+    assert rows["peak_reserved_bytes"].reason == "not measured now"
+    assert (rows["peak_reserved_cold_bytes"].verdict, rows["peak_allocated_bytes"].verdict) == ("same", "same")
+    assert "peak_reserved_cold_bytes" not in judged(made, *(made.sweep([a_cell()]) for _ in "ab"))[0]
+
+
+def test_noisy_times_do_not_hide_memory():
+    sizes = [side(peak_allocated_bytes=[int(v * MIB) for v in steps(size, 0.02)]) for size in (100, 107.5)]
+    noisy = [pair(*(side(latency_ms=steps(1, 0.1)) for _ in "ab"), str(number)) for number in range(99)]
+    assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"
+
+
+def test_the_95th_percentile_counts_from_five_percent(made):
+    before = made.sweep({a_cell(): {"latency_p95_ms": steps(2.0, 0.001)}})
+    for factor, verdict in ((1.04, "same"), (1.06, "slower")):
+        rows, _ = judged(made, before, made.sweep({a_cell(): {"latency_p95_ms": steps(2.0 * factor, 0.001)}}))
+        assert (rows["latency_p95_ms"].verdict, rows["latency_p95_ms"].limit) == (verdict, 0.05)
+
+
+def test_a_disturbed_baseline_is_noted(made):
+    before, calm = made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}), made.sweep([a_cell()])
+    assert f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
+    assert judged(made, calm, before)[1] == []
