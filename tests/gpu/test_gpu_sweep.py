@@ -16,7 +16,7 @@ COMPILED = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudag
 @pytest.fixture(scope="module")
 def seven(swept) -> dict[str, list[dict]]:
     """Trials by mode of a small model in all seven modes."""
-    small = ("bs=4", "protocol.profile=false", "protocol.attempts=1")
+    small = ("bs=4", "protocol.attempts=1")
     trials = swept("model=mlp", "model.module.width=256", f"mode={','.join(TWICE)}", *small, "protocol.rounds=2")
     trials += swept("model=tiny", f"mode={','.join(ONCE)}", *small)
     return {mode: [trial for trial in trials if trial["mode"] == mode] for mode in (*TWICE, *ONCE)}
