@@ -27,7 +27,7 @@ from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import capture
 from effbench.modes.inductor import mode_options
 
-GPU_SECONDS = 110
+GPU_SECONDS = 120
 SWEEPS = {
     "whole_calls": [
         "model=mlp",
@@ -50,7 +50,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "size_asserts and alignment_asserts off": {"size_asserts": False, "alignment_asserts": False},
     "freezing": {"freezing": True},
     "cpp_wrapper": {"cpp_wrapper": True},
-    "skip_guard_on_inbuilt_nn_modules_unsafe": {"guard_filter_fn": "skip_guard_on_inbuilt_nn_modules_unsafe"},
     "skip_all_guards_unsafe": {"guard_filter_fn": "skip_all_guards_unsafe"},
     "cudagraph_trees off": {"triton.cudagraph_trees": False},
     "slow_path_cudagraph_asserts off": {"triton.slow_path_cudagraph_asserts": False},
@@ -261,7 +260,9 @@ def host_time(
         if reason := packaged.missing(device):
             calls.missing["aot-inductor"] = {"error": reason}
         else:
-            calls.add("aot-inductor", lambda: partial(packaged.prepare(Layers(calls.layers), (calls.x,), {}).step, calls.x))
+            calls.add(
+                "aot-inductor", lambda: partial(packaged.prepare(Layers(calls.layers), (calls.x,), {}).step, calls.x)
+            )
         if device.type == "cuda":
             add_graphs(calls)
         measured = in_turn(calls.measures, rounds)

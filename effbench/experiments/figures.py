@@ -302,8 +302,8 @@ def only(values: list[Figure]) -> Figure:
 
 
 class Facts(dict):
-    """The facts of a check, read as attributes or by key. Numbers and {"value", "low", "high"} are figures, booleans are
-    conditions."""
+    """The facts of a check, read as attributes or by key. Numbers, and mappings of value, low and high, are figures;
+    booleans are conditions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
