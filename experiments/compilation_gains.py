@@ -15,7 +15,7 @@ from effbench.experiments._tools import fresh_compile_cache
 from torch import nn
 
 from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, log, lowest, only, relative, where
-from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check, error_facts
+from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.mlp import MLP
@@ -89,7 +89,7 @@ def sizes(
         for batch in batches:
             timed = attempt(gains, name, batch, device, rounds)
             key = f"{name}, bs {batch}"
-            facts[key] = {"model": name, "bs": batch, **(timed.value or error_facts(timed.raised))}
+            facts[key] = {"model": name, "bs": batch, **(timed.value or timed.facts())}
     return facts
 
 
