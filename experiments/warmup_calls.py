@@ -45,6 +45,9 @@ def calls(
     if modes is None:
         compiled = ("default", "reduce-overhead", "max-autotune") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
+    if device.type == "cpu":  # each process waits for its compiler, and threads would compete with other processes
+        processes = min(processes, 7)
+        torch.set_num_threads(1)
     answers = [in_fork(lambda: all_modes(device, calls, width, depth, modes)) for _ in range(processes)]
     return {"within_fraction": WITHIN, "modes": {name: judge([answer[name] for answer in answers]) for name in modes}}
 
