@@ -107,7 +107,7 @@ def test_what_needs_cuda_says_so():
         ("transfer", {"pinned": True}),
         ("optimizer", {"variant": "capturable"}),
         *(("pointer-chase", {"variant": variant}) for variant in ("memory", "shared", "register")),
-        *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda")),
+        *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda", "cuda-vectorised")),
     ):
         with pytest.raises(UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"):
             run(name, **settings)
