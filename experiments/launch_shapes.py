@@ -118,8 +118,8 @@ class VectorAdd(nn.Module):
 
     `triton` runs one program per `block` elements (a power of two from 32 to 16384) with `num_warps` warps (1 to 32).
     `cuda` is compiled by NVRTC and runs `threads` threads per block: one element per thread, or `blocks` blocks in a
-    grid-stride loop. `cuda-vectorised` loads and stores 16 bytes at once and needs a multiple of that. Both are launched
-    from Python, which takes tens of µs, so use vectors that take longer. All kernels need contiguous tensors and do not
+    grid-stride loop. `cuda-vectorised` loads and stores 16 bytes at once and needs a multiple of that. Both launch from
+    Python, which takes tens of µs, so use vectors that take longer. All kernels need contiguous tensors and do not
     broadcast. Settings of one variant have no effect on the others.
     """
 
