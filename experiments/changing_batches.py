@@ -26,7 +26,7 @@ from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 
-GPU_SECONDS = 60
+GPU_SECONDS = 35
 
 #: Strategy -> mode. `exact, captured lazily` is not a mode of effbench.
 STRATEGIES: dict[str, Callable[[], Mode]] = {
@@ -38,7 +38,7 @@ STRATEGIES: dict[str, Callable[[], Mode]] = {
 }
 LAZY = "exact graphs, captured lazily"
 #: Cold runs of each strategy: a compilation takes seconds.
-COLD_RUNS, COLD_RUNS_COMPILED = 7, 3
+COLD_RUNS, COLD_RUNS_COMPILED = 7, 2
 
 Step = Callable[[torch.Tensor], Any]
 

@@ -27,7 +27,7 @@ from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import capture
 from effbench.modes.inductor import mode_options
 
-GPU_SECONDS = 120
+GPU_SECONDS = 110
 SWEEPS = {
     "whole_calls": [
         "model=mlp",

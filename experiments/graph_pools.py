@@ -18,7 +18,7 @@ from effbench.measure.timing import no_garbage_collection
 from effbench.models.attention import AttentionBlock
 from effbench.modes.graphs import GraphCapture
 
-GPU_SECONDS = 15
+GPU_SECONDS = 10
 
 ORDERS = ("largest-first", "smallest-first")
 OUTPUTS = ("held", "dropped")

@@ -19,7 +19,7 @@ from effbench.experiments.checks import CUDA, Facts, check
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import synchronizer
 
-GPU_SECONDS = 60
+GPU_SECONDS = 35
 
 
 def peak_bytes(function: Callable[[], Any], device: torch.device) -> int | None:

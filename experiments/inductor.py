@@ -17,7 +17,7 @@ from effbench.experiments import Claim, Found
 from effbench.experiments.checks import COMPILER, CPP_COMPILER, CUDA, Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 
-GPU_SECONDS = 70
+GPU_SECONDS = 60
 
 
 class LongLived(nn.Module):

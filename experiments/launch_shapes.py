@@ -20,7 +20,7 @@ try:
 except ImportError:
     triton = None
 
-GPU_SECONDS = 60
+GPU_SECONDS = 45
 NEEDS = "cuda"
 SWEEPS = {
     "torch": [

@@ -17,7 +17,7 @@ from effbench.errors import UnsupportedError
 from effbench.experiments import Claim, Found, between
 from effbench.experiments.checks import CUDA, Facts, check
 
-GPU_SECONDS = 30
+GPU_SECONDS = 20
 NEEDS = "cuda"
 
 #: Level -> settings of PointerChase. The chain on one register measures arithmetic, not the register.

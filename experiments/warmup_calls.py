@@ -20,7 +20,7 @@ from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 
-GPU_SECONDS = 80
+GPU_SECONDS = 45
 
 STEADY_CALLS = 50
 #: A call is equivalent to steady if its time is within ± this fraction of the median of the later calls.
@@ -43,7 +43,7 @@ def calls(
     The processes share a compile cache, so that only the first compiles with an empty one.
     """
     if modes is None:
-        compiled = ("default", "reduce-overhead", "max-autotune") if device.type == "cuda" else ("default",)
+        compiled = ("default", "reduce-overhead") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
     if device.type == "cpu":  # each process waits for its compiler, and threads would compete with other processes
         processes = min(processes, 7)
