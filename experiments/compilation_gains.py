@@ -74,7 +74,7 @@ def made(name: str, batch: int, device: torch.device) -> tuple[nn.Module, tuple[
 
 
 @check(needs=(CUDA, COMPILER))
-def sizes(
+def batch_sizes(
     device: torch.device,
     models: Sequence[str] = ("mlp", "gpt2", "resnet18"),
     batches: Sequence[int] = BATCHES,
@@ -128,20 +128,20 @@ def gains(name: str, batch: int, device: torch.device, rounds: int) -> Facts:
     published="SGLang pull request 1008, a graph against graph and compilation: bs 1 7.37 to 6.42 ms, bs 128 11.84 to "
     "12.31 ms. Another model and GPU.",
 )
-def p4(sizes):
+def p4(batch_sizes):
     def compilation(kind, batches, models):
         """Return compilation's fraction of the gain of compilation and a graph together; the geometric mean of the
         gains of the models that gain at least 5 % together."""
         gains = [
-            sizes[key][kind]
-            for key in sizes
-            if sizes[key].model in models and any(sizes[key].bs.value == batch for batch in batches)
+            batch_sizes[key][kind]
+            for key in batch_sizes
+            if batch_sizes[key].model in models and any(batch_sizes[key].bs.value == batch for batch in batches)
         ]
         gains = [gain for gain in gains if gain["compiled graph"].value > 1.05]
         alone, together = (geomean([gain[label] for gain in gains]) for label in ("compiled", "compiled graph"))
         return log(alone) / log(together)
 
-    models = list(dict.fromkeys(sizes[key].model for key in sizes))
+    models = list(dict.fromkeys(batch_sizes[key].model for key in batch_sizes))
     holds, also = {}, {}
     for kind in KINDS:
         for model in models:
@@ -150,10 +150,10 @@ def p4(sizes):
             holds[f"{model}, {kind}, {MIDDLE}: both"] = between(shares[MIDDLE], 0.2, 0.8)
             holds[f"{model}, {kind}, {LARGE}: compilation more"] = shares[LARGE] > 0.5
             also |= {f"{model}, {kind}, {name}: compilation's share": share for name, share in shares.items()}
-    for key in sizes:
+    for key in batch_sizes:
         for kind in KINDS:
             for label in ("graph", "compiled", "compiled graph"):
-                also[f"{key}, {kind}: eager ÷ {label}"] = sizes[key][kind][label]
+                also[f"{key}, {kind}: eager ÷ {label}"] = batch_sizes[key][kind][label]
     return Found(holds, compilation("period", RANGES[LARGE], models), also)
 
 
@@ -165,7 +165,7 @@ def p2(rows):
 
 
 @Claim("P7", "Compilation speeds an MLP up 1.3x, attention 1.1x, a model end to end 1.2x.", unit="×")
-def p7(rows, sizes):
+def p7(rows, batch_sizes):
     ranges = {"mlp": (1.2, 1.4), "attention": (1.05, 1.15), "gpt2": (1.1, 1.3)}
     holds, also = {}, {}
     for model, (low, high) in ranges.items():
@@ -178,8 +178,8 @@ def p7(rows, sizes):
         for kind in KINDS:
             holds[f"{model}, {batch}, {kind}"] = between(gain[kind], low, high)
             also[f"{model}, {batch}, {kind}: eager ÷ compiled"] = gain[kind]
-            if f"{model}, bs 1" in sizes:
-                small = sizes[f"{model}, bs 1"][kind].compiled
+            if f"{model}, bs 1" in batch_sizes:
+                small = batch_sizes[f"{model}, bs 1"][kind].compiled
                 holds[f"{model}, bs 1, {kind}"] = between(small, low, high)
                 also[f"{model}, bs 1, {kind}: eager ÷ compiled"] = small
     return Found(holds, geomean(where(rows, mode="default").speedup), also)

@@ -36,20 +36,18 @@ def first_s(step: Any, x: torch.Tensor, device: torch.device) -> float:
 
 
 @check(needs=(CUDA, COMPILER))
-def small(device: torch.device, seq: int = 512) -> Facts:
+def small(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
     """Compile Llama 1B five times, each in a new process with an empty cache, and twice for a second batch size."""
-    return compilations(device, SIZES["1b"], seq, again=2)
+    return compilations(device, {**SIZES["1b"], **dimensions}, seq, count, again=2)
 
 
 @check(needs=(CUDA, COMPILER))
-def large(device: torch.device, seq: int = 512) -> Facts:
+def large(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
     """Compile Llama 7B five times, each in a new process with an empty cache."""
-    return compilations(device, SIZES["7b"], seq, again=0)
+    return compilations(device, {**SIZES["7b"], **dimensions}, seq, count, again=0)
 
 
-def compilations(
-    device: torch.device, dimensions: dict[str, Any], seq: int, again: int, count: int = COMPILATIONS
-) -> Facts:
+def compilations(device: torch.device, dimensions: dict[str, Any], seq: int, count: int, again: int) -> Facts:
     """Return compile seconds, time to the first output and memory of `count` cold compilations, as figures. The first
     `again` processes also compile for a second batch size, with dynamic=None as torch.compile chooses it."""
     answers = [
