@@ -16,6 +16,7 @@ from effbench.experiments.overheads import GRADIENTS, IN_PLACE, GradMode, InPlac
 
 from effbench.experiments import Claim, Found
 from effbench.experiments.checks import CUDA, Facts, check
+from effbench.experiments.figures import Missing
 from effbench.measure.memory import reset_peaks
 from effbench.measure.timing import synchronizer
 
@@ -207,10 +208,11 @@ def o6(gradients):
     holds, also = {}, {}
     for case in gradients:
         grad = gradients[case].grad
+        on_gpu = not isinstance(grad.peak_bytes, Missing)
         for name in ("no_grad", "inference_mode"):
             facts = gradients[case][name]
             holds[f"{case}: {name} saves time"] = facts.latency_gain > 1
-            if "peak_bytes" in grad and not grad.peak_bytes.missing:
+            if on_gpu:
                 holds[f"{case}: {name} saves memory"] = facts.peak_bytes < grad.peak_bytes
             also[f"{case}: {name}, latency of grad ÷ this"] = facts.latency_gain
             also[f"{case}: {name}, host time saved (µs)"] = facts.host_saved_us
