@@ -5,78 +5,125 @@ B batch, T sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from effbench.experiments._processes import in_fork, tree_memory
+from effbench.experiments._timing import figure
 from effbench.experiments._tools import call_ms, fresh_compile_cache
+from torch import nn
 
-from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, relative, where
-from effbench.experiments.checks import COMPILER, Facts, check
+from effbench.experiments import Claim, Found, between
+from effbench.experiments.checks import COMPILER, CUDA, Facts, check
 from effbench.models.llama import LlamaPrefill
 
-GPU_SECONDS = 200
+GPU_SECONDS = 180
 NEEDS = "cuda"
-SWEEPS = {
-    "layers": [
-        "model=llama-1b-prefill,llama-7b-prefill",
-        "bs=1",
-        "mode=eager,default",
-        "protocol.rounds=2",
-        "protocol.budget_s=1",
-        "timeout_s=1200",
-    ]
-}
-TABLES = [Pivot("Compile time, cold (s)", "compile_cold_s"), Pivot("Compile time, warm (s)", "compile_warm_s")]
 
-#: Settings of `dynamic`, and how many batch sizes to try: with static sizes the third adds nothing to the second.
-VARIANTS = {"dynamic": (None, None), "static": (False, 2)}
+#: Size -> settings of LlamaPrefill, as in Llama 3.2 1B and Llama 2 7B. Compile time depends on the number of layers.
+SIZES: dict[str, dict[str, Any]] = {
+    "1b": {},
+    "7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000, "theta": 10000.0,
+           "tied": False},
+}  # fmt: skip
+COMPILATIONS = 5
 
 
-@check(needs=(COMPILER,))
-def recompiling(
-    device: torch.device, batches: Sequence[int] = (2, 4, 8), seq: int = 512, dtype: str = "bfloat16", **dimensions: Any
-) -> Facts:
-    """Time the compilation of a Llama for its first and for later batch sizes, with dynamic None and False, in s. The
-    compile cache is empty at first. `dimensions`: of LlamaPrefill (default: Llama 3.2 1B)."""
-    module = LlamaPrefill(seq, **dimensions).to(device, getattr(torch, dtype)).eval()
-    facts: Facts = {"batches": list(batches), "layers": len(module.blocks)}
-    for name, (dynamic, most) in VARIANTS.items():
-        torch._dynamo.reset()
-        compiled = torch.compile(module, dynamic=dynamic)
-        with fresh_compile_cache(), torch.inference_mode():
-            seconds = [compile_s(compiled, tokens(module, batch, seq, device), device) for batch in batches[:most]]
-        facts[name] = {"first_s": seconds[0], "second_s": seconds[1], "later_s": seconds[2:]}
-    torch._dynamo.reset()
-    return facts
-
-
-def tokens(module: LlamaPrefill, batch: int, seq: int, device: torch.device) -> torch.Tensor:
-    """Return tokens [B, T]."""
-    return torch.randint(module.tokens.num_embeddings, (batch, seq), device=device)
-
-
-def compile_s(step: Any, x: torch.Tensor, device: torch.device) -> float:
+def first_s(step: Any, x: torch.Tensor, device: torch.device) -> float:
     """Return by how many seconds the first call with this shape is slower than the second."""
     first, second = (call_ms(step, x, device=device) for _ in range(2))
     return max(0.0, first - second) / 1e3
 
 
+@check(needs=(CUDA, COMPILER))
+def small(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
+    """Compile Llama 1B five times, each in a new process with an empty cache, and once for a second batch size."""
+    return compilations(device, {**SIZES["1b"], **dimensions}, seq, count, again=1)
+
+
+@check(needs=(CUDA, COMPILER))
+def large(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
+    """Compile Llama 7B five times, each in a new process with an empty cache."""
+    return compilations(device, {**SIZES["7b"], **dimensions}, seq, count, again=0)
+
+
+def compilations(device: torch.device, dimensions: dict[str, Any], seq: int, count: int, again: int) -> Facts:
+    """Return compile seconds, time to the first output and memory of `count` cold compilations, as figures. The first
+    `again` processes also compile for a second batch size, with dynamic=None as torch.compile chooses it."""
+    answers = [
+        in_fork(lambda number=number: compiled_once(device, dimensions, seq, number < again)) for number in range(count)
+    ]
+    names = dict.fromkeys(name for answer in answers for name in answer)
+    facts = {name: figure([answer[name] for answer in answers if name in answer]) for name in names}
+    if again:
+        facts["warm_s"] = in_fork(lambda: compiled_once(device, dimensions, seq, again=False, cold=False))["compile_s"]
+    return {**facts, "compilations": count}
+
+
+def compiled_once(
+    device: torch.device, dimensions: dict[str, Any], seq: int, again: bool, cold: bool = True
+) -> dict[str, float]:
+    """Build a Llama, compile it in this process and return the figures of the compilation. `cold`: with an empty cache;
+    else with one that a compilation in this process has just filled."""
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    with device:
+        module = LlamaPrefill(seq, **dimensions).eval().requires_grad_(False)
+    torch.set_default_dtype(before)
+    x = tokens(module, 1, seq, device)
+    with torch.inference_mode():
+        module(x)  # libraries load their kernels
+        eager = host_and_device(module, x, device)
+        with fresh_compile_cache():
+            if not cold:
+                torch.compile(module)(x)
+                torch._dynamo.reset()
+            compiled = torch.compile(module)
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            with tree_memory() as memory:
+                seconds = first_s(compiled, x, device)
+            result = {"compile_s": seconds, "tree_bytes": memory["peak_bytes"] - eager["tree_bytes"],
+                      "processes": memory["processes"]}  # fmt: skip
+            if device.type == "cuda":
+                result["device_ratio"] = torch.cuda.max_memory_allocated(device) / eager["device_bytes"]
+            if again:
+                result["again_s"] = first_s(compiled, tokens(module, 2, seq, device), device)
+    return result
+
+
+def host_and_device(module: nn.Module, x: torch.Tensor, device: torch.device) -> dict[str, int]:
+    """Return the memory of an eager call: of the process tree, and the peak of the device."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(device)
+    with tree_memory() as memory:
+        module(x)
+    return {
+        "tree_bytes": memory["peak_bytes"],
+        "device_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else 0,
+    }
+
+
+def tokens(module: nn.Module, batch: int, seq: int, device: torch.device) -> torch.Tensor:
+    """Return tokens [B, T]."""
+    return torch.randint(module.tokens.num_embeddings, (batch, seq), device=device)
+
+
 @Claim("P8", "The first compilation takes 30 s (1B), 2 min (7B), 10 min (70B), a recompilation about 5 s.", unit="s")
-def p8(rows, recompiling):
-    small, large = (where(rows, model=f"llama-{size}-prefill") for size in ("1b", "7b"))
-    cold_1b, cold_7b = highest(small.compile_cold_s), highest(large.compile_cold_s)
-    again = recompiling.static.second_s
+def p8(small, large):
+    cold_1b, cold_7b, again = small.compile_s, large.compile_s, small.again_s
     holds = {
         "1B: 15 to 60 s": between(cold_1b, 15, 60),
         "7B: 1 to 4 min": between(cold_7b, 60, 240),
         "1B again, for another shape: 2.5 to 10 s": between(again, 2.5, 10),
     }
     also = {
+        "cold compilations of each": small.compilations,
         "1B, cold (s)": cold_1b,
-        "1B again, for another batch size (s)": again,
-        "1B again, for any batch size from now on (s)": recompiling.dynamic.second_s,
-        "1B, warm cache (s)": highest(small.compile_warm_s),
+        "1B again, for any batch size from now on (s)": again,
+        "1B, warm cache (s)": small.warm_s,
         "7B, cold (s)": cold_7b,
         "70B by its 80 layers, extrapolated from 1B and 7B by the layer, not measured (s)": (
             cold_7b + 48 * (cold_7b - cold_1b) / 16
@@ -85,15 +132,15 @@ def p8(rows, recompiling):
     return Found(holds, cold_7b, also)
 
 
-@Claim("P9", "The first compilation takes tens of seconds to minutes, and much memory.", unit="s", each="model")
-def p9(rows):
-    compiled = where(rows, mode="default")
-    seconds = geomean(compiled.first_call_s)
-    memory = 1 / relative(compiled, "prepare_peak_allocated_bytes", "mode", "eager")
-    holds = {"tens of seconds": seconds >= 10, "a tenth more memory on the device": geomean(memory) >= 1.1}
-    also = {
-        "1B (s)": highest(where(compiled, model="llama-1b-prefill").first_call_s),
-        "7B (s)": highest(where(compiled, model="llama-7b-prefill").first_call_s),
-        "device memory while preparing, compared with eager": highest(memory),
-    }
-    return Found(holds, seconds, also)
+@Claim("P9", "The first compilation takes tens of seconds to minutes, and much memory.", unit="s")
+def p9(small, large):
+    holds, also = {}, {}
+    for name, facts in (("1B", small), ("7B", large)):
+        holds[f"{name}: tens of seconds"] = facts.compile_s >= 10
+        holds[f"{name}: a tenth more memory on the device"] = facts.device_ratio >= 1.1
+        holds[f"{name}: more than 1 GiB more memory of the host"] = facts.tree_bytes > 2**30
+        also[f"{name}: first compilation (s)"] = facts.compile_s
+        also[f"{name}: peak device memory, compared with eager"] = facts.device_ratio
+        also[f"{name}: memory of the process tree beyond eager's (GiB)"] = facts.tree_bytes / 2**30
+        also[f"{name}: processes in the tree"] = facts.processes
+    return Found(holds, large.compile_s, also)

@@ -1,8 +1,8 @@
-"""What do CUDA graphs gain if the batch size changes with each call, and how much memory do they cost?"""
+"""How much memory do CUDA graphs for many batch sizes cost?"""
 
-from effbench.experiments import Claim, Found, Pivot, between, fact, geomean, highest, lowest, mean, relative, where
+from effbench.experiments import Claim, Found, Pivot, between, highest, lowest, mean, relative, where
 
-GPU_SECONDS = 280
+GPU_SECONDS = 240
 NEEDS = "cuda"
 SWEEPS = {
     "stream": [
@@ -13,21 +13,10 @@ SWEEPS = {
         "protocol.rounds=3",
         "protocol.budget_s=1",
     ],
-    "pools": [
-        "model=gpt2",
-        "stream=uniform",
-        "mode=bucketed-graph",
-        "mode.pool=shared,private",
-        "mode.order=largest-first,smallest-first",
-        "protocol.rounds=1",  # enough for memory, which does not vary
-        "protocol.budget_s=1",
-    ],
 }
 TABLES = [
     Pivot("Period over a stream of random batch sizes (ms)", "period_ms", "stream", rows=["model", "buckets"]),
-    Pivot(
-        "Memory of the graphs (MiB)", lambda rows: rows.graph_pool_bytes / 2**20, "pools", ["model", "order"], "pool"
-    ),
+    Pivot("Memory of the graphs (MiB)", lambda rows: rows.graph_pool_bytes / 2**20, rows=["model", "buckets"]),
 ]
 
 
@@ -53,28 +42,3 @@ def p5(stream):
         "pools (MiB)": ends(graphs.graph_pool_bytes / 2**20),
     }
     return Found(holds, also=also)
-
-
-@Claim("P6", "One pool shared by all captured sizes reduces fragmentation.", unit="×", each="order")
-def p6(pools):
-    shared = where(pools, pool="shared")
-    reserved, pool = (
-        geomean(relative(shared, name, "pool", "private")) for name in ("peak_reserved_bytes", "graph_pool_bytes")
-    )
-    return Found(reserved > 1, reserved, {"the graphs' own memory, private ÷ shared": pool})
-
-
-@Claim("P15", "CUDA graphs suit highly dynamic batches badly.", unit="×", each="model")
-def p15(stream):
-    def gain(rows):
-        return geomean(relative(rows, "period_ms", "mode", "eager"))
-
-    speedup = gain(where(stream, mode="bucketed-graph"))
-    padded, exact = (where(stream, buckets=name) for name in ("sglang", "exact"))
-    also = {
-        "with SGLang's sizes": gain(padded),
-        "one graph for each size that occurs": gain(exact),
-        "share of padded rows with SGLang's sizes": mean(fact(padded, "padding_waste")),
-        "seconds of capturing, one graph for each size": mean(fact(exact, "capture_s")),
-    }
-    return Found(speedup < 1, speedup, also)

@@ -17,7 +17,7 @@ from effbench.experiments import Claim, Found
 from effbench.experiments.checks import COMPILER, CPP_COMPILER, CUDA, Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
 
-GPU_SECONDS = 90
+GPU_SECONDS = 45
 
 
 class LongLived(nn.Module):
@@ -47,17 +47,28 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @check(needs=(CUDA, COMPILER))
-def memory(device: torch.device, batch: int = 4096, width: int = 512, branches: int = 6) -> Facts:
-    """Measure the peak memory of one compiled call with memory_planning and reorder_for_locality on and off."""
-    module = LongLived(width, branches).to(device).eval().requires_grad_(False)
-    x = torch.randn(batch, width, device=device)
-    variants = {name: peak(module, x, options) for name, options in VARIANTS.items()}
+def memory(device: torch.device, batch: int = 4096, width: int = 512, branches: int = 6, layers: int = 2) -> Facts:
+    """Measure the peak memory of compiled calls with memory_planning and reorder_for_locality on and off: a module with
+    long-lived buffers, and a transformer's forward and backward."""
+    long_lived = LongLived(width, branches).to(device).eval().requires_grad_(False)
+    layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    transformer = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
+    x, tokens = torch.randn(batch, width, device=device), torch.randn(batch // 256, 256, width, device=device)
+    cases = {
+        "long-lived buffers": (long_lived, x, False),
+        "transformer, forward and backward": (transformer, tokens, True),
+    }
     config = torch._inductor.config
+    defaults = {name: getattr(config, name, None) for name in ("memory_planning", *VARIANTS["no_reordering"])}
+    return {"defaults": defaults, "cases": {name: peaks_of(*case) for name, case in cases.items()}}
+
+
+def peaks_of(module: nn.Module, x: torch.Tensor, backward: bool) -> Facts:
+    """Measure a module in eager and with each variant; `backward`: with the gradients of its parameters."""
+    variants = {name: peak(module, x, options, backward) for name, options in VARIANTS.items()}
     return {
-        "tensor_bytes": x.nbytes,
-        "eager_peak_bytes": peak_of_call(module, x),
+        "eager_peak_bytes": peak_of_call(module, x, backward),
         "variants": variants,
-        "defaults": {name: getattr(config, name, None) for name in ("memory_planning", *VARIANTS["no_reordering"])},
         **judge({name: facts["peak_bytes"] for name, facts in variants.items() if facts["ran"]}),
     }
 
@@ -75,30 +86,38 @@ def judge(peaks: dict[str, int]) -> Facts:
     }
 
 
-def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> Facts:
-    """Measure the peak memory of the compiled module with x (B, D)."""
+def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any], backward: bool) -> Facts:
+    """Measure the peak memory of the compiled module with x."""
     torch._dynamo.reset()
-    with torch.no_grad(), fresh_compile_cache():
+    with fresh_compile_cache():
         compiled = torch.compile(module, options=options)
-        tried = attempt(compiled, x)
+        tried = attempt(call, compiled, x, backward)
         if not tried.succeeded:
             return {"ran": False, "options": options, **error_facts(tried.raised)}
-        expected = module(x)
-        right = bool(torch.allclose(tried.value, expected, rtol=1e-3, atol=1e-3))
-        del tried, expected
-        compiled(x)
-        return {"ran": True, "options": options, "peak_bytes": peak_of_call(compiled, x), "output_equals_eager": right}
+        right = bool(torch.allclose(tried.value, call(module, x, backward), rtol=1e-3, atol=1e-3))
+        del tried
+        call(compiled, x, backward)
+        peak_bytes = peak_of_call(compiled, x, backward)
+        return {"ran": True, "options": options, "peak_bytes": peak_bytes, "output_equals_eager": right}
 
 
-def peak_of_call(function: Any, x: torch.Tensor) -> int:
+def call(function: Any, x: torch.Tensor, backward: bool) -> torch.Tensor:
+    """Return the output; with `backward`, also compute the gradients of the parameters and drop them."""
+    with torch.set_grad_enabled(backward):
+        output = function(x)
+        if backward:
+            torch.autograd.grad(output.square().mean(), [p for p in function.parameters() if p.requires_grad])
+    return output.detach()
+
+
+def peak_of_call(function: Any, x: torch.Tensor, backward: bool) -> int:
     """Return the peak bytes of a call above those allocated before it."""
-    with torch.no_grad():
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated(x.device)
-        torch.cuda.reset_peak_memory_stats(x.device)
-        function(x)
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated(x.device) - before
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated(x.device)
+    torch.cuda.reset_peak_memory_stats(x.device)
+    call(function, x, backward)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(x.device) - before
 
 
 @check(needs=(CPP_COMPILER,))
@@ -143,13 +162,17 @@ def compile_here(device: torch.device, width: int) -> Facts:
 
 @Claim("S11", "memory_planning and reorder_for_locality cut memory.")
 def s11(memory):
-    planning, ordering = memory.memory_planning_lowers_the_peak, memory.reorder_for_locality_lowers_the_peak
-    also = {
-        "eager's peak (bytes)": memory.eager_peak_bytes,
-        "memory_planning lowers the peak": planning,
-        "reorder_for_locality lowers the peak": ordering,
-    }
-    return Found({"memory_planning": planning, "reorder_for_locality": ordering}, also=also)
+    holds, also = {}, {}
+    for name in memory.cases:
+        facts = memory.cases[name]
+        holds[f"memory_planning, {name}"] = facts.memory_planning_lowers_the_peak
+        holds[f"reorder_for_locality, {name}"] = facts.reorder_for_locality_lowers_the_peak
+        also[f"{name}: eager's peak (bytes)"] = facts.eager_peak_bytes
+        for variant in facts.variants:
+            if "peak_bytes" not in facts.variants[variant]:
+                continue
+            also[f"{name}: peak, {variant} (bytes)"] = facts.variants[variant].peak_bytes
+    return Found(holds, also=also)
 
 
 @Claim("S16", "Inductor does not need Triton.")

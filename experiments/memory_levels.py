@@ -1,4 +1,4 @@
-"""How long does one thread wait for a value, from the registers to the memory of the GPU?
+"""How long does one thread wait for a value, from shared memory to the memory of the GPU?
 
 L lines of a buffer, each of 128 bytes like the GPU's cache lines; W words of shared memory.
 """
@@ -9,31 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from effbench.experiments._timing import figure, in_turn, period_ms
 from effbench.experiments._workloads import compile_kernel, one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, Pivot, between, only, where
+from effbench.experiments import Claim, Found, between
+from effbench.experiments.checks import CUDA, Facts, check
 
-GPU_SECONDS = 140
+GPU_SECONDS = 20
 NEEDS = "cuda"
-SWEEPS = {
-    "chip": [
-        "model=pointer-chase",
-        "model.module.variant=register,shared",
-        "model.module.hops=65536,262144",
-        "protocol.rounds=3",
-        "protocol.budget_s=2",
-    ],
-    "levels": [
-        "model=pointer-chase",
-        "model.module.bytes=16384,8388608,1073741824",
-        "model.module.hops=65536,262144",
-        "protocol.rounds=3",
-        "protocol.budget_s=2",
-    ],
+
+#: Level -> settings of PointerChase. The chain on one register measures arithmetic, not the register.
+LEVELS: dict[str, dict[str, Any]] = {
+    "arithmetic": {"variant": "register"},
+    "shared memory": {"variant": "shared"},
+    "L1": {"bytes": 16 * 1024},
+    "L2": {"bytes": 8 * 2**20},
+    "memory": {"bytes": 2**30},
 }
-TABLES = [Pivot("Latency of a call (ms)", "latency_ms", rows=["variant", "bytes"], columns="hops")]
+FEW, MANY = 16384, 65536
 
 VARIANTS = ("memory", "shared", "register")
 LINE_BYTES = 128
@@ -45,12 +40,14 @@ SEED, FACTOR, SUMMAND = 12345, 1664525, 1013904223
 
 SOURCE = r"""
 // one thread follows pointers; each line holds the address of the next line and its own rank in the cycle
-extern "C" __global__ void chase_memory(long long* place, long long* walked, int lines, int hops)
+extern "C" __global__ void chase_memory(long long* place, long long* walked, long long* cycles, int lines, int hops)
 {
     long long start, at = place[0], first, last;
     start = at;
+    long long began = clock64();
     for (int k = 0; k < hops; ++k)
         asm volatile("ld.global.u64 %0, [%1];" : "=l"(at) : "l"(at));
+    cycles[0] = clock64() - began + (at == 0);  // the sum needs the last value, so the clock is read after it
     first = ((const long long*)start)[1];
     last = ((const long long*)at)[1];
     place[0] = at;
@@ -59,7 +56,7 @@ extern "C" __global__ void chase_memory(long long* place, long long* walked, int
 
 // the block copies the byte offsets of a cycle into shared memory, then its first thread follows them
 extern "C" __global__ void chase_shared(
-    const int* next, const int* rank, int* place, long long* walked, int words, int hops)
+    const int* next, const int* rank, int* place, long long* walked, long long* cycles, int words, int hops)
 {
     __shared__ int table[12288];
     for (int i = threadIdx.x; i < words; i += blockDim.x)
@@ -69,20 +66,25 @@ extern "C" __global__ void chase_shared(
         return;
     unsigned base = (unsigned)__cvta_generic_to_shared(table);
     int start = place[0], at = start;
+    long long began = clock64();
     for (int k = 0; k < hops; ++k)
         asm volatile("ld.shared.s32 %0, [%1];" : "=r"(at) : "r"(base + at));
+    cycles[0] = clock64() - began + (at < 0);
     place[0] = at;
     walked[0] = (rank[at / 4] - rank[start / 4] + words) % words;
 }
 
 // a chain of multiply-adds on one register; adding the thread's number, 0, keeps the value out of the slower uniform
 // registers of the warp
-extern "C" __global__ void chase_register(long long* walked, int seed, int factor, int summand, int hops)
+extern "C" __global__ void chase_register(
+    long long* walked, long long* cycles, int seed, int factor, int summand, int hops)
 {
     int value = seed + threadIdx.x;
+    long long began = clock64();
     #pragma unroll 32
     for (int k = 0; k < hops; ++k)
         asm volatile("mad.lo.s32 %0, %0, %1, %2;" : "+r"(value) : "r"(factor), "r"(summand));
+    cycles[0] = clock64() - began + (value == -1 && hops < 0);
     walked[0] = (long long)(unsigned)value;
 }
 """
@@ -94,7 +96,7 @@ class PointerChase(nn.Module):
     `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1 cache, a few MiB in
     the L2 cache, and larger buffers in the GPU's memory. `shared` follows a cycle through words of shared memory, at
     most 48 KiB. `register` is a chain of multiply-adds. Each call continues where the previous one stopped, so that a
-    large buffer is read completely before a line repeats.
+    large buffer is read completely before a line repeats. `cycles` [1] has the clock cycles of the newest call's chain.
 
     The latency per hop is `gpu_busy_ms` · 10⁶ ÷ `hops` in ns. The difference between two numbers of hops excludes the
     fixed cost of a kernel, which includes filling the L1 cache. The number of lines is odd, so that no power of two of
@@ -111,6 +113,7 @@ class PointerChase(nn.Module):
         self.hops = whole("hops", hops, high=2**31 - 1)
         self.seed = whole("seed", seed, low=0)
         self.launch: Callable[[Tensor], Any] | None = None
+        self.cycles: Tensor | None = None
 
     def forward(self, like: Tensor) -> Tensor:
         # like: any tensor on the device -> [1] int64
@@ -126,20 +129,21 @@ class PointerChase(nn.Module):
             raise UnsupportedError(f"pointer-chase is a CUDA kernel, but this cell runs on {device.type}")
         kernel = compile_kernel(SOURCE, f"chase_{self.variant}", device, "pointer-chase")
         single = (1, 1, 1)
+        self.cycles = cycles = torch.zeros(1, dtype=torch.int64, device=device)
         if self.variant == "register":
-            return lambda walked: kernel(single, single, [walked, SEED, FACTOR, SUMMAND, self.hops])
+            return lambda walked: kernel(single, single, [walked, cycles, SEED, FACTOR, SUMMAND, self.hops])
         if self.variant == "shared":
             following, rank = cycle(odd(self.bytes // WORD_BYTES), self.seed)
             words = len(following)
             offsets = (WORD_BYTES * following).to(device, torch.int32)
             ranks = rank.to(device, torch.int32)
             place = torch.zeros(1, dtype=torch.int32, device=device)
-            return lambda walked: kernel(single, (256, 1, 1), [offsets, ranks, place, walked, words, self.hops])
+            return lambda walked: kernel(single, (256, 1, 1), [offsets, ranks, place, walked, cycles, words, self.hops])
         buffer = lines_of(*cycle(odd(self.bytes // LINE_BYTES), self.seed), device)
         place = torch.tensor([buffer.data_ptr()], device=device)
 
         def launch(walked: Tensor) -> None:
-            kernel(single, single, [place, walked, buffer.shape[0], self.hops])
+            kernel(single, single, [place, walked, cycles, buffer.shape[0], self.hops])
 
         return launch
 
@@ -174,31 +178,56 @@ def register_result(hops: int) -> int:
     return value
 
 
+@check(needs=(CUDA,))
+def levels(device: torch.device, rounds: int = 20) -> Facts:
+    """Time a hop at each level, in ns by CUDA events and in cycles by the GPU's own counter, all levels in turn. The
+    difference between two numbers of hops excludes the fixed cost of a kernel."""
+    like = torch.zeros(1, device=device)
+    measures, cycles = {}, {}
+    for name, settings in LEVELS.items():
+        for hops in (FEW, MANY):
+            module = PointerChase(hops=hops, **settings)
+            cycles[name, hops] = counted = []
+            measures[name, hops] = chain_ms(module, like, counted)
+    for measure in measures.values():  # fill the caches and raise the clock
+        measure()
+    for counted in cycles.values():
+        counted.clear()
+    times = in_turn(measures, rounds)
+    facts: Facts = {}
+    for name in LEVELS:
+        ms = [many - few for few, many in zip(times[name, FEW], times[name, MANY], strict=True)]
+        count = [many - few for few, many in zip(cycles[name, FEW], cycles[name, MANY], strict=True)]
+        facts[name] = {
+            "ns": figure([1e6 * value / (MANY - FEW) for value in ms]),
+            "cycles": figure([value / (MANY - FEW) for value in count]),
+        }
+    return facts
+
+
+def chain_ms(module: PointerChase, like: Tensor, counted: list[int]) -> Callable[[], float]:
+    """Return a measurement of a kernel in ms, which also adds its cycles to `counted`."""
+    once = period_ms(lambda: module(like), like.device, calls=1)
+
+    def measure() -> float:
+        ms = once()
+        counted.append(int(module.cycles.item()))
+        return ms
+
+    return measure
+
+
 @Claim(
     "P12",
     "Latencies: register below 1 ns, shared memory 5 to 10, L1 7 to 15, L2 30 to 100, memory 100 to 300 ns.",
     unit="ns",
 )
-def p12(rows):
-    def hop_ns(**chosen):
-        """Return ns per hop from two numbers of hops, whose difference excludes the fixed cost of a call."""
-        few, many = (only(where(rows, hops=hops, **chosen).latency_ms) for hops in (65536, 262144))
-        return 1e6 * (many - few) / 196608
-
-    register, shared = hop_ns(variant="register"), hop_ns(variant="shared")
-    l1, l2, memory = (hop_ns(bytes=size) for size in (16384, 8388608, 1073741824))
-    holds = {
-        "a register": register < 1,
-        "shared memory": between(shared, 5, 10),
-        "L1": between(l1, 7, 15),
-        "L2": between(l2, 30, 100),
-        "memory": between(memory, 100, 300),
-    }
-    also = {
-        "register (ns)": register,
-        "shared memory (ns)": shared,
-        "L1, 16 KiB (ns)": l1,
-        "L2, 8 MiB (ns)": l2,
-        "memory, 1 GiB (ns)": memory,
-    }
-    return Found(holds, memory, also)
+def p12(levels):
+    ranges = {"shared memory": (5, 10), "L1": (7, 15), "L2": (30, 100), "memory": (100, 300)}
+    holds = {name: between(levels[name].ns, low, high) for name, (low, high) in ranges.items()}
+    also = {"a register": "not measurable this way: a chain of instructions has the latency of their arithmetic"}
+    for name in levels:
+        title = "a multiply-add on a register" if name == "arithmetic" else name
+        also[f"{title} (ns)"] = levels[name].ns
+        also[f"{title} (clock cycles)"] = levels[name].cycles
+    return Found(holds, levels.memory.ns, also)

@@ -1,6 +1,6 @@
 """Which execution mode wins where, and by how much?"""
 
-from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, log, lowest, median, relative, where
+from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, lowest, median, relative, where
 
 GPU_SECONDS = 940
 NEEDS = "cuda"
@@ -26,22 +26,6 @@ TABLES = [
 ]
 
 
-@Claim("P2", "torch.compile gains 10 to 30 % in compute efficiency.", unit="%", each=["model", "bs", "mode"])
-def p2(rows):
-    def gains(*modes):
-        return relative(where(rows, mode=list(modes)), "gpu_busy_ms", "mode", "eager")
-
-    both = gains("default", "compile+graph")
-    gain = geomean(both) - 1
-    also = {
-        "least": lowest(both),
-        "largest": highest(both),
-        "default": geomean(gains("default")),
-        "autotuned (compile+graph)": geomean(gains("compile+graph")),
-    }
-    return Found(between(gain, 0.1, 0.3), gain, also)
-
-
 @Claim(
     "P3",
     "Graph and compilation combined give 30 to 60 %.",
@@ -56,35 +40,6 @@ def p3(rows):
     saved = 1 - 1 / geomean(combined)
     also = {"least speedup": lowest(combined), "largest speedup": highest(combined)}
     return Found(between(saved, 0.3, 0.6), saved, also)
-
-
-@Claim(
-    "P4",
-    "At bs 1 to 8 graphs win most, from 8 to 64 both, above 64 compilation contributes more.",
-    unit="%",
-    published="SGLang pull request 1008, a graph against graph and compilation: bs 1 7.37 to 6.42 ms, bs 128 11.84 to "
-    "12.31 ms. Another model and GPU.",
-)
-def p4(main):
-    def compilation(rows):
-        """Return compilation's fraction of the gain of compilation and a graph together."""
-        alone, together = (geomean(where(rows, mode=mode).speedup) for mode in ("default", "compile+graph"))
-        return log(alone) / log(together)
-
-    small, large = compilation(main[main.bs <= 8]), compilation(main[main.bs > 64])
-    return Found((large > 0.5) & (small < 0.5), large, {"compilation's share at bs 1 to 8": small})
-
-
-@Claim(
-    "P7",
-    "Compilation speeds an MLP up 1.3x, attention 1.1x, a model end to end 1.2x.",
-    unit="×",
-    each=["model", "bs"],
-)
-def p7(main):
-    ranges = {"mlp": (1.2, 1.4), "attention": (1.05, 1.15), "gpt2": (1.1, 1.3)}
-    gain = geomean(where(main, mode="default").speedup)
-    return Found(between(gain, *ranges[main.model.iloc[0]]), gain)
 
 
 @Claim(

@@ -17,33 +17,14 @@ from effbench.experiments._workloads import one_of, whole
 from torch import Tensor, nn
 
 from effbench.errors import UnsupportedError
-from effbench.experiments import Claim, Found, Pivot, geomean, highest, only, relative, where
+from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
 from effbench.models.mlp import MLP, LinearStack
 
-GPU_SECONDS = 370
+GPU_SECONDS = 210
 SWEEPS = {
     "tiny": ["model=matmul32", "mode=eager,cuda-graph", "protocol.rounds=3", "protocol.budget_s=2"],
     "elements": ["model=elements", "model.module.variant=loop,whole", "protocol.rounds=3", "protocol.budget_s=2"],
     "creation": ["model=creation", "model.module.variant=device,host", "protocol.rounds=3", "protocol.budget_s=2"],
-    "inplace": [
-        "model=inplace",
-        "model.module.variant=in-place,out-of-place",
-        "model.module.cold=false,true",
-        "protocol.rounds=3",
-        "protocol.budget_s=2",
-    ],
-    "nonzero": [
-        "model=nonzero",
-        "model.module.variant=nonzero,nonzero-static,mask,nonzero-then-work,work-then-nonzero",
-        "protocol.rounds=3",
-        "protocol.budget_s=2",
-    ],
-    "gradients": [
-        "model=gradmode",
-        "model.module.variant=grad,no_grad,inference_mode",
-        "protocol.rounds=3",
-        "protocol.budget_s=2",
-    ],
     "transfer": [
         "model=transfer",
         "model.module.variant=uint8,float32",
@@ -62,7 +43,6 @@ SWEEPS = {
 }
 TABLES = [
     Pivot("Latency (ms) of the optimizers", "latency_ms", "optimizer", rows=["model"], columns="variant"),
-    Pivot("Latency (ms) of the selections", "latency_ms", "nonzero", rows=["model"], columns="variant"),
 ]
 
 
@@ -145,26 +125,17 @@ IN_PLACE = ("in-place", "out-of-place")
 class InPlace(nn.Module):
     """`length` operations that alternate between ReLU and a clamp to at most 1.
 
-    Repeating these changes nothing, so `in-place` can be called repeatedly on the same input. `cold=true` empties
-    CUDA's caching allocator before the chain, in both variants: allocations then go to the driver, as in the first call
-    of a process.
+    Repeating these changes nothing, so `in-place` can be called repeatedly on the same input.
     """
 
-    def __init__(self, variant: str = "out-of-place", elements: int = 2**24, length: int = 2, cold: bool = False):
+    def __init__(self, variant: str = "out-of-place", elements: int = 2**24, length: int = 2):
         super().__init__()
         self.variant = one_of("variant", variant, IN_PLACE)
         self.elements = whole("elements", elements)
         self.length = whole("length", length)
-        self.cold = one_of("cold", cold, (False, True))
 
     def forward(self, x: Tensor) -> Tensor:
         # x [B, N] -> [B, N]
-        if self.cold:
-            if x.device.type != "cuda":
-                raise UnsupportedError(
-                    f"cold=true needs CUDA's caching allocator, but this cell runs on {x.device.type}"
-                )
-            torch.cuda.empty_cache()
         for i in range(self.length):
             if self.variant == "in-place":
                 x = x.clamp_(max=1.0) if i % 2 else x.relu_()
@@ -359,33 +330,6 @@ def o2(elements):
 def o3(creation):
     gain = against(creation, "latency_ms", "device", "host")
     return Found(gain > 1, gain)
-
-
-@Claim("O4", "In-place skips an allocation and saves time.", unit="×", each="cold")
-def o4(inplace):
-    chosen = where(inplace, variant="in-place")
-    time_gain = geomean(relative(chosen, "latency_ms", "variant", "out-of-place"))
-    memory = relative(chosen, "peak_allocated_bytes", "variant", "out-of-place")
-    holds = {"skips an allocation": geomean(memory) > 1, "saves time": time_gain > 1}
-    return Found(holds, time_gain, {"peak memory, out of place ÷ in place": highest(memory)})
-
-
-@Claim("O5", "nonzero synchronises, and the wait is really for the forward before it.", unit="×", needs="cuda")
-def o5(nonzero):
-    enqueue = against(nonzero, "enqueue_ms", "mask", "nonzero")
-    order = against(nonzero, "latency_ms", "work-then-nonzero", "nonzero-then-work")
-    also = {
-        "latency, nonzero ÷ mask": against(nonzero, "latency_ms", "mask", "nonzero"),
-        "latency, nonzero ÷ nonzero_static": against(nonzero, "latency_ms", "nonzero-static", "nonzero"),
-        "work after ÷ work before the wait": order,
-    }
-    return Found((enqueue > 1) & (order > 1), enqueue, also)
-
-
-@Claim("O6", "Switch gradients off where none are needed.", unit="×")
-def o6(gradients):
-    no_grad, inference = (against(gradients, "latency_ms", name, "grad") for name in ("no_grad", "inference_mode"))
-    return Found((inference > 1) & (no_grad > 1), inference, {"no_grad": no_grad, "inference_mode": inference})
 
 
 @Claim("O7", "Moving bytes is cheaper than moving floats.", unit="×", each="pinned", needs="cuda")

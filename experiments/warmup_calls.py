@@ -6,35 +6,55 @@ B batch, D width.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from effbench.experiments._tools import call_ms, fresh_compile_cache
+from effbench.experiments._processes import in_fork
+from effbench.experiments._timing import figure
+from effbench.experiments._tools import call_ms
 from torch import nn
 
-from effbench.experiments import Claim, Found, figures, highest
-from effbench.experiments.checks import Facts, attempt, check, error_facts
+from effbench.experiments import Claim, Found, highest
+from effbench.experiments.checks import Facts, check
 from effbench.modes.base import Mode
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 
-GPU_SECONDS = 120
+GPU_SECONDS = 45
 
 STEADY_CALLS = 50
-#: A call is steady if it takes at most this much longer than the median of the later calls.
+#: A call is equivalent to steady if its time is within ± this fraction of the median of the later calls.
 WITHIN = 0.10
+PROCESSES = 20
 
 
 @check()
 def calls(
-    device: torch.device, calls: int = 10, width: int = 256, depth: int = 3, modes: Sequence[str] | None = None
+    device: torch.device,
+    calls: int = 10,
+    width: int = 256,
+    depth: int = 3,
+    processes: int = PROCESSES,
+    modes: Sequence[str] | None = None,
 ) -> Facts:
-    """Time calls 1 to 10 of each mode in ms, and find the first one that is within 10 % of steady."""
+    """Time calls 1 to 10 of each mode in 20 processes, each forked before CUDA is initialised, and compare each call
+    with the steady calls of its process: the ratio, its median and interval over the processes.
+
+    The processes share a compile cache, so that only the first compiles with an empty one.
+    """
     if modes is None:
-        compiled = ("default", "reduce-overhead", "max-autotune") if device.type == "cuda" else ("default",)
+        compiled = ("default", "reduce-overhead") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
-    facts = {}
+    if device.type == "cpu":  # each process waits for its compiler, and threads would compete with other processes
+        processes = min(processes, 7)
+        torch.set_num_threads(1)
+    answers = [in_fork(lambda: all_modes(device, calls, width, depth, modes)) for _ in range(processes)]
+    return {"within_fraction": WITHIN, "modes": {name: judge([answer[name] for answer in answers]) for name in modes}}
+
+
+def all_modes(device: torch.device, calls: int, width: int, depth: int, modes: Sequence[str]) -> Facts:
+    """Return for each mode the times of the first calls and of the later calls in ms, or why it did not run."""
+    facts: Facts = {}
     for name in modes:
         mode: Mode = Eager() if name == "eager" else Compiled(name)
         if reason := mode.missing(device):
@@ -44,47 +64,54 @@ def calls(
         module = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)))
         module = module.to(device).eval()
         x = torch.randn(8, width, device=device)
-        # a mode must not reuse the compiled code of the previous mode
-        with fresh_compile_cache(), torch.inference_mode():
-            timed = attempt(
-                lambda m=mode, module=module, x=x: samples(m.prepare(module, (x,), {}).step, x, calls, device)
-            )
-        facts[name] = {"ran": False, **error_facts(timed.raised)} if timed.raised else judge(*timed.value)
-    return {"within_fraction": WITHIN, "modes": facts}
+        with torch.inference_mode():
+            step = mode.prepare(module, (x,), {}).step
+            times = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
+        facts[name] = {"ran": True, "first_ms": times[:calls], "steady_ms": statistics.median(times[calls:])}
+    return facts
 
 
-def samples(
-    step: Callable[..., Any], x: torch.Tensor, calls: int, device: torch.device
-) -> tuple[list[float], list[float]]:
-    """Return the times of the first `calls` calls and of the later calls, in ms."""
-    times = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
-    return times[:calls], times[calls:]
+def judge(answers: Sequence[Facts]) -> Facts:
+    """Judge a mode by the ratio of each call to the steady calls of its process.
 
-
-def judge(first_ms: list[float], later_ms: list[float]) -> Facts:
-    """Judge the calls after three warm-up calls by their median, because single calls are noisy."""
-    steady = statistics.median(later_ms)
-    bound = steady * (1 + WITHIN)
-    after_three = statistics.median(first_ms[3:] or later_ms)
+    `calls`: number of the call -> the ratio's figure over the processes. A call is equivalent to steady if the whole
+    interval is within ± 10 % of 1. `equivalent_within_fraction`: the smallest bound within which calls 4 and later are.
+    """
+    ran = [answer for answer in answers if answer["ran"]]
+    if not ran:
+        return dict(answers[0])
+    ratios = [[ms / answer["steady_ms"] for ms in answer["first_ms"]] for answer in ran]
+    by_call = {number: figure(column) for number, column in enumerate(zip(*ratios, strict=True), start=1)}
+    late = [bound for number, ratio in by_call.items() if number > 3 for bound in (ratio["low"], ratio["high"])]
     return {
         "ran": True,
-        "calls_ms": first_ms,
-        "steady_ms": steady,
-        "first_steady_call": next((i for i, ms in enumerate(first_ms, start=1) if ms <= bound), None),
-        "median_after_three_calls_ms": after_three,
-        "steady_after_three_calls": after_three <= bound,
-        "slowest_after_three_calls_ms": max(first_ms[3:], default=None),
+        "processes": len(ran),
+        "calls": {str(number): ratio for number, ratio in by_call.items()},
+        "steady_ms": figure([answer["steady_ms"] for answer in ran]),
+        "first_steady_call": first_steady(by_call),
+        "equivalent_within_fraction": max((abs(bound - 1) for bound in late), default=None),
     }
+
+
+def first_steady(by_call: dict[int, dict[str, float]]) -> int | None:
+    """Return the first call from which on all calls are equivalent to steady; None if the last one is not."""
+    unsteady = [n for n, ratio in by_call.items() if max(ratio["high"] - 1, 1 - ratio["low"]) > WITHIN]
+    first = max(unsteady, default=0) + 1
+    return first if first <= len(by_call) else None
 
 
 @Claim("S15", "Three warm-up calls are enough.", unit="warm-ups")
 def s15(calls):
-    steady_from, steady_ms = calls.modes.each("first_steady_call"), calls.modes.each("steady_ms")
-    value = highest(steady_from) - 1
-    also = {
-        "median of calls 4 to 10 is within 10 % of steady, by mode": calls.modes.each("steady_after_three_calls"),
-        "median of calls 4 to 10, by mode (ms)": calls.modes.each("median_after_three_calls_ms"),
-        "steady, by mode (ms)": steady_ms,
-        "first call within 10 % of steady, by mode": steady_from,
-    }
-    return Found((value <= 3) & (len(figures(steady_from)) == len(figures(steady_ms))), value, also)
+    holds, also = {}, {}
+    known = {name: calls.modes[name] for name in calls.modes if calls.modes[name].ran.holds}
+    for name, facts in known.items():
+        fourth = facts.calls["4"]
+        # equivalent: the whole interval is within the bounds; different: none of it is
+        holds[name] = (fourth <= 1 + WITHIN) & (fourth >= 1 - WITHIN)
+        also[f"{name}: call 4 ÷ steady"] = fourth
+        also[f"{name}: calls 4 to 10 are equivalent to steady within ± (fraction)"] = facts.equivalent_within_fraction
+        also[f"{name}: first call from which all are within 10 %"] = facts.first_steady_call
+        also[f"{name}: processes"] = facts.processes
+        also[f"{name}: steady (ms)"] = facts.steady_ms
+    first = [facts.first_steady_call for facts in known.values()]
+    return Found(holds, highest(first) - 1, also)

@@ -302,7 +302,8 @@ def only(values: list[Figure]) -> Figure:
 
 
 class Facts(dict):
-    """The facts of a check, read as attributes or by key. Numbers are figures, booleans are conditions."""
+    """The facts of a check, read as attributes or by key. Numbers, and mappings of value, low and high, are figures;
+    booleans are conditions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -329,5 +330,5 @@ def fact_value(value: Any) -> Any:
     if isinstance(value, int | float):
         return Figure(value)
     if isinstance(value, Mapping):
-        return Facts(value)
+        return Figure(**value) if value.keys() == {"value", "low", "high"} else Facts(value)
     return [fact_value(item) for item in value] if isinstance(value, list) else value

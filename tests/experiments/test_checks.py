@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import time
 import warnings
 
 import pytest
@@ -13,8 +16,11 @@ from torch._dynamo.utils import counters
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import (
+    _processes,
+    _timing,
     _tools,
     checks,
+    compiled_call,
     dynamo,
     fresh,
     graph_limits,
@@ -155,8 +161,50 @@ def test_judging_peaks_and_first_calls():
     for given, expected in ((peaks, [True, False, True]), ({"as_shipped": 10, "no_locality": 11}, [None, True, None])):
         found = inductor.judge(given)
         assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
-    facts = warmup_calls.judge([100.0, 30.0, 1.2, 1.05, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
-    assert (facts["first_steady_call"], facts["steady_after_three_calls"]) == (4, True)
+    answers = [{"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.0], "steady_ms": 2.0}] * 6
+    late = {"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.5], "steady_ms": 2.0}
+    facts = warmup_calls.judge(answers)
+    assert (facts["first_steady_call"], facts["processes"]) == (3, 6)
+    assert facts["equivalent_within_fraction"] == pytest.approx(0.03)
+    assert warmup_calls.judge([*answers[1:], late])["first_steady_call"] is None, "the whole interval counts"
+
+
+def test_variants_in_turn(monkeypatch):
+    """Measurements next to slow host work do not count, and parts come from differences within a round."""
+    speeds = iter([1.0] * 40 + [3.0] * 2 + [1.0] * 100)
+    monkeypatch.setattr(_timing, "reading", lambda: next(speeds))
+    clock = iter(range(1000))
+    measured = _timing.in_turn({"a": lambda: 10.0 + next(clock), "b": lambda: float(next(clock))}, rounds=20)
+    assert 0 < _timing.disturbed_fraction(measured) < 0.2
+    assert _timing.ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {"value": 2.5, "low": 2.0, "high": 3.0}
+    assert _timing.undisturbed([(5.0, 9.0)] * 3, limit=1.0) == [5.0] * 3, "too few others are left"
+    whole = {"default": 30.0, f"default, {compiled_call.SKIP_GUARDS}": 26.0, "default: AOT wrapper": 17.0,
+             "default: Inductor's code": 15.0, "one operator": 1.0, "one operator, force_eager": 4.0}  # fmt: skip
+    facts = compiled_call.taken_apart("default", {name: [value] * 7 for name, value in whole.items()})
+    parts = {name: part["value"] for name, part in facts["parts_us"].items()}
+    assert list(parts.values()) == [3.0, 4.0, 6.0, 2.0, 15.0] and sum(parts.values()) == whole["default"]
+    assert facts["largest_part"].startswith("Inductor") and facts["saves_most"] == compiled_call.SKIP_GUARDS
+
+
+def test_a_fork_answers_and_its_tree_is_measured():
+    assert _processes.in_fork(lambda: {"pid": os.getpid() != os.getppid()}) == {"pid": True}
+    with pytest.raises(RuntimeError, match="ValueError in a forked process: wrong"):
+        _processes.in_fork(lambda: (_ for _ in ()).throw(ValueError("wrong")))
+    with pytest.raises(RuntimeError, match="ended with status 3"):
+        _processes.in_fork(lambda: os._exit(3))
+    with subprocess.Popen(["sleep", "30"]) as child, _processes.tree_memory() as memory:
+        time.sleep(0.3)
+        child.kill()
+    assert memory["processes"] >= 2 and memory["peak_bytes"] > 10 * 2**20
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_compiled_call_run_alone():
+    calls = compiled_call.Calls(CPU, 8, 2, 2)
+    with _tools.fresh_compile_cache():
+        calls.add_parts("default")
+    assert not calls.missing and len(calls.measures) == 2
+    assert all(measure() > 0 for measure in calls.measures.values())
 
 
 # a process of its own

@@ -127,6 +127,7 @@ def test_what_is_missing_stays_missing():
 def test_facts():
     inner = {"a": {"x": 1}, "b": {"x": 2}, "c": {"y": 3}}
     facts = Facts({"count": 3, "works": True, "none": None, "name": "native", "list": [1, {"x": 2}], "if": inner})
+    assert repr(Facts(ms={"value": 2.0, "low": 1.0, "high": 3.0}).ms) == "2 [1, 3]"
     assert facts.count.value == 3 and facts.works.holds and facts.name == "native"
     assert facts["list"][1].x.value == 2 and [one.value for one in facts["if"].each("x")] == [1, 2]
     with pytest.raises(ClaimError, match="returned no 'cuont'; it has count, works"):

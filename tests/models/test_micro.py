@@ -88,7 +88,6 @@ def test_variants_return_the_same_however_often_they_are_called(name):
     [
         ("matmul32", {"size": 0}, "size is 0; allowed: whole numbers from 1"),
         ("elements", {"variant": "all"}, "variant is 'all'; allowed: loop, whole"),
-        ("inplace", {"cold": "yes"}, "cold is 'yes'; allowed: False, True"),
         ("nonzero", {"work_us": -1}, "work_us is -1; allowed: whole numbers from 0"),
         ("fusion-layer", {"p": 1}, "p is 1; allowed: from 0 to below 1"),
         ("pointer-chase", {"variant": "shared", "bytes": 65536}, "bytes is 65536; allowed: whole numbers from 512 to"),
@@ -105,11 +104,10 @@ def test_settings_are_checked(name, settings, words):
 def test_what_needs_cuda_says_so():
     for name, settings in (
         ("creation", {"variant": "host-pinned"}),
-        ("inplace", {"cold": True}),
         ("transfer", {"pinned": True}),
         ("optimizer", {"variant": "capturable"}),
         *(("pointer-chase", {"variant": variant}) for variant in ("memory", "shared", "register")),
-        *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda")),
+        *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda", "cuda-vectorised")),
     ):
         with pytest.raises(UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"):
             run(name, **settings)
