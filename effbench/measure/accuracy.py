@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import math
@@ -127,8 +126,11 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     return TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
 
 
-def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verdict:
-    """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype."""
+def compare(
+    output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None
+) -> Verdict:
+    """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype. `device`: where
+    to compare values, one tensor after the other; None: where they are."""
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -141,6 +143,7 @@ def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verd
             return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
         if not isinstance(ref, torch.Tensor):
             continue
+        out, ref = out.to(device), ref.to(device)
         if not is_inexact(ref):
             if not torch.equal(out, ref):
                 reason = reason or f"{name} differs from eager in {int((out != ref).sum())} of {ref.numel()} values"
@@ -173,14 +176,17 @@ def factor_of(dtype: torch.dtype) -> int:
     return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
+def compare_with_float64(
+    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None
+) -> str | None:
     """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong.
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
     types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
     """
     for name, ref in tensors(eager).items():
-        out, true, factor = output[name], exact[name], factor_of(ref.dtype)
+        out, ref, true = (part.to(device) for part in (output[name], ref, exact[name]))
+        factor = factor_of(ref.dtype)
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:
@@ -193,12 +199,6 @@ def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: f
         if not ours <= factor * eagers + limit_of(ref.dtype, tolerance) / 10 * scale:
             return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None
-
-
-def in_float64(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Return the output of a float64 copy of the module with the same (rounded) weights; float inputs are cast."""
-    args, kwargs = wide((args, kwargs))
-    return copy.deepcopy(module).double()(*args, **kwargs)
 
 
 def wide(inputs: Any) -> Any:

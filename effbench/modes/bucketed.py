@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, capture_sizes, usage
 from effbench.errors import UnsupportedError
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Batch, BatchInput
+from effbench.models.inputs import Batch, BatchInput, layout_of
 from effbench.modes.base import Count, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
@@ -42,6 +42,8 @@ class BucketedGraph(Mode):
     torch_compile_max_bs: Count = 0
     inner: str = "max-autotune-no-cudagraphs"
     guard: Literal[None, "refuse"] = None
+
+    writes_state = False  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -268,7 +270,7 @@ def repeated(value: Any, dim: int | None, size: int) -> Any:
     if not is_tensor(value) or dim is None:
         return copy_of(value)
     rows = torch.arange(size, device=value.device) % value.size(dim)
-    return value.index_select(dim, rows)
+    return value.index_select(dim, rows).contiguous(memory_format=layout_of(value))
 
 
 def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:

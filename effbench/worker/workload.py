@@ -3,6 +3,7 @@ its own eager reference and check; the rest of a trial is the same for both."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch.utils._pytree import tree_map_only
+
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
 from effbench.measure.timing import Inputs
 from effbench.models.inputs import Batch, cut, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import failures
+from effbench.worker import failures, state
 from effbench.worker.failures import Ended
 
 
@@ -30,63 +33,144 @@ def copies(inputs: Inputs) -> Inputs:
 
 
 class Inference:
-    """The workload of phase=inference: calls of the module."""
+    """The workload of phase=inference: calls of the module. `initial`: the state that eager's calls change, before the
+    reference calls. `unwritten`: an input that eager writes to, but the step does not."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
+        self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
+        self.initial: dict[str, Any] = {}
+        self.written: set[str] = set()
+        self.unwritten: str | None = None
+        self.kept: dict[int, torch.Tensor] = {}
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
         return torch.inference_mode()
 
-    def output(self, function: Callable, given: Inputs) -> accuracy.Parts:
-        """Return a function's output, called with copies of the inputs because it may write to them."""
-        args, kwargs = copies(given)
-        parts = accuracy.parts(function(*args, **kwargs))
-        timing.synchronizer(self.device)()
-        return parts
+    def tensors_of(self, given: Inputs) -> dict[str, torch.Tensor]:
+        """Return the input tensors by names like `input x`."""
+        args, kwargs = given
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        return {f"input {name}": value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+    def follow(
+        self, step: Callable, module: torch.nn.Module, inputs: Sequence[Inputs], copied: Callable = copies
+    ) -> list[accuracy.Parts]:
+        """Call `step` with copies of all inputs, in order, from the initial state of `module`. Return the outputs and
+        inputs after each call, with the changed state after the last one, all in host memory."""
+        state.restore(module, self.initial, self.device)
+        results = []
+        for given in inputs:
+            args, kwargs = copied(given)
+            output = accuracy.parts(step(*args, **kwargs))
+            timing.synchronizer(self.device)()
+            results.append(state.on_host(output | self.tensors_of((args, kwargs))))
+        if self.mode.writes_state:
+            results[-1] |= accuracy.tensors(state.save(module, self.initial))
+        return results
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's outputs for all input sets. Raises Ended if they have no tensor or are not finite."""
-        references = [self.output(self.module, given) for given in inputs]
-        if not accuracy.tensors(references[0]):
+        """Return eager's results for all input sets. Raises Ended if they have no tensor or are not finite."""
+        before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
+        self.module(*args, **kwargs)  # a module may create state in its first call
+        changed = {name for name, version in state.versions(self.module).items() if before.get(name) != version}
+        initial = state.save(self.module, changed, every=True)
+        references = self.follow(self.module, self.module, inputs)
+        final = state.save(self.module, changed, every=True)
+        self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
+        for given, reference in zip(inputs, references, strict=True):
+            for name in self.unchanged(given, reference):
+                del reference[name]
+        outputs = [{name: part for name, part in some.items() if name.startswith("output")} for some in references]
+        if not accuracy.tensors(outputs[0]):
             advice = "return tensors, or a tuple, list or dict of them"
             raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
         if not self.cell.model.get("allow_nonfinite"):
-            for reference in references:
-                if name := accuracy.not_finite(reference):
+            for output in outputs:
+                if name := accuracy.not_finite(output):
                     raise Ended(Status.INCORRECT, f"eager {name} not finite")
+        if self.mode.writes_state:
+            references[-1] |= accuracy.tensors({name: final[name] for name in self.initial if name in final})
         return references
+
+    def unchanged(self, given: Inputs, result: accuracy.Parts) -> list[str]:
+        """Return the names of the inputs that a call with copies of `given` did not change."""
+        return [name for name, value in self.tensors_of(given).items() if state.same(result[name], value.cpu())]
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return self.mode.prepare(self.module, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step's outputs with eager's on all input sets. Raises Ended if they differ."""
-        for given, reference in zip(inputs, references, strict=True):
-            output = self.output(step, given)
-            verdict = accuracy.compare(output, reference, self.tolerance)
+        """Compare the step's results with eager's on all input sets, then restore the initial state. Raises Ended if
+        they differ."""
+        if reason := self.wrong(step, inputs, references):
+            raise Ended(Status.INCORRECT, reason)
+        state.restore(self.module, self.initial, self.device)
+
+    def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
+        """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
+        exact: list[accuracy.Parts] = []
+        results = self.follow(step, self.module, inputs)
+        for number, (given, result, eager) in enumerate(zip(inputs, results, references, strict=True)):
+            kept = self.unchanged(given, result)
+            result = {name: part for name, part in result.items() if name not in kept}
+            written = [name for name in result if name.startswith("input ")]
+            if more := sorted(set(written) - eager.keys()):
+                return f"the step writes to its {more[0]}, but eager does not"
+            self.written.update(written)
+            self.unwritten = next((name for name in kept if name in eager), self.unwritten)
+            eager = {name: part for name, part in eager.items() if name not in kept}
+            verdict = accuracy.compare(result, eager, self.tolerance, self.device)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
             if verdict.reason is None:
                 continue
             if not verdict.only_values:
-                raise Ended(Status.INCORRECT, verdict.reason)
+                return verdict.reason
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
             try:
-                exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
-                reason = accuracy.compare_with_float64(output, reference, exact, self.tolerance)
+                exact = exact or self.in_float64(inputs)
+                reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance, self.device)
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = f"no float64 reference ({failures.describe(error)})"
             if reason:
-                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
-
-    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
-        """Return a reason if the results became wrong during timing, else None."""
+                return f"{verdict.reason}; {reason}"
         return None
+
+    def in_float64(self, inputs: Sequence[Inputs]) -> list[accuracy.Parts]:
+        """Return the results of a float64 copy of the module with the same (rounded) weights, state and inputs."""
+        module = copy.deepcopy(self.module).double()
+        return self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+
+    def degraded(self) -> str | None:
+        """Return a reason if the step has fewer effects than eager, else None."""
+        effect = "the caller's tensor stays unchanged: the step writes to a copy, such as a CUDA graph's static input"
+        return self.unwritten and f"the module writes to its {self.unwritten}, but {effect}"
+
+    def keep(self, inputs: Sequence[Inputs]) -> None:
+        """Keep copies of the inputs that the step writes to, for `renew`. They take no device memory."""
+        for given in inputs:
+            for name, value in self.tensors_of(given).items():
+                if name in self.written and id(value) not in self.kept:
+                    held = value.to("cpu", copy=True)
+                    self.kept[id(value)] = held.pin_memory() if value.is_cuda else held
+
+    def renew(self, given: Inputs) -> None:
+        """Restore the values of inputs that the step has written to."""
+        for value in self.tensors_of(given).values() if self.kept else ():
+            if id(value) in self.kept:
+                value.copy_(self.kept[id(value)], non_blocking=True)
+
+    def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> str | None:
+        """Return a reason if the results became wrong during timing, else None."""
+        for given in inputs:
+            self.renew(given)
+        reason = self.wrong(step, inputs, references)
+        return reason and f"outputs differ after timing: {reason}"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
         """Count the work of one call."""
@@ -111,6 +195,8 @@ def make_sets(
     and with different values than their neighbours, so that a check reveals stale values of a larger batch in buffers.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
+    if cell.numerics.get("channels_last"):
+        whole = tree_map_only(torch.Tensor, channels_last, whole)
     if not cell.stream:
         return whole, whole
     batch = Batch.of(specs, sizes_of(cell))
@@ -126,6 +212,10 @@ def make_sets(
     timed = [rows(position % sets, size) for position, size in enumerate(batch.sizes)]
     checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
     return timed, checked
+
+
+def channels_last(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
 
 
 def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
