@@ -126,9 +126,7 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     return TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
 
 
-def compare(
-    output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None
-) -> Verdict:
+def compare(output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None) -> Verdict:
     """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype. `device`: where
     to compare values, one tensor after the other; None: where they are."""
     outs, refs = len(tensors(output)), len(tensors(eager))

@@ -119,7 +119,7 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 @dataclass
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter. `renew`:
-    restores inputs that the step writes to, outside the measured time; None if it writes to none."""
+    restores inputs outside the measured time; None if the step does not write to them."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]

@@ -97,18 +97,15 @@ class RunningTrial:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
             self.workload.keep([*self.inputs, *self.checked])
             memory.reset_peaks(self.device)
-            renew = self.workload.renew if self.workload.kept else None
-            timer = timing.Timer(
-                self.step, self.inputs, self.device, self.rules, self.watcher, self.whole, renew=renew
-            )
+            timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
+            timer.renew = self.workload.renew if self.workload.kept else None
             warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
             self.before = counters.read()
             self.phase("timing", partial(self.take_timings, timer))
             self.phase("facts", self.take_facts)
-            after_timing = partial(self.workload.after_timing, self.step, self.checked, references)
-            self.wrong = self.phase("check", after_timing)
+            wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
             if self.request.profile and self.on_cuda:
                 self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
@@ -118,7 +115,7 @@ class RunningTrial:
         if self.request.artifacts:
             collect = partial(artifacts.collect, self.request, self.trial, self.workload, self.step, self.inputs)
             self.phase("artifacts", collect)
-        self.judge()
+        self.judge(wrong)
 
     def take_device(self) -> None:
         """Prepare the device before any user code runs; a failure here is retried."""
@@ -295,15 +292,19 @@ class RunningTrial:
             trial.compute_floor_ms = 1e3 * counted.flops / rate if rate and counted.flops else None
             trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
 
-    def judge(self) -> None:
-        """Raise Ended with the status, unless the trial is ok."""
-        if self.wrong:
-            raise Ended(Status.INCORRECT, self.wrong)
+    def judge(self, wrong: str | None) -> None:
+        """Raise Ended with the status, unless the trial is ok. `wrong`: what is wrong with the results."""
+        if wrong:
+            raise Ended(Status.INCORRECT, wrong)
         if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
             raise Ended(Status.NOISY, "a graph was compiled during timing: the figures include compile time")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
-        if reason := self.prepared.degraded or self.workload.degraded() or self.observer.degraded_reason(self.after, self.device):
+        if (
+            reason := self.prepared.degraded
+            or self.workload.degraded
+            or self.observer.degraded_reason(self.after, self.device)
+        ):
             raise Ended(Status.DEGRADED, reason)
         if self.watcher.noisy:
             raise Ended(Status.NOISY, self.watcher.noisy)

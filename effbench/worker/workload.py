@@ -25,6 +25,9 @@ from effbench.worker import failures, state
 from effbench.worker.failures import Ended
 
 
+UNWRITTEN = "the caller's tensor stays unchanged: the step writes to a copy, such as a CUDA graph's static input"
+
+
 def copies(inputs: Inputs) -> Inputs:
     """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference tensors, for which
     Dynamo would compile a second graph."""
@@ -33,8 +36,9 @@ def copies(inputs: Inputs) -> Inputs:
 
 
 class Inference:
-    """The workload of phase=inference: calls of the module. `initial`: the state that eager's calls change, before the
-    reference calls. `unwritten`: an input that eager writes to, but the step does not."""
+    """The workload of phase=inference: calls of the module. `initial`: the state before the reference calls that eager
+    changes. `written`: inputs that the step writes to; `kept`: their values by id. `degraded`: why the step has fewer
+    effects than eager, or None."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
@@ -43,7 +47,7 @@ class Inference:
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
         self.initial: dict[str, Any] = {}
         self.written: set[str] = set()
-        self.unwritten: str | None = None
+        self.degraded: str | None = None
         self.kept: dict[int, torch.Tensor] = {}
 
     def context(self) -> AbstractContextManager[Any]:
@@ -115,14 +119,12 @@ class Inference:
         exact: list[accuracy.Parts] = []
         results = self.follow(step, self.module, inputs)
         for number, (given, result, eager) in enumerate(zip(inputs, results, references, strict=True)):
-            kept = self.unchanged(given, result)
-            result = {name: part for name, part in result.items() if name not in kept}
-            written = [name for name in result if name.startswith("input ")]
-            if more := sorted(set(written) - eager.keys()):
-                return f"the step writes to its {more[0]}, but eager does not"
-            self.written.update(written)
-            self.unwritten = next((name for name in kept if name in eager), self.unwritten)
-            eager = {name: part for name, part in eager.items() if name not in kept}
+            eager = {**self.tensors_of(given), **eager}
+            for name in self.unchanged(given, result):
+                if name in references[number]:
+                    self.degraded = f"the module writes to its {name}, but {UNWRITTEN}"
+                del result[name], eager[name]
+            self.written |= result.keys() & self.tensors_of(given)
             verdict = accuracy.compare(result, eager, self.tolerance, self.device)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
@@ -146,16 +148,11 @@ class Inference:
         module = copy.deepcopy(self.module).double()
         return self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
 
-    def degraded(self) -> str | None:
-        """Return a reason if the step has fewer effects than eager, else None."""
-        effect = "the caller's tensor stays unchanged: the step writes to a copy, such as a CUDA graph's static input"
-        return self.unwritten and f"the module writes to its {self.unwritten}, but {effect}"
-
     def keep(self, inputs: Sequence[Inputs]) -> None:
         """Keep copies of the inputs that the step writes to, for `renew`. They take no device memory."""
         for given in inputs:
             for name, value in self.tensors_of(given).items():
-                if name in self.written and id(value) not in self.kept:
+                if name in self.written:
                     held = value.to("cpu", copy=True)
                     self.kept[id(value)] = held.pin_memory() if value.is_cuda else held
 
@@ -196,7 +193,8 @@ def make_sets(
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if cell.numerics.get("channels_last"):
-        whole = tree_map_only(torch.Tensor, channels_last, whole)
+        layout = torch.channels_last
+        whole = tree_map_only(torch.Tensor, lambda x: x.contiguous(memory_format=layout) if x.dim() == 4 else x, whole)
     if not cell.stream:
         return whole, whole
     batch = Batch.of(specs, sizes_of(cell))
@@ -212,10 +210,6 @@ def make_sets(
     timed = [rows(position % sets, size) for position, size in enumerate(batch.sizes)]
     checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
     return timed, checked
-
-
-def channels_last(value: torch.Tensor) -> torch.Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
 
 
 def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
