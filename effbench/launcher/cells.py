@@ -146,8 +146,9 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
         stream = streams.resolve(part.get("stream"))
         bs = part["bs"] if stream is None else streams.batch_size(stream["sizes"], part["bs"])
-        # without the default, so that older keys stay valid
-        numerics = {key: value for key, value in part["numerics"].items() if value or key != "channels_last"}
+        numerics = {
+            key: value for key, value in part["numerics"].items() if value or key != "channels_last"
+        }  # older keys
         training = part["training"] if part["phase"] == "training" else None  # must not affect keys of inference cells
         cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, training))
     return cells

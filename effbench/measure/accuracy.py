@@ -127,8 +127,7 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
 
 
 def compare(output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None) -> Verdict:
-    """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype. `device`: where
-    to compare values, one tensor after the other; None: where they are."""
+    """Compare structure, shape, dtype and, on `device`, values with eager's. Relative `tolerance`; None: by dtype."""
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -174,17 +173,14 @@ def factor_of(dtype: torch.dtype) -> int:
     return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def compare_with_float64(
-    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None
-) -> str | None:
+def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
     """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong.
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
     types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
     """
     for name, ref in tensors(eager).items():
-        out, ref, true = (part.to(device) for part in (output[name], ref, exact[name]))
-        factor = factor_of(ref.dtype)
+        out, true, factor = output[name], exact[name], factor_of(ref.dtype)
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:

@@ -35,7 +35,6 @@ FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budg
 HOST_BOUND = 0.7  # enqueue time ÷ period from which the host is the bottleneck
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
-WARM_PASSES = 3  # maximum warm-up passes of a stream with long passes
 
 
 @dataclass(frozen=True)
@@ -133,23 +132,20 @@ class Timer:
     def warm_up(self) -> Timing:
         """Call the step until it is steady, and return the samples.
 
-        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s` seconds. Steady
-        means that the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first
-        pass of a stream is always completed, because otherwise a size could be prepared during timing, and at most
-        three passes exceed `max_warmup_s`.
+        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s` seconds, or the
+        budget for a stream. Steady means that the medians of the two halves of the newest ten or more calls (passes)
+        agree within 5 %. A stream's passes are completed, because otherwise a size could be prepared during timing.
         """
         rules, rotation, result, passes = self.rules, itertools.cycle(self.inputs), Timing(), 1
+        longest_s = min(rules.budget_s, rules.max_warmup_s) if self.whole == 1 else rules.budget_s
         began = time.perf_counter()
         while True:
             self.call(rotation, passes * self.whole, result)
             calls, seconds = len(result.samples_ms), time.perf_counter() - began
-            is_late = seconds >= rules.budget_s or (
-                seconds >= rules.max_warmup_s and (self.whole == 1 or calls >= WARM_PASSES * self.whole)
-            )
             # a few calls are enough if they take seconds
-            if calls >= (3 if is_late else rules.warmup_calls) and seconds >= rules.warmup_s:
+            if calls >= (3 if seconds >= longest_s else rules.warmup_calls) and seconds >= rules.warmup_s:
                 result.steady = is_steady(pass_means(result.samples_ms, self.whole))
-                if result.steady or is_late:
+                if result.steady or seconds >= longest_s:
                     return result
                 passes = max(1, calls // (10 * self.whole))  # because each decision sorts the samples
 

@@ -96,9 +96,5 @@ def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
     """Return the first `size` rows, contiguous like an input made for this size, and without a copy if possible."""
     if dim is None or value.size(dim) == size:
         return value
-    return value.narrow(dim, 0, size).contiguous(memory_format=layout_of(value))
-
-
-def layout_of(value: Tensor) -> torch.memory_format:
-    """Return the memory format of an input: channels last only with `numerics.channels_last`."""
-    return torch.contiguous_format if value.is_contiguous() or value.dim() != 4 else torch.channels_last
+    rows = value.narrow(dim, 0, size)
+    return rows.contiguous() if dim else rows  # the first rows are dense in any memory format

@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, capture_sizes, usage
 from effbench.errors import UnsupportedError
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
-from effbench.models.inputs import Batch, BatchInput, layout_of
+from effbench.models.inputs import Batch, BatchInput
 from effbench.modes.base import Count, Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import Captured, GraphCapture, copy_of
@@ -269,8 +269,8 @@ def repeated(value: Any, dim: int | None, size: int) -> Any:
     """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch dimension."""
     if not is_tensor(value) or dim is None:
         return copy_of(value)
-    rows = torch.arange(size, device=value.device) % value.size(dim)
-    return value.index_select(dim, rows).contiguous(memory_format=layout_of(value))
+    repeats = -(-size // value.size(dim))
+    return torch.cat([value] * repeats, dim).narrow(dim, 0, size).clone()  # keeps the memory format
 
 
 def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:

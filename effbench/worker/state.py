@@ -1,4 +1,4 @@
-"""The state of a module that its calls change: copy, restore and compare it."""
+"""The state of a module that its calls change: save, restore and compare it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: Attributes of these types and tensors are restored; containers such as lists are not.
-PLAIN = (bool, int, float, complex, str)
+from effbench.measure.accuracy import PLAIN
 
 
 def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
@@ -22,27 +21,20 @@ def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
     }
 
 
-def versions(module: nn.Module) -> dict[str, tuple[int, int | None]]:
-    """Return for each parameter a value that changes if the parameter is replaced or written."""
-    named = module.named_parameters()
-    return {f"parameter {name}": (id(value), None if value.is_inference() else value._version) for name, value in named}
+def versions(module: nn.Module) -> dict[str, int | None]:
+    """Return the version of each parameter, which changes if the parameter is written."""
+    named = module.named_parameters(remove_duplicate=False)
+    return {f"parameter {name}": None if value.is_inference() else value._version for name, value in named}
 
 
-def save(module: nn.Module, names: Container[str] = (), every: bool = False) -> dict[str, Any]:
-    """Return copies in host memory of the tensors and plain values with these `names`. `every`: of all buffers and
-    attributes as well."""
-    return on_host(
-        {
-            name: held[key]
-            for name, (held, key) in places(module).items()
-            if isinstance(held[key], (Tensor, *PLAIN))
-            and (name in names or (every and not name.startswith("parameter ")))
-        }
-    )
+def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return copies in host memory of the tensors and plain values with these names, but not of lists or objects."""
+    now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
+    return on_host({name: value for name, value in now.items() if isinstance(value, (Tensor, *PLAIN))})
 
 
 def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
-    """Restore values that `save` returned. Tensors keep their addresses, which CUDA graphs use."""
+    """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
     now = places(module)
     with torch.no_grad():
         for name, value in saved.items():
@@ -55,14 +47,10 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
 
 
 def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    return type(a) is type(b) and a == b
+    return type(a) is type(b) and (torch.equal(a, b) if isinstance(a, Tensor) else a == b)
 
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with tensors copied to host memory."""
-    return {
-        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
-        for name, value in values.items()
-    }
+    copied = {name: value.detach().to("cpu", copy=True) for name, value in values.items() if isinstance(value, Tensor)}
+    return {**values, **copied}

@@ -27,7 +27,7 @@ from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.failures import Ended
-from effbench.worker.state import on_host, restore, save
+from effbench.worker.state import on_host, places, restore, save
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -149,7 +149,6 @@ class Training(Inference):
         super().__init__(cell, mode, module.train(), trial)
         self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
         self.seed = cell.numerics.get("seed", 0)
-        self.names = [spec["name"] for spec in cell.model["inputs"] if not spec.get("keyword")]
         self.loss = loss_of(self.settings["loss"], self.seed + 104729)
         if dropped := without_dropout(module):
             trial.extra["dropout_off"] = dropped
@@ -160,9 +159,7 @@ class Training(Inference):
         self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
         # on the host, because device memory is measured
         self.initial = on_host(self.state())
-        self.attributes = {
-            name: value for name, value in save(module, every=True).items() if name.startswith("attribute ")
-        }
+        self.attributes = save(module, [name for name in places(module) if name.startswith("attribute ")])
 
     def context(self) -> AbstractContextManager[Any]:
         return nullcontext()

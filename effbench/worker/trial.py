@@ -95,10 +95,11 @@ class RunningTrial:
             self.phase("check", partial(self.workload.check, self.step, self.checked, references))
             if self.mode.compiles:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
-            self.workload.keep([*self.inputs, *self.checked])
+            for given in (*self.inputs, *self.checked):
+                self.workload.renew(given)
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
-            timer.renew = self.workload.renew if self.workload.kept else None
+            timer.renew = self.workload.renew if self.workload.written else None
             warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
@@ -300,11 +301,8 @@ class RunningTrial:
             raise Ended(Status.NOISY, "a graph was compiled during timing: the figures include compile time")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
-        if (
-            reason := self.prepared.degraded
-            or self.workload.degraded
-            or self.observer.degraded_reason(self.after, self.device)
-        ):
+        reason = self.prepared.degraded or self.workload.degraded
+        if reason := reason or self.observer.degraded_reason(self.after, self.device):
             raise Ended(Status.DEGRADED, reason)
         if self.watcher.noisy:
             raise Ended(Status.NOISY, self.watcher.noisy)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
@@ -25,9 +24,6 @@ from effbench.worker import failures, state
 from effbench.worker.failures import Ended
 
 
-UNWRITTEN = "the caller's tensor stays unchanged: the step writes to a copy, such as a CUDA graph's static input"
-
-
 def copies(inputs: Inputs) -> Inputs:
     """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference tensors, for which
     Dynamo would compile a second graph."""
@@ -36,19 +32,16 @@ def copies(inputs: Inputs) -> Inputs:
 
 
 class Inference:
-    """The workload of phase=inference: calls of the module. `initial`: the state before the reference calls that eager
-    changes. `written`: inputs that the step writes to; `kept`: their values by id. `degraded`: why the step has fewer
-    effects than eager, or None."""
+    """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
+    `written`: inputs that the step writes to; `kept`: their values by id; `degraded`: which effect is missing."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
-        self.initial: dict[str, Any] = {}
-        self.written: set[str] = set()
+        self.initial, self.written, self.kept = {}, set(), {}
         self.degraded: str | None = None
-        self.kept: dict[int, torch.Tensor] = {}
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
@@ -60,56 +53,46 @@ class Inference:
         named = {**dict(zip(self.names, args, strict=False)), **kwargs}
         return {f"input {name}": value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
-    def follow(
-        self, step: Callable, module: torch.nn.Module, inputs: Sequence[Inputs], copied: Callable = copies
-    ) -> list[accuracy.Parts]:
+    def follow(self, step: Callable, module: Any, inputs: Sequence[Inputs], copied: Callable = copies) -> Any:
         """Call `step` with copies of all inputs, in order, from the initial state of `module`. Return the outputs and
-        inputs after each call, with the changed state after the last one, all in host memory."""
+        changed inputs of each call, with the changed state after the last one, all in host memory."""
         state.restore(module, self.initial, self.device)
         results = []
         for given in inputs:
             args, kwargs = copied(given)
-            output = accuracy.parts(step(*args, **kwargs))
+            output, before = accuracy.parts(step(*args, **kwargs)), self.tensors_of(given)
             timing.synchronizer(self.device)()
-            results.append(state.on_host(output | self.tensors_of((args, kwargs))))
-        if self.mode.writes_state:
-            results[-1] |= accuracy.tensors(state.save(module, self.initial))
+            after = self.tensors_of((args, kwargs)).items()
+            output |= {name: value for name, value in after if not torch.equal(value, before[name].to(value))}
+            results.append(state.on_host(output))
+        results[-1] |= accuracy.tensors(state.save(module, self.initial if self.mode.writes_state else ()))
         return results
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
         """Return eager's results for all input sets. Raises Ended if they have no tensor or are not finite."""
         before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
         self.module(*args, **kwargs)  # a module may create state in its first call
-        changed = {name for name, version in state.versions(self.module).items() if before.get(name) != version}
-        initial = state.save(self.module, changed, every=True)
+        after = state.versions(self.module)
+        names = {name for name in state.places(self.module) if before.get(name) != after.get(name) or name not in after}
+        initial = state.save(self.module, names)
         references = self.follow(self.module, self.module, inputs)
-        final = state.save(self.module, changed, every=True)
+        final = state.save(self.module, names)
         self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
-        for given, reference in zip(inputs, references, strict=True):
-            for name in self.unchanged(given, reference):
-                del reference[name]
-        outputs = [{name: part for name, part in some.items() if name.startswith("output")} for some in references]
-        if not accuracy.tensors(outputs[0]):
-            advice = "return tensors, or a tuple, list or dict of them"
-            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
-        if not self.cell.model.get("allow_nonfinite"):
-            for output in outputs:
-                if name := accuracy.not_finite(output):
-                    raise Ended(Status.INCORRECT, f"eager {name} not finite")
-        if self.mode.writes_state:
-            references[-1] |= accuracy.tensors({name: final[name] for name in self.initial if name in final})
+        for reference in references:
+            if not accuracy.tensors(reference):
+                advice = "return tensors, or a tuple, list or dict of them"
+                raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
+            if (name := accuracy.not_finite(reference)) and not self.cell.model.get("allow_nonfinite"):
+                raise Ended(Status.INCORRECT, f"eager {name} not finite")
+        compared = self.initial.keys() & final.keys() if self.mode.writes_state else ()
+        references[-1] |= accuracy.tensors({name: final[name] for name in compared})
         return references
-
-    def unchanged(self, given: Inputs, result: accuracy.Parts) -> list[str]:
-        """Return the names of the inputs that a call with copies of `given` did not change."""
-        return [name for name, value in self.tensors_of(given).items() if state.same(result[name], value.cpu())]
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return self.mode.prepare(self.module, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step's results with eager's on all input sets, then restore the initial state. Raises Ended if
-        they differ."""
+        """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""
         if reason := self.wrong(step, inputs, references):
             raise Ended(Status.INCORRECT, reason)
         state.restore(self.module, self.initial, self.device)
@@ -117,14 +100,12 @@ class Inference:
     def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
         exact: list[accuracy.Parts] = []
-        results = self.follow(step, self.module, inputs)
-        for number, (given, result, eager) in enumerate(zip(inputs, results, references, strict=True)):
-            eager = {**self.tensors_of(given), **eager}
-            for name in self.unchanged(given, result):
-                if name in references[number]:
-                    self.degraded = f"the module writes to its {name}, but {UNWRITTEN}"
-                del result[name], eager[name]
-            self.written |= result.keys() & self.tensors_of(given)
+        results = zip(map(self.tensors_of, inputs), self.follow(step, self.module, inputs), references, strict=True)
+        for number, (given, result, eager) in enumerate(results):
+            for name in eager.keys() & given.keys() - result.keys():
+                self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
+            self.written |= result.keys() & given
+            eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
             verdict = accuracy.compare(result, eager, self.tolerance, self.device)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
@@ -135,31 +116,21 @@ class Inference:
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
             try:
-                exact = exact or self.in_float64(inputs)
-                reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance, self.device)
+                module = None if exact else copy.deepcopy(self.module).double()
+                exact = exact or self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+                reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance)
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = f"no float64 reference ({failures.describe(error)})"
             if reason:
                 return f"{verdict.reason}; {reason}"
         return None
 
-    def in_float64(self, inputs: Sequence[Inputs]) -> list[accuracy.Parts]:
-        """Return the results of a float64 copy of the module with the same (rounded) weights, state and inputs."""
-        module = copy.deepcopy(self.module).double()
-        return self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
-
-    def keep(self, inputs: Sequence[Inputs]) -> None:
-        """Keep copies of the inputs that the step writes to, for `renew`. They take no device memory."""
-        for given in inputs:
-            for name, value in self.tensors_of(given).items():
-                if name in self.written:
-                    held = value.to("cpu", copy=True)
-                    self.kept[id(value)] = held.pin_memory() if value.is_cuda else held
-
     def renew(self, given: Inputs) -> None:
-        """Restore the values of inputs that the step has written to."""
-        for value in self.tensors_of(given).values() if self.kept else ():
-            if id(value) in self.kept:
+        """Restore the inputs that the step writes to. The first call keeps their values, outside device memory."""
+        for name, value in self.tensors_of(given).items():
+            if name in self.written:
+                if id(value) not in self.kept:
+                    self.kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
                 value.copy_(self.kept[id(value)], non_blocking=True)
 
     def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> str | None:

@@ -110,8 +110,8 @@ class TestStream:
         assert found.steady and 8 < len(found.samples_ms) < 40
         clock.calls.clear()
         growing = clock.taking(lambda size: size * 2e-4 * 1.2 ** len(clock.calls))
-        found = self.timer(growing, max_warmup_s=0.001).warm_up()
-        assert (len(found.samples_ms), found.steady) == (12, False)
+        found = self.timer(growing, budget_s=0.025).warm_up()
+        assert (len(found.samples_ms), found.steady) == (16, False)
 
     def test_latency_is_whole_passes_in_order(self, clock):
         found = self.timer(clock.step).latency(1.0)
