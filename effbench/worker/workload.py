@@ -40,8 +40,7 @@ class Inference:
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
-        self.initial, self.written, self.kept = {}, set(), {}
-        self.degraded: str | None = None
+        self.initial, self.written, self.kept, self.degraded = {}, set(), {}, None
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
