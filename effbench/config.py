@@ -64,7 +64,8 @@ class Numerics:
     tf32: bool = False  # TF32 in matrix products and cuDNN convolutions of float32
     # `torch.set_float32_matmul_precision`; below `highest` matrix products use TF32
     matmul_precision: MatmulPrecision = MatmulPrecision.highest
-    cudnn_benchmark: bool = False  # `torch.backends.cudnn.benchmark`
+    cudnn_benchmark: bool = False  # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
+    channels_last: bool = False  # store 4-d weights and inputs in the memory format `torch.channels_last`
     deterministic: bool = False  # `torch.use_deterministic_algorithms(True)`
     seed: int = 0  # seed of weights and inputs
 
@@ -90,8 +91,8 @@ class Training:
     """Settings of a training step; part of the cell if phase=training."""
 
     optimizer: Optimizer = Optimizer.adam  # optimizer, with torch's defaults
-    # implementation of the optimizer; `capturable` counts steps on the GPU
-    implementation: Implementation = Implementation.foreach
+    # implementation of the optimizer; `capturable` is `foreach` with a count of steps on the GPU
+    implementation: Implementation = Implementation.fused
     lr: float = number(1e-4, above=0)  # learning rate, above 0
     # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
     loss: str = "mean-square"
@@ -121,7 +122,7 @@ class Protocol:
     max_samples: int = number(100_000, least=2)  # maximum samples of each timer
     warmup_calls: int = number(10, least=0)  # minimum calls before timing; 3 if a call takes longer than `warmup_s`
     warmup_s: float = number(0.2, least=0)  # minimum seconds before timing
-    max_warmup_calls: int = number(300, least=1)  # calls after which warm-up ends even if not steady
+    max_warmup_s: float = number(2.0, least=0)  # seconds after which warm-up ends even if not steady
     min_block_ms: float = number(5.0, least=0)  # minimum length of a block of back-to-back calls
     # seconds of calls before the period is timed, while the GPU's power control settles
     load_s: float = number(0.3, least=0)

@@ -112,7 +112,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
     ]
-    params = [flatten(row.get("params") or {}) for row in rows]
+    params = [{"numerics.channels_last": False} | flatten(row.get("params") or {}) for row in rows]  # cells omit it
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
     labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
     modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]

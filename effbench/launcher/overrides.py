@@ -89,7 +89,8 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
                 raise UsageError(resume.refusal(sweep))
             resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
     # continue in the database that holds the sweep: the stored db= may name another one, and has no password
-    replayed = [word for word in sweep.overrides if key_of(word) not in {*given, "db"}]
+    dropped = {*given, "db", "protocol.max_warmup_calls"}  # a setting of older versions
+    replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import math
@@ -127,8 +126,8 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     return TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
 
 
-def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verdict:
-    """Compare structure, shape, dtype and values with eager's. `tolerance` is relative; None: by dtype."""
+def compare(output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None) -> Verdict:
+    """Compare structure, shape, dtype and, on `device`, values with eager's. Relative `tolerance`; None: by dtype."""
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -141,6 +140,7 @@ def compare(output: Parts, eager: Parts, tolerance: float | None = None) -> Verd
             return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
         if not isinstance(ref, torch.Tensor):
             continue
+        out, ref = out.to(device), ref.to(device)
         if not is_inexact(ref):
             if not torch.equal(out, ref):
                 reason = reason or f"{name} differs from eager in {int((out != ref).sum())} of {ref.numel()} values"
@@ -193,12 +193,6 @@ def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: f
         if not ours <= factor * eagers + limit_of(ref.dtype, tolerance) / 10 * scale:
             return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None
-
-
-def in_float64(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Return the output of a float64 copy of the module with the same (rounded) weights; float inputs are cast."""
-    args, kwargs = wide((args, kwargs))
-    return copy.deepcopy(module).double()(*args, **kwargs)
 
 
 def wide(inputs: Any) -> Any:

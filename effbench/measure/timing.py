@@ -34,7 +34,6 @@ DRIFT = 0.01  # maximum relative difference between the medians of the halves of
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
-WARM_PASSES = 3  # maximum warm-up passes of a stream with passes longer than `max_warmup_calls`
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class Rules:
     max_samples: int
     warmup_calls: int
     warmup_s: float
-    max_warmup_calls: int
     min_block_ms: float
     load_s: float = 0.0
+    max_warmup_s: float = 2.0
 
     @classmethod
     def of(cls, protocol: dict[str, Any]) -> Rules:
@@ -117,7 +116,8 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 
 @dataclass
 class Timer:
-    """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter."""
+    """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter. `renew`:
+    restores inputs outside the measured time; None if the step does not write to them."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]
@@ -126,28 +126,27 @@ class Timer:
     watch: GpuWatch | None = None
     whole: int = 1
     host: HostWatch | None = None
+    renew: Callable[[Inputs], None] | None = None
 
     def warm_up(self) -> Timing:
         """Call the step until it is steady, and return the samples.
 
-        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_calls` calls. Steady
-        means that the medians of the two halves of the newest ten or more calls (passes) agree within 5 %. The first
-        pass of a stream is always completed, because otherwise a size could be prepared during timing.
+        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s` seconds, or the
+        budget for a stream. Steady means that the medians of the two halves of the newest ten or more calls (passes)
+        agree within 5 %. A stream's passes are completed, because otherwise a size could be prepared during timing.
         """
-        rules, rotation, result = self.rules, itertools.cycle(self.inputs), Timing()
-        most, patience_s = rules.max_warmup_calls, 10 * rules.warmup_s
-        if self.whole > 1:
-            most, patience_s = max(most, WARM_PASSES * self.whole), rules.budget_s
+        rules, rotation, result, passes = self.rules, itertools.cycle(self.inputs), Timing(), 1
+        longest_s = min(rules.budget_s, rules.max_warmup_s) if self.whole == 1 else rules.budget_s
         began = time.perf_counter()
         while True:
-            self.call(rotation, self.whole, result)
+            self.call(rotation, passes * self.whole, result)
             calls, seconds = len(result.samples_ms), time.perf_counter() - began
             # a few calls are enough if they take seconds
-            enough = calls >= rules.warmup_calls or (calls >= 3 and seconds > patience_s)
-            if enough and seconds >= rules.warmup_s:
+            if calls >= (3 if seconds >= longest_s else rules.warmup_calls) and seconds >= rules.warmup_s:
                 result.steady = is_steady(pass_means(result.samples_ms, self.whole))
-                if result.steady or calls >= most or seconds >= rules.budget_s:
+                if result.steady or seconds >= longest_s:
                     return result
+                passes = max(1, calls // (10 * self.whole))  # because each decision sorts the samples
 
     def latency(self, budget_s: float) -> Timing:
         """Time synchronised calls until the median (of passes) is precise enough or the budget is spent. Return the
@@ -213,6 +212,8 @@ class Timer:
             play(self.step, rotation, calls)
             done += calls
             for number, (start, end) in enumerate(events):
+                for given in self.inputs if self.renew else ():
+                    self.renew(given)
                 start.record()
                 play(self.step, rotation, calls)
                 end.record()
@@ -251,6 +252,8 @@ class Timer:
         """Make `calls` synchronised calls and add their times to `result`."""
         step, synchronize, clock = self.step, synchronizer(self.device), time.perf_counter_ns
         for args, kwargs in itertools.islice(rotation, calls):
+            if self.renew:
+                self.renew((args, kwargs))
             synchronize()
             start = clock()
             step(*args, **kwargs)

@@ -96,4 +96,5 @@ def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
     """Return the first `size` rows, contiguous like an input made for this size, and without a copy if possible."""
     if dim is None or value.size(dim) == size:
         return value
-    return value.narrow(dim, 0, size).contiguous()
+    rows = value.narrow(dim, 0, size)
+    return rows.contiguous() if dim else rows  # the first rows are dense in any memory format

@@ -15,18 +15,16 @@ from torch import nn
 IMAGES, SIZE = 8, 128
 
 
-def torchvision_model(arch: str, channels_last: bool = False, settled: bool = False, **kwargs: Any) -> nn.Module:
+def torchvision_model(arch: str, settled: bool = False, **kwargs: Any) -> nn.Module:
     """Return the architecture `arch` of `torchvision.models`; `kwargs` are passed to its constructor.
 
-    `channels_last`: store weights as [K, H, W, C]. Convolutions then use that layout, and the first one converts an
-    input in the default layout within the call. `settled`: give batch norms the statistics of their inputs, as training
-    would.
+    `settled`: give batch norms the statistics of their inputs, as training would.
     """
     model = torchvision.models.get_model(arch, weights=None, **kwargs)
     wake_heads(model)
     if settled:
         settle_batch_norms(model)
-    return model.to(memory_format=torch.channels_last) if channels_last else model
+    return model
 
 
 def wake_heads(model: nn.Module) -> None:

@@ -64,6 +64,8 @@ class Mode(ABC):
     captures_step: bool = False
     #: Whether the mode compiles C++ on all devices.
     wraps_in_cpp: bool = False
+    #: Whether a call changes the module's buffers exactly as eager does. If not, they are not compared.
+    writes_state: bool = True
     #: Set by the worker before `prepare`.
     batch_dims: BatchDims = None
     #: Set by `expect`: the inputs with a batch dimension, and the batch sizes of the calls.

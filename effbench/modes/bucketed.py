@@ -43,6 +43,8 @@ class BucketedGraph(Mode):
     inner: str = "max-autotune-no-cudagraphs"
     guard: Literal[None, "refuse"] = None
 
+    writes_state = False  # padding also writes to rows beyond the batch
+
     def __post_init__(self) -> None:
         super().__post_init__()
         capture_sizes(self.buckets, [1])  # raises for an unknown preset before anything is built
@@ -267,8 +269,8 @@ def repeated(value: Any, dim: int | None, size: int) -> Any:
     """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch dimension."""
     if not is_tensor(value) or dim is None:
         return copy_of(value)
-    rows = torch.arange(size, device=value.device) % value.size(dim)
-    return value.index_select(dim, rows)
+    repeats = -(-size // value.size(dim))
+    return torch.cat([value] * repeats, dim).narrow(dim, 0, size).clone()  # keeps the memory format
 
 
 def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:

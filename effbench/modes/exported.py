@@ -43,6 +43,7 @@ class AotInductor(Mode):
     compiles = True
     uses_dynamo = False
     static_shape = True
+    writes_state = False  # the package has copies of the buffers
     wraps_in_cpp = True
 
     def __post_init__(self) -> None:

@@ -25,6 +25,10 @@ class TorchScript(Mode):
     uses_dynamo = False
     settling_calls = 3  # the executor profiles the first calls, then specialises the code
 
+    @property
+    def writes_state(self) -> bool:
+        return not (self.freeze or self.optimize_for_inference)  # freezing copies the buffers
+
     def finish(self, scripted: torch.jit.ScriptModule) -> Any:
         if self.freeze or self.optimize_for_inference:
             scripted = torch.jit.freeze(scripted)

@@ -19,7 +19,6 @@ RULES = timing.Rules(
     max_samples=10_000,
     warmup_calls=3,
     warmup_s=0.1,
-    max_warmup_calls=1000,
     min_block_ms=5.0,
     load_s=0.2,
 )

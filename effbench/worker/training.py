@@ -27,6 +27,7 @@ from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.failures import Ended
+from effbench.worker.state import on_host, places, restore, save
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -61,7 +62,8 @@ def make_optimizer(
     except RuntimeError as error:
         if how == "fused":
             why = str(error).splitlines()[0]
-            raise UnsupportedError(f"{name} has no fused implementation for these parameters: {why}") from error
+            what = f"{name} has no fused implementation for these parameters; choose training.implementation=foreach"
+            raise UnsupportedError(f"{what} ({why})") from error
         raise
 
 
@@ -147,7 +149,6 @@ class Training(Inference):
         super().__init__(cell, mode, module.train(), trial)
         self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
         self.seed = cell.numerics.get("seed", 0)
-        self.names = [spec["name"] for spec in cell.model["inputs"] if not spec.get("keyword")]
         self.loss = loss_of(self.settings["loss"], self.seed + 104729)
         if dropped := without_dropout(module):
             trial.extra["dropout_off"] = dropped
@@ -158,6 +159,7 @@ class Training(Inference):
         self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
         # on the host, because device memory is measured
         self.initial = on_host(self.state())
+        self.attributes = save(module, [name for name in places(module) if name.startswith("attribute ")])
 
     def context(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -183,8 +185,9 @@ class Training(Inference):
         return step
 
     def restore(self) -> None:
-        """Restore the initial parameters, buffers and optimizer state (zeros), and the random seed. Tensors are changed
-        in place, because CUDA graphs use their addresses."""
+        """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the random seed. Tensors
+        are changed in place, because CUDA graphs use their addresses."""
+        restore(self.module, self.attributes, self.device)
         with torch.no_grad():
             for name, value in self.state().items():
                 value.copy_(self.initial[name])
@@ -273,7 +276,7 @@ class Training(Inference):
             raise Ended(Status.INCORRECT, reason)
         self.restore()
 
-    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
+    def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> str | None:
         """Return a reason if the loss or a parameter is not finite after the timed steps, else None."""
         args, kwargs = inputs[0]
         loss = float(step(*args, **kwargs))
@@ -294,8 +297,3 @@ class Training(Inference):
         state = work.tensors([self.optimizer.state.get(parameter, {}) for parameter in trained])
         moved = [*trained, *(value.grad for value in trained), *state]
         return work.Work(eager.flops, eager.min_bytes + 2 * sum(value.nbytes for value in moved))
-
-
-def on_host(tensors: Named) -> dict[str, Any]:
-    """Return copies in host memory; None values are kept."""
-    return {name: None if value is None else value.detach().to("cpu", copy=True) for name, value in tensors.items()}

@@ -95,15 +95,18 @@ class RunningTrial:
             self.phase("check", partial(self.workload.check, self.step, self.checked, references))
             if self.mode.compiles:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
-            del references
+            for given in (*self.inputs, *self.checked):
+                self.workload.renew(given)
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
+            timer.renew = self.workload.renew if self.workload.written else None
             warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
             self.before = counters.read()
             self.phase("timing", partial(self.take_timings, timer))
             self.phase("facts", self.take_facts)
+            wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
             if self.request.profile and self.on_cuda:
                 self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
@@ -113,7 +116,7 @@ class RunningTrial:
         if self.request.artifacts:
             collect = partial(artifacts.collect, self.request, self.trial, self.workload, self.step, self.inputs)
             self.phase("artifacts", collect)
-        self.judge()
+        self.judge(wrong)
 
     def take_device(self) -> None:
         """Prepare the device before any user code runs; a failure here is retried."""
@@ -144,6 +147,8 @@ class RunningTrial:
         cell, mode, protocol, sizes = self.cell, self.mode, self.request.protocol, sizes_of(self.cell)
         dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], dtype, self.device, seed)
+        if cell.numerics.get("channels_last"):
+            module = module.to(memory_format=torch.channels_last)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
         specs, sets = parse_inputs(named), protocol.get("input_sets", 3)
         self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
@@ -239,7 +244,7 @@ class RunningTrial:
         self.trial.host_ms, self.trial.disturbed_fraction = host.low_ms, host.disturbed_fraction
 
     def take_facts(self) -> None:
-        """Record counters, memory and processes, and check whether training has diverged."""
+        """Record counters, memory and processes."""
         trial, device = self.trial, self.device
         after = self.after = counters.read()
         if self.observer.dynamo:
@@ -260,7 +265,6 @@ class RunningTrial:
         if self.prepared.copy_inputs is not None:
             copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, self.rules).period(COPY_BUDGET_S)
             trial.input_copy_ms = statistics.median(copying.samples_ms)
-        self.diverged = self.workload.diverged(self.step, self.inputs)
 
     def take_profile(self) -> None:
         """Profile some calls, and count the work of one eager call. A failure affects only these figures."""
@@ -293,15 +297,16 @@ class RunningTrial:
             trial.compute_floor_ms = 1e3 * counted.flops / rate if rate and counted.flops else None
             trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
 
-    def judge(self) -> None:
-        """Raise Ended with the status, unless the trial is ok."""
-        if self.diverged:
-            raise Ended(Status.INCORRECT, self.diverged)
+    def judge(self, wrong: str | None) -> None:
+        """Raise Ended with the status, unless the trial is ok. `wrong`: what is wrong with the results."""
+        if wrong:
+            raise Ended(Status.INCORRECT, wrong)
         if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
             raise Ended(Status.NOISY, "a graph was compiled during timing: the figures include compile time")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
-        if reason := self.prepared.degraded or self.observer.degraded_reason(self.after, self.device):
+        reason = self.prepared.degraded or self.workload.degraded
+        if reason := reason or self.observer.degraded_reason(self.after, self.device):
             raise Ended(Status.DEGRADED, reason)
         if self.watcher.noisy:
             raise Ended(Status.NOISY, self.watcher.noisy)

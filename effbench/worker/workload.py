@@ -3,6 +3,7 @@ its own eager reference and check; the rest of a trial is the same for both."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
@@ -18,7 +20,7 @@ from effbench.measure.timing import Inputs
 from effbench.models.inputs import Batch, cut, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import failures
+from effbench.worker import failures, state
 from effbench.worker.failures import Ended
 
 
@@ -30,63 +32,112 @@ def copies(inputs: Inputs) -> Inputs:
 
 
 class Inference:
-    """The workload of phase=inference: calls of the module."""
+    """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
+    `written`: inputs that the step writes to; `kept`: their values by id; `degraded`: which effect is missing."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
+        self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
+        self.initial, self.written, self.kept, self.degraded = {}, set(), {}, None
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
         return torch.inference_mode()
 
-    def output(self, function: Callable, given: Inputs) -> accuracy.Parts:
-        """Return a function's output, called with copies of the inputs because it may write to them."""
-        args, kwargs = copies(given)
-        parts = accuracy.parts(function(*args, **kwargs))
-        timing.synchronizer(self.device)()
-        return parts
+    def tensors_of(self, given: Inputs) -> dict[str, torch.Tensor]:
+        """Return the input tensors by names like `input x`."""
+        args, kwargs = given
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        return {f"input {name}": value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+    def follow(self, step: Callable, module: Any, inputs: Sequence[Inputs], copied: Callable = copies) -> Any:
+        """Call `step` with copies of all inputs, in order, from the initial state of `module`. Return the outputs and
+        changed inputs of each call, with the changed state after the last one, all in host memory."""
+        state.restore(module, self.initial, self.device)
+        results = []
+        for given in inputs:
+            args, kwargs = copied(given)
+            output, before = accuracy.parts(step(*args, **kwargs)), self.tensors_of(given)
+            timing.synchronizer(self.device)()
+            after = self.tensors_of((args, kwargs)).items()
+            output |= {name: value for name, value in after if not torch.equal(value, before[name].to(value))}
+            results.append(state.on_host(output))
+        results[-1] |= accuracy.tensors(state.save(module, self.initial if self.mode.writes_state else ()))
+        return results
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's outputs for all input sets. Raises Ended if they have no tensor or are not finite."""
-        references = [self.output(self.module, given) for given in inputs]
-        if not accuracy.tensors(references[0]):
-            advice = "return tensors, or a tuple, list or dict of them"
-            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
-        if not self.cell.model.get("allow_nonfinite"):
-            for reference in references:
-                if name := accuracy.not_finite(reference):
-                    raise Ended(Status.INCORRECT, f"eager {name} not finite")
+        """Return eager's results for all input sets. Raises Ended if they have no tensor or are not finite."""
+        before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
+        self.module(*args, **kwargs)  # a module may create state in its first call
+        after = state.versions(self.module)
+        names = {name for name in state.places(self.module) if before.get(name) != after.get(name) or name not in after}
+        initial = state.save(self.module, names)
+        references = self.follow(self.module, self.module, inputs)
+        final = state.save(self.module, names)
+        self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
+        for reference in references:
+            if not accuracy.tensors(reference):
+                advice = "return tensors, or a tuple, list or dict of them"
+                raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
+            if (name := accuracy.not_finite(reference)) and not self.cell.model.get("allow_nonfinite"):
+                raise Ended(Status.INCORRECT, f"eager {name} not finite")
+        compared = self.initial.keys() & final.keys() if self.mode.writes_state else ()
+        references[-1] |= accuracy.tensors({name: final[name] for name in compared})
         return references
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return self.mode.prepare(self.module, args, kwargs)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step's outputs with eager's on all input sets. Raises Ended if they differ."""
-        for given, reference in zip(inputs, references, strict=True):
-            output = self.output(step, given)
-            verdict = accuracy.compare(output, reference, self.tolerance)
+        """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""
+        if reason := self.wrong(step, inputs, references):
+            raise Ended(Status.INCORRECT, reason)
+        state.restore(self.module, self.initial, self.device)
+
+    def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
+        """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
+        exact: list[accuracy.Parts] = []
+        results = zip(map(self.tensors_of, inputs), self.follow(step, self.module, inputs), references, strict=True)
+        for number, (given, result, eager) in enumerate(results):
+            for name in eager.keys() & given.keys() - result.keys():
+                self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
+            self.written |= result.keys() & given
+            eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
+            verdict = accuracy.compare(result, eager, self.tolerance, self.device)
             if verdict.error is not None:
                 self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
             if verdict.reason is None:
                 continue
             if not verdict.only_values:
-                raise Ended(Status.INCORRECT, verdict.reason)
+                return verdict.reason
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
             try:
-                exact = accuracy.parts(accuracy.in_float64(self.module, *copies(given)))
-                reason = accuracy.compare_with_float64(output, reference, exact, self.tolerance)
+                module = None if exact else copy.deepcopy(self.module).double()
+                exact = exact or self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+                reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance)
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = f"no float64 reference ({failures.describe(error)})"
             if reason:
-                raise Ended(Status.INCORRECT, f"{verdict.reason}; {reason}")
-
-    def diverged(self, step: Callable, inputs: Sequence[Inputs]) -> str | None:
-        """Return a reason if the results became wrong during timing, else None."""
+                return f"{verdict.reason}; {reason}"
         return None
+
+    def renew(self, given: Inputs) -> None:
+        """Restore the inputs that the step writes to. The first call keeps their values, outside device memory."""
+        for name, value in self.tensors_of(given).items():
+            if name in self.written:
+                if id(value) not in self.kept:
+                    self.kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
+                value.copy_(self.kept[id(value)], non_blocking=True)
+
+    def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> str | None:
+        """Return a reason if the results became wrong during timing, else None."""
+        for given in inputs:
+            self.renew(given)
+        reason = self.wrong(step, inputs, references)
+        return reason and f"outputs differ after timing: {reason}"
 
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
         """Count the work of one call."""
@@ -111,6 +162,9 @@ def make_sets(
     and with different values than their neighbours, so that a check reveals stale values of a larger batch in buffers.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
+    if cell.numerics.get("channels_last"):
+        layout = torch.channels_last
+        whole = tree_map_only(torch.Tensor, lambda x: x.contiguous(memory_format=layout) if x.dim() == 4 else x, whole)
     if not cell.stream:
         return whole, whole
     batch = Batch.of(specs, sizes_of(cell))

@@ -77,7 +77,7 @@ def test_what_a_trial_records(trials):
             assert trial["peak_host_bytes"] > 2**20
             assert 0 <= trial["rel_error"] < 1e-4
             assert trial["wall_s"] >= trial["timing_s"] + trial["warmup_s"]
-            assert trial["phase"] == "facts"
+            assert trial["phase"] == "check"
 
 
 def test_the_cache_is_cold_then_warm(trials):

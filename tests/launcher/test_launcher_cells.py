@@ -118,6 +118,7 @@ class TestAgain:
             ["mode=default", "mode.options={max_autotune:true,triton.cudagraphs:false}", "+mode.extra=x"],
             ["numerics.tf32=true", "dtype=float16", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
             ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
+            ["model=mlp", "numerics.channels_last=true"],
         ],
         ids=" ".join,
     )
@@ -152,6 +153,7 @@ class TestWords:
         )
         path = tmp_path / "x.db"
         with Store.open(path, mode="write") as store:
-            sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager"])
+            sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager",
+                                                        "protocol.max_warmup_calls=9"])  # fmt: skip
         words, _ = overrides.expand(["resume=last", f"db={path}"])
         assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import namedtuple
 
@@ -169,7 +170,7 @@ class TestFloat64:
         module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).bfloat16()
         x = reference(torch.bfloat16, 4, 8)
         with torch.inference_mode():
-            exact = accuracy.in_float64(module, (x,), {})
+            exact = copy.deepcopy(module).double()(accuracy.wide(x))
             weight, bias = module[0].weight.double(), module[0].bias.double()
             torch.testing.assert_close(exact, (x.double() @ weight.T + bias).relu())
         assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}

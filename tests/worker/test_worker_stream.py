@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 from collections import Counter
@@ -39,6 +40,10 @@ def test_inputs_are_slices_of_shared_tensors():
     assert len(inputs) == 3
     assert checked == inputs
     assert workload.sizes_of(cell(None)) == [4]
+    images, layout = parse_inputs({"x": {"shape": [3, 4, 5]}}), torch.channels_last
+    one = dataclasses.replace(cell([2, 5]), numerics={"channels_last": True})
+    for args, _ in workload.make_sets(one, images, 1, torch.float32, CPU, 0)[0]:
+        assert args[0].is_contiguous(memory_format=layout) and not args[0].is_contiguous()
 
 
 def test_every_size_is_checked_once_from_the_largest_down():

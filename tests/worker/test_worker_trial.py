@@ -19,7 +19,7 @@ from effbench.worker import probe, trial
 
 RULES = Rules(
     budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
-    warmup_calls=1, warmup_s=0.0, max_warmup_calls=10, min_block_ms=1.0,
+    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
 )  # fmt: skip
 CPU = torch.device("cpu")
 LINEAR = {"_target_": "torch.nn.Linear"}

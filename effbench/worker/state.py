@@ -1,0 +1,56 @@
+"""The state of a module that its calls change: save, restore and compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.measure.accuracy import PLAIN
+
+
+def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return the dictionary and the key of every parameter, buffer and attribute, by names like `buffer norm.mean`."""
+    return {
+        f"{kind} {prefix}{'.' if prefix else ''}{key}": (held, key)
+        for prefix, part in module.named_modules()
+        for kind, held in (("parameter", part._parameters), ("buffer", part._buffers), ("attribute", vars(part)))
+        for key, value in held.items()
+    }
+
+
+def versions(module: nn.Module) -> dict[str, int | None]:
+    """Return the version of each parameter, which changes if the parameter is written."""
+    named = module.named_parameters(remove_duplicate=False)
+    return {f"parameter {name}": None if value.is_inference() else value._version for name, value in named}
+
+
+def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return copies in host memory of the tensors and plain values with these names, but not of lists or objects."""
+    now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
+    return on_host({name: value for name, value in now.items() if isinstance(value, (Tensor, *PLAIN))})
+
+
+def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
+    """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
+    now = places(module)
+    with torch.no_grad():
+        for name, value in saved.items():
+            held, key = now.get(name, ({}, name))
+            current = held.get(key)
+            if isinstance(value, Tensor) and isinstance(current, Tensor) and current.shape == value.shape:
+                current.copy_(value)
+            else:
+                held[key] = value.to(device) if isinstance(value, Tensor) else value
+
+
+def same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and (torch.equal(a, b) if isinstance(a, Tensor) else a == b)
+
+
+def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with tensors copied to host memory."""
+    copied = {name: value.detach().to("cpu", copy=True) for name, value in values.items() if isinstance(value, Tensor)}
+    return {**values, **copied}

@@ -1,0 +1,49 @@
+"""Modules that write to their inputs and buffers, through real CUDA graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+MODULES = """
+import torch
+from torch import nn
+
+
+class Writes(nn.Module):
+    def forward(self, x):
+        return x.mul_(0.5).sin()
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x * self.count
+"""
+WRITES = "the module writes to its input x, but this mode leaves the caller's tensor unchanged"
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "status", "reason"),
+    [
+        ("Writes", "default", "ok", ""),
+        ("Writes", "cuda-graph", "degraded", WRITES),
+        ("Writes", "graphed-callables", "degraded", WRITES),
+        ("Counts", "eager", "ok", ""),
+        ("Counts", "cuda-graph", "ok", ""),
+    ],
+)
+def test_mutation(swept, folder, name, mode, status, reason):
+    (folder / "mutation.py").write_text(MODULES)
+    trial = swept("model=custom", f"model.module._target_=mutation.{name}", "model.inputs.x.shape=[64]", f"mode={mode}",
+                  "baseline_mode=eager", "dtype=float32", "on_failure=ignore", "protocol.budget_s=0.4")[-1]  # fmt: skip
+    assert trial["status"] in (status, "noisy" if status == "ok" else status), trial["reason"]
+    assert trial["status"] == "noisy" or reason in (trial["reason"] or "")
+
+
+def test_fused_optimizers_are_captured(swept):
+    for trial in swept("model=tiny", "phase=training", "training.optimizer=adam,adamw,sgd", "mode=eager,cuda-graph"):
+        assert trial["status"] in ("ok", "noisy"), trial["reason"]

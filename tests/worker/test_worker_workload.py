@@ -1,0 +1,147 @@
+"""What is compared besides outputs: inputs that a module writes to, its state, and all of it again after timing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.modes.eager import Eager
+from effbench.worker.failures import Ended
+from effbench.worker.workload import Inference
+
+
+class Writes(nn.Module):
+    def forward(self, x, y):
+        return x.mul_(2) + y
+
+
+class Counts(nn.Module):
+    """Counts its calls in a buffer, a tensor, a number, a parameter and a list; the output depends on `which`."""
+
+    def __init__(self, which):
+        super().__init__()
+        self.which, self.number, self.several, self.cache, self.late = which, 0, [0], torch.zeros(1), None
+        self.register_buffer("count", torch.zeros((), dtype=torch.float16 if which == "half" else torch.float32))
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, x, y):
+        self.late = x[:1] if self.late is None else self.late  # created in the first call
+        self.cache = self.cache + 1  # another tensor each time
+        self.number += 1
+        self.several[0] += 1
+        self.weight.add_(1)
+        for _ in range(999 if self.which == "half" else 1):
+            self.count += 0.3 if self.which == "half" else 1.0
+        scale = {None: 1, "half": 1, "several": self.several[0]}
+        return (x + y) * (scale[self.which] if self.which in scale else getattr(self, self.which))
+
+
+def workload(module):
+    model = {"name": "m", "inputs": [{"name": "x"}, {"name": "y", "keyword": True}]}
+    cell = Cell(model, 4, {"name": "eager"}, "float32", "inference", "cpu")
+    return Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK))
+
+
+def inputs():
+    generator = torch.Generator().manual_seed(1)
+    return [((torch.rand(4, 8, generator=generator),), {"y": torch.rand(4, 8, generator=generator)}) for _ in range(3)]
+
+
+def verdict(made, step, timed=0):
+    """Return why the step is incorrect, or became so in some timed calls."""
+    with made.context():
+        references = made.reference(inputs())
+        try:
+            made.check(step, inputs(), references)
+        except Ended as ended:
+            return ended.reason
+        for given in inputs() * timed:
+            step(*given[0], **given[1])
+        return made.after_timing(step, inputs(), references) if timed else None
+
+
+@pytest.mark.parametrize(
+    ("step", "incorrect", "degraded"),
+    [
+        (lambda module, x, y: module(x, y), None, None),
+        (lambda module, x, y: module(x.clone(), y), None, "the module writes to its input x, but this mode leaves"),
+        (lambda module, x, y: (module(x.clone(), y), x.add_(9))[0], "input x differs from eager: relative error", None),
+        (lambda module, x, y: (module(x, y), y.add_(1))[0], "input y differs from eager: relative error", None),
+        (lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y, None, None),  # within the tolerance
+    ],
+)  # fmt: skip
+def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
+    made, timed = workload(Writes()), inputs()
+    for reason, expected in (
+        (verdict(made, lambda x, y: step(made.module, x, y)), incorrect),
+        (made.degraded, degraded),
+    ):
+        assert reason == expected or reason.startswith(expected)
+    assert ("input x" in made.written) == (degraded is None)
+    for _ in range(2 * (degraded is None)):  # the first call keeps the values
+        made.renew(timed[1])
+        assert torch.equal(timed[1][0][0], inputs()[1][0][0])
+        made.module(*timed[1][0], **timed[1][1])
+
+
+@pytest.mark.parametrize("which", [None, "count", "cache", "number", "weight", "several"])
+def test_state_is_restored_before_each_comparison(which):
+    made = workload(Counts(which))
+    address = made.module.count.data_ptr()
+    reason = verdict(made, made.module, timed=2)
+    if which == "several":
+        assert reason.startswith("output differs from eager"), "lists are not restored"
+        return
+    assert reason is None and made.trial.rel_error == 0
+    assert made.initial.keys() == {"buffer count", "attribute cache", "attribute number", "parameter weight"}
+    assert made.module.count.data_ptr() == address, "a CUDA graph knows it by its address"
+    assert made.module.late is not None
+
+
+@pytest.mark.parametrize(
+    ("which", "name", "reason"),
+    [
+        (None, "count", "buffer count differs from eager: relative error 0.25"),
+        (None, "cache", "attribute cache differs from eager: relative error 0.25"),
+        (None, "weight", "parameter weight differs from eager: relative error 0.2"),
+        ("count", "count", "output differs from eager: relative error"),
+    ],
+)
+def test_other_state_than_eagers_is_seen(which, name, reason):
+    def step(x, y):
+        output = made.module(x, y)
+        getattr(made.module, name).data.add_(1 if made.module.number == 2 else 0)
+        return output
+
+    made = workload(Counts(which))
+    assert verdict(made, step).startswith(reason)
+    made = workload(Counts(which))
+    made.mode.writes_state = False  # a package with copies of the buffers
+    assert (verdict(made, step) is None) == (which is None)
+
+
+def test_float64_decides_about_state_too():
+    def step(x, y):  # eager's sum in float16 is far less exact
+        exact = made.module.count.double() + 999 * 0.3
+        output = made.module(x, y)
+        made.module.count.copy_(exact)
+        return output
+
+    made = workload(Counts("half"))
+    assert verdict(made, step) is None
+    assert made.trial.extra["judged_by_float64"]
+
+
+@pytest.mark.parametrize("calls", [4, 10**6])
+def test_results_that_become_wrong_are_found_after_timing(calls):
+    made, done = workload(Counts("count")), []
+
+    def step(x, y):
+        done.append(0)
+        return made.module(x, y) * (1.01 if len(done) > calls else 1)
+
+    reason = verdict(made, step, timed=2)
+    expected = "outputs differ after timing: output differs from eager: relative error 0.01"
+    assert reason is None if calls > 4 else reason.startswith(expected)
