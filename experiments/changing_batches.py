@@ -5,6 +5,7 @@ B batch, D width, T sequence.
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import time
@@ -58,15 +59,14 @@ def serve(
     sizes = random.Random(0).choices(range(1, largest + 1), k=length)
     inputs = {size: torch.randn(size, *shape, device=device, dtype=torch.bfloat16) for size in sorted(set(sizes))}
     stream = [inputs[size] for size in sizes]
-    steps: dict[str, Step] = {}
     cold: dict[str, list[float]] = {}
     with torch.inference_mode():
         for name in (*STRATEGIES, LAZY):
             runs = COLD_RUNS_COMPILED if name.startswith("reduce") else COLD_RUNS
-            cold[name] = []
-            for _ in range(runs):
-                steps[name], seconds = from_nothing(name, module, stream, sizes, device)
-                cold[name].append(seconds)
+            cold[name] = [from_nothing(name, module, stream, sizes) for _ in range(runs)]
+        torch._dynamo.reset()
+        # all in one process without another reset, which would free the graphs of cudagraph trees
+        steps = {name: prepared(name, module, stream, sizes) for name in cold}
         passes = {name: pass_ms(step, stream) for name, step in steps.items()}
         for measure in passes.values():  # cudagraph trees warm up, record and replay each size
             measure()
@@ -87,24 +87,29 @@ def serve(
     }
 
 
-def from_nothing(
-    name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int], device: torch.device
-) -> tuple[Step, float]:
-    """Return a newly prepared step, and the seconds of its preparation and of a whole stream."""
+def from_nothing(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]) -> float:
+    """Return the seconds in which a new step is prepared and serves a whole stream."""
     torch._dynamo.reset()
+    gc.collect()
     torch.cuda.synchronize()
     with fresh_compile_cache():
         began = time.perf_counter()
-        if name == LAZY:
-            step = lazy_graphs(module)
-        else:
-            mode = STRATEGIES[name]()
-            mode.expect(Batch(tuple(sizes), (BatchInput(0, math.nan),), {}))
-            step = mode.prepare(module, (stream[0],), {}).step
-        for x in stream:
-            step(x)
-        torch.cuda.synchronize()
-        return step, time.perf_counter() - began
+        prepared(name, module, stream, sizes)
+        return time.perf_counter() - began
+
+
+def prepared(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]) -> Step:
+    """Return a new step that has served the stream."""
+    if name == LAZY:
+        step = lazy_graphs(module)
+    else:
+        mode = STRATEGIES[name]()
+        mode.expect(Batch(tuple(sizes), (BatchInput(0, math.nan),), {}))
+        step = mode.prepare(module, (stream[0],), {}).step
+    for x in stream:
+        step(x)
+    torch.cuda.synchronize()
+    return step
 
 
 def lazy_graphs(module: nn.Module) -> Step:

@@ -33,6 +33,8 @@ STEADY = 0.05  # maximum relative difference between the halves of the warm-up w
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
+SAME = 0.02  # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
+FEWEST_SAMPLES = 10  # minimum undisturbed samples for that
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
 
@@ -77,8 +79,15 @@ class Timing:
     steady: bool = False
 
     def is_disturbed(self, least: int) -> bool:
-        """Return whether too few samples are undisturbed: fewer than `least`, and fewer than the disturbed ones."""
-        return self.samples_ms == self.disturbed_ms or len(self.samples_ms) < min(least, len(self.disturbed_ms))
+        """Return whether the disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
+        fewer than the disturbed ones, unless the medians of both are the same."""
+        kept, lost = self.samples_ms, self.disturbed_ms
+        if kept == lost:
+            return True
+        if len(kept) >= min(least, len(lost)):
+            return False
+        same = abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
+        return not (same and len(kept) >= FEWEST_SAMPLES)
 
 
 @contextmanager
@@ -202,7 +211,9 @@ class Timer:
         """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
         rotation, result, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
-        host, until = self.host, time.perf_counter() + PATIENCE * budget_s
+        # if the GPU is the bottleneck, the host's speed does not show in the period
+        host = self.host if self.block_ms[0] > HOST_BOUND * self.block_ms[1] else None
+        until = time.perf_counter() + PATIENCE * budget_s
         load(self.step, rotation, calls, self.rules.load_s)
         while batch := next_batch(result.samples_ms, seconds, self.rules, budget_s):
             blocks = min(batch, MOST_BLOCKS)

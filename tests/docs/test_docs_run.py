@@ -76,8 +76,8 @@ def run_sql(query):
 
 @pytest.fixture(scope="module")
 def results(here):
-    """A database with one ok and one failed result of `tiny` in the working directory."""
-    effbench.sweep(["model=tiny", "mode=eager,cuda-graph", *FAST])
+    """A database with two ok results and a failed one of `tiny` in the working directory."""
+    effbench.sweep(["model=tiny", "mode=eager,default,cuda-graph", *FAST])
     return here
 
 
