@@ -23,26 +23,31 @@ except ImportError:
 GPU_SECONDS = 45
 NEEDS = "cuda"
 #: The kernels are long: the host's speed does not show in their period.
-PROTOCOL = ["protocol.rounds=3", "protocol.budget_s=0.4", "protocol.host_tolerance=null"]
 SWEEPS = {
     "torch": [
         "model=vector-add",
         "model.module.elements=67108864",
-        *PROTOCOL,
+        "protocol.rounds=3",
+        "protocol.budget_s=0.4",
+        "protocol.host_tolerance=null",
     ],
     "triton": [
         "model=vector-add",
         "model.module.variant=triton",
         "model.module.elements=67108864",
         "model.module.block=32,1024,16384",
-        *PROTOCOL,
+        "protocol.rounds=3",
+        "protocol.budget_s=0.4",
+        "protocol.host_tolerance=null",
     ],
     "cuda": [
         "model=vector-add",
         "model.module.variant=cuda,cuda-vectorised",
         "model.module.elements=67108864",
         "model.module.threads=32,256,1024",
-        *PROTOCOL,
+        "protocol.rounds=3",
+        "protocol.budget_s=0.4",
+        "protocol.host_tolerance=null",
     ],
 }
 TABLES = [
