@@ -79,8 +79,8 @@ class Timing:
     steady: bool = False
 
     def is_disturbed(self, least: int) -> bool:
-        """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and fewer
-        than the disturbed ones, unless the medians of both are the same."""
+        """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
+        fewer than the disturbed ones, unless the medians of both are the same."""
         kept, lost = self.samples_ms, self.disturbed_ms
         if kept == lost:
             return True
