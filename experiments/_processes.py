@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
     reader, writer = os.pipe()
     if not (child := os.fork()):
         os.close(reader)
+        faulthandler.enable()  # a crash shows where in the log
         tried = attempt(function)
         with os.fdopen(writer, "w") as answer:
             json.dump([tried.value, error_facts(tried.raised)], answer)

@@ -10,15 +10,17 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from effbench.experiments._processes import in_fork
 from effbench.experiments._timing import figure, in_turn, ratio
 from effbench.experiments._tools import fresh_compile_cache, record
 from torch import nn
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import COMPILER, CUDA, Facts, check
+from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.attention import AttentionBlock
 from effbench.models.inputs import Batch, BatchInput
 from effbench.models.mlp import MLP
@@ -27,7 +29,7 @@ from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 
-GPU_SECONDS = 35
+GPU_SECONDS = 80
 
 #: Strategy -> mode. `exact, captured lazily` is not a mode of effbench.
 STRATEGIES: dict[str, Callable[[], Mode]] = {
@@ -47,43 +49,38 @@ Step = Callable[[torch.Tensor], Any]
 @check(needs=(CUDA, COMPILER))
 def streams(device: torch.device, length: int = 256, largest: int = 64, rounds: int = 20) -> Facts:
     """Serve a stream of random batch sizes with each strategy: from nothing, with all compilations and captures, and
-    once all sizes are known."""
-    modules = {"mlp": (MLP(1024, 8), (1024,)), "attention": (AttentionBlock(64, 1024), (64, 1024))}
-    return {name: serve(device, *made, length, largest, rounds) for name, made in modules.items()}
-
-
-def serve(
-    device: torch.device, module: nn.Module, shape: tuple[int, ...], length: int, largest: int, rounds: int
-) -> Facts:
-    module = module.to(device, torch.bfloat16).eval().requires_grad_(False)
+    once all sizes are known. Each runs in a process of its own, in turn with eager."""
     sizes = random.Random(0).choices(range(1, largest + 1), k=length)
+    facts: Facts = {}
+    for model in ("mlp", "attention"):
+        served = {
+            name: attempt(in_fork, partial(serve, name, model, sizes, rounds, device)) for name in (*STRATEGIES, LAZY)
+        }
+        strategies = {name: tried.value or tried.facts() for name, tried in served.items()}
+        facts[model] = {"calls": length, "sizes": len(set(sizes)), "strategies": strategies}
+    return facts
+
+
+def serve(name: str, model: str, sizes: Sequence[int], rounds: int, device: torch.device) -> Facts:
+    module, shape = (MLP(1024, 8), (1024,)) if model == "mlp" else (AttentionBlock(64, 1024), (64, 1024))
+    module = module.to(device, torch.bfloat16).eval().requires_grad_(False)
     inputs = {size: torch.randn(size, *shape, device=device, dtype=torch.bfloat16) for size in sorted(set(sizes))}
     stream = [inputs[size] for size in sizes]
-    cold: dict[str, list[float]] = {}
     with torch.inference_mode():
-        for name in (*STRATEGIES, LAZY):
-            runs = COLD_RUNS_COMPILED if name.startswith("reduce") else COLD_RUNS
-            cold[name] = [from_nothing(name, module, stream, sizes) for _ in range(runs)]
+        from_nothing("eager", module, stream, sizes)  # libraries load their kernels
+        runs = COLD_RUNS_COMPILED if name.startswith("reduce") else COLD_RUNS
+        cold = {each: [from_nothing(each, module, stream, sizes) for _ in range(runs)] for each in {"eager", name}}
         torch._dynamo.reset()
-        # all in one process without another reset, which would free the graphs of cudagraph trees
-        steps = {name: prepared(name, module, stream, sizes) for name in cold}
-        passes = {name: pass_ms(step, stream) for name, step in steps.items()}
+        passes = {each: pass_ms(prepared(each, module, stream, sizes), stream) for each in cold}
         for measure in passes.values():  # cudagraph trees warm up, record and replay each size
             measure()
             measure()
         steady = in_turn(passes, rounds)
     return {
-        "calls": length,
-        "sizes": len(inputs),
-        "strategies": {
-            name: {
-                "steady_ms": figure(steady[name]),
-                "steady_speedup": ratio(steady["eager"], steady[name]),
-                "cold_s": figure(cold[name]),
-                "calls_to_pay": calls_to_pay(cold, steady, name, length),
-            }
-            for name in steady
-        },
+        "steady_ms": figure(steady[name]),
+        "steady_speedup": ratio(steady["eager"], steady[name]),
+        "cold_s": figure(cold[name]),
+        "calls_to_pay": calls_to_pay(cold, steady, name, len(sizes)),
     }
 
 

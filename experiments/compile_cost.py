@@ -69,7 +69,7 @@ def compiled_once(
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     with device:
-        module = LlamaPrefill(seq, **dimensions).eval().requires_grad_(False)
+        module = LlamaPrefill(seq, **dimensions).to(device).eval().requires_grad_(False)
     torch.set_default_dtype(before)
     x = tokens(module, 1, seq, device)
     with torch.inference_mode():
