@@ -6,7 +6,7 @@ Nothing is measured: this replays real sweeps of unchanged cells on an H200, rec
 
 1. Every recorded pair of unchanged sweeps, and cells with a real delay compared with the same cells without it.
 2. Two sweeps of 100 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower;
-   also with other kernels in each compilation, whose times vary by PRIOR_SD (5 to 19 % between two were recorded).
+   also with other kernels in each compilation, whose times vary by TUNED_SD (5 to 19 % between two were recorded).
 3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without a step.
 
 effbench's rules are the functions that `effbench compare`, `check` and `history` call. The rules of other projects are
@@ -39,7 +39,7 @@ from effbench.comparison.confirm import may_be_slower, settle
 from effbench.comparison.limits import read
 from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Pair, Verdict, judge
 from effbench.stats.changepoints import find_all
-from effbench.stats.intervals import FIRST_LOOK, PRIOR_SD, geometric_mean
+from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
 
@@ -132,8 +132,8 @@ class Template:
         compiled = {}
         if compilations:
             used = np.arange(rounds) % compilations
-            figures *= np.exp(rng.normal(0.0, PRIOR_SD, compilations))[used, None]
-            kernels = [f"{value:x}" for value in rng.integers(2**62, size=compilations)]
+            figures *= np.exp(rng.normal(0.0, TUNED_SD, compilations))[used, None]
+            kernels = [f"{value:x}{TUNED}" for value in rng.integers(2**62, size=compilations)]
             compiled = {number: (int(name), kernels[name]) for number, name in enumerate(used)}
         return Drawn(figures, figures[:, :1] * self.values[chosen], compiled)
 

@@ -124,7 +124,7 @@ _ALL = (
     Metric("compile_s", help="`prepare_s` and all settling calls; NULL if nothing compiles"),
     Metric("compile_cache", kind=str, help="`cold` or `warm`; NULL if nothing compiles"),
     Metric("compilation", kind=int, help="number of the trial's compile cache, from 0; NULL if nothing compiles"),
-    Metric("kernel_fingerprint", kind=str, help="hash of the kernels' names and launch shapes; from a profiled pass"),
+    Metric("kernel_fingerprint", kind=str, help="hash of the kernels' names and launch shapes, `-tuned` if autotuned"),
     Metric("check_s", help="time of eager's reference outputs and of the comparison"),
     Metric("warmup_s", help="time of the warm-up"),
     Metric("timing_s", help="time of both timers"),

@@ -16,6 +16,7 @@ import torch
 
 from effbench.cell import digest
 from effbench.measure.timing import Inputs, play
+from effbench.stats.intervals import TUNED
 
 CALLS = 12
 TOP = 10
@@ -103,13 +104,15 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
 
 def fingerprint(activities: Iterable[Activity]) -> str | None:
     """Return a hash of the different kernels, without their order and number: names, grids, blocks and shared memory.
-    Processes that run the same kernels have the same fingerprint. None without kernels."""
+    Processes that run the same kernels have the same fingerprint. It ends with TUNED if some are Triton templates, as
+    only autotuning chooses these. None without kernels."""
     kernels = {
         (re.sub("0x[0-9a-f]+", "", activity.name), *LAUNCH.findall(activity.metadata))
         for activity in activities
         if not activity.name.startswith(TRANSFERS)
     }
-    return digest(sorted(kernels))[:16] if kernels else None
+    tuned = TUNED if any(name.startswith("triton_tem_") for name, *_ in kernels) else ""
+    return digest(sorted(kernels))[:16] + tuned if kernels else None
 
 
 def union_ns(activities: Iterable[Activity]) -> int:

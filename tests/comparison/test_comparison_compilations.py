@@ -10,7 +10,7 @@ from made_sweeps import MIB, a_cell, steps
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.limits import limits_of, read
 from effbench.comparison.verdicts import judge
-from effbench.stats.intervals import PRIOR_SD
+from effbench.stats.intervals import TUNED_SD
 from effbench.stats.significance import MOST_PAIRS, compare_pairs, confirms
 from effbench.store import Store
 
@@ -19,7 +19,7 @@ TUNED = "autotuning chose other kernels"
 
 def compiled(*kernels, rounds=5):
     """(compilation, fingerprint) of each round, which use the compilations in turn."""
-    return [(number % len(kernels), kernels[number % len(kernels)]) for number in range(rounds)]
+    return [(number % len(kernels), f"{kernels[number % len(kernels)]}-tuned") for number in range(rounds)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
     rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
     for _ in range(sweeps):
-        logs = rng.normal(0, PRIOR_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(0, noise, (100, 2, 5))
+        logs = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(0, noise, (100, 2, 5))
         kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
         cells = [[side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
                  for cell in np.exp(logs).tolist()]  # fmt: skip

@@ -60,7 +60,10 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
     assert judged.changes[0] is row or not row.gates
 
 
-OURS, THEIRS = ({"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": list(names)} for names in ("abcab", "xyzxy"))
+OURS, THEIRS = (
+    {"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": [f"{name}-tuned" for name in names]}
+    for names in ("abcab", "xyzxy")
+)
 
 
 @pytest.mark.parametrize(

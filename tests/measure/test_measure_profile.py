@@ -51,3 +51,4 @@ def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
     changed = kernel("triton_poi_fused_add_1"), kernel(grid="[8, 1, 1]"), kernel(shared=1024), gemm
     assert len({known, *(fingerprint([other, gemm]) for other in changed)}) == 5
     assert fingerprint([copy]) is fingerprint([]) is None and len(known) == 16
+    assert fingerprint([kernel("triton_tem_fused_mm_0")]).endswith("-tuned")

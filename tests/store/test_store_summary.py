@@ -78,7 +78,7 @@ def test_compilations_that_differ_widen_every_interval(kernels, used):
     trials, baseline = [], [trial(r, latency_ms=4.0, period_ms=4.0) for r in range(5)]
     for r, at in enumerate((0, 1, 0, 1, 0)):
         times = dict.fromkeys(("latency_ms", "period_ms", "gpu_busy_ms"), (1.21, 1.0)[at])
-        trials.append(trial(r, compilation=used[at], kernel_fingerprint=kernels[at], **times))
+        trials.append(trial(r, compilation=used[at], kernel_fingerprint=f"{kernels[at]}-tuned", **times))
     found = summarise(trials, bs=1, baseline=baseline)
     is_nested = kernels == "ab" and used == (0, 1)
     value, high = (1.1, 1.33) if is_nested else (1.21**0.6, 1.276)
