@@ -70,13 +70,15 @@ class ModeScore:
 
 
 class Outcome(NamedTuple):
-    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side."""
+    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side and
+    `compilations` compile caches."""
 
     status: str
     speedup: float | None
     low: float | None = None
     high: float | None = None
     trials: int | None = None
+    compilations: int | None = None
 
 
 def is_number(value: object) -> bool:
@@ -136,13 +138,20 @@ def log_mean_of_compilations(
 
 
 def stored_log_mean(
-    value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
-) -> LogEstimate:
-    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds."""
+    value: float, low: float | None, high: float | None, n: int | None, compilations: int | None = None,
+    df_per_trial: float = 1.0,
+) -> LogEstimate:  # fmt: skip
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds.
+
+    Whether they include the variation between `compilations` is unknown, so the larger degrees of freedom count: too
+    many give too large an error, too few would hide most of it.
+    """
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
     df = df_per_trial * (int(n) - 1)
+    if compilations is not None and compilations > 1:
+        df = max(df, PRIOR_DF + compilations - 1)
     return LogEstimate(math.log(value), math.log(high / low) / 2 / t_quantile(df), df)
 
 
@@ -201,7 +210,7 @@ def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
     averaged = [model for model in ok if model.speedup is not None and 0 < model.speedup < math.inf]
     if not averaged:
         return ModeScore(None, 0, len(ok), len(models))
-    estimates = [stored_log_mean(m.speedup, m.low, m.high, m.trials, _STORED_DF) for m in averaged]
+    estimates = [stored_log_mean(*m[1:], _STORED_DF) for m in averaged]
     mean = mean_of_estimates(estimates).interval()
     return ModeScore(mean.value, len(averaged), len(ok), len(models), mean.low, mean.high)
 

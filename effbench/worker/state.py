@@ -23,10 +23,8 @@ def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
 
 def versions(module: nn.Module) -> dict[str, int | None]:
     """Return the version of each parameter, which changes if the parameter is written."""
-    named = module.named_parameters(remove_duplicate=False)
-    return {
-        f"parameter {name}": None if value.is_inference() else value._version for name, value in named if is_dense(value)
-    }
+    named = [(name, it) for name, it in module.named_parameters(remove_duplicate=False) if is_dense(it)]
+    return {f"parameter {name}": None if it.is_inference() else it._version for name, it in named}
 
 
 def is_dense(value: Any) -> bool:

@@ -8,7 +8,10 @@ import pytest
 from scipy import stats
 
 from effbench.stats import intervals
-from effbench.stats.intervals import Outcome, geometric_mean, log_mean, median_interval, mode_score, speedup, t_quantile
+from effbench.stats.intervals import (
+    Outcome, geometric_mean, log_mean, log_mean_of_compilations, median_interval, mode_score, speedup, stored_log_mean,
+    t_quantile,
+)  # fmt: skip
 
 
 def bounds(found):
@@ -64,6 +67,15 @@ def test_median_rank_is_the_narrowest_that_covers():
     assert median_interval([5, 1, 4, 2, 3, 6]).low == 1.0
     with pytest.raises(ValueError, match="no samples"):
         median_interval([])
+
+
+@pytest.mark.parametrize(("trials", "number"), [(2, 2), (3, 3), (5, 2), (10, 3)])
+def test_stored_error_over_compilations_is_not_understated(trials, number):
+    compilations = [n % number for n in range(trials)]
+    known = log_mean_of_compilations([1 + 0.05 * n for n in compilations], compilations, {"a", "b"})
+    bounds = known.interval()
+    stored = stored_log_mean(bounds.value, bounds.low, bounds.high, trials, number)
+    assert stored.error == pytest.approx(known.error, rel=0.25) and stored.error >= 0.999 * known.error
 
 
 def test_mode_score():
