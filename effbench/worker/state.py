@@ -29,7 +29,8 @@ def versions(module: nn.Module) -> dict[str, int | None]:
 
 def is_dense(value: Any) -> bool:
     """Return whether the value is a tensor that can be copied and compared; not every operator supports others."""
-    return type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_nested
+    is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+    return is_plain and not (value.is_nested or value.is_quantized)
 
 
 def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
