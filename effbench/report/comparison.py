@@ -70,7 +70,7 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
 
 def counts_text(compared: Compared) -> str:
     """Return the number of rows by verdict: `2 slower, 1 broken, 40 same`."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
+    return counted(compared.changes) or "nothing to compare"
 
 
 def heading(compared: Compared) -> str:

@@ -188,13 +188,11 @@ class Schedule:
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
-            gpu_index=gpu.get("index"),
             gpu_uuid=gpu.get("uuid"),
             cache_dir=str(pool.cache_root / cell.key[:32] / str(compilation)),
             compilation=compilation,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
-            profile=self.settings.protocol["profile"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
             ceilings=pool.ceilings,
             artifacts=self.artifacts(trial),
@@ -221,7 +219,7 @@ class Schedule:
         record.started_at, record.wall_s = started_at, wall_s
         if record.host_ms is not None:
             record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
-        record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
+        record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request
