@@ -27,12 +27,11 @@ PRIOR_SD, PRIOR_DF = 0.08, 3
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, median or ratio of `n` values with its confidence bounds, which are None if there are too few values."""
+    """A mean, median or ratio with its confidence bounds, which are None if there are too few values."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,9 +171,7 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
 def geometric_mean(values: Iterable[float]) -> Interval:
     """Return the geometric mean of values, one per trial, with Student's t interval of the logarithms. Raises
     ValueError for no values and for a value that is not positive and finite."""
-    mean = log_mean(values)
-    interval = mean.interval()
-    return Interval(interval.value, interval.low, interval.high, int(mean.df) + 1)
+    return log_mean(values).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
@@ -186,7 +183,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
         raise ValueError("no samples")
     value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = _median_rank(n)
-    return Interval(value, ordered[rank - 1], ordered[n - rank], n) if rank else Interval(value, n=n)
+    return Interval(value, ordered[rank - 1], ordered[n - rank]) if rank else Interval(value)
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:

@@ -35,12 +35,11 @@ def test_geometric_mean_agrees_with_scipy():
         low, high = stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs))
         found = geometric_mean(values)
         assert bounds(found) == (stats.gmean(values), math.exp(low), math.exp(high))
-        assert found.n == len(values)
 
 
 def test_too_few_values_and_extreme_spreads():
     found = geometric_mean([3.0])
-    assert (found.value, found.low, found.high, found.n) == (pytest.approx(3.0), None, None, 1)
+    assert (found.value, found.low, found.high) == (pytest.approx(3.0), None, None)
     assert speedup([2.0], [1.0, 1.1]).low is speedup([2.0, 2.1], [1.0]).high is None
     assert bounds(geometric_mean([2.0] * 5)) == (2.0, 2.0, 2.0)
     assert bounds(speedup([4.0] * 3, [2.0] * 3)) == (2.0, 2.0, 2.0)
