@@ -90,14 +90,9 @@ def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, An
 
 
 def levels(
-    connection: sa.Connection,
-    sweep_id: str,
-    environment_ids: Iterable[str],
-    before: dt.datetime,
-    metrics: Iterable[str],
-    host: str | None = None,
-    most: int = 30,
-) -> dict[tuple[str, str], dict[str, list[float]]]:
+    connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime,
+    metrics: Iterable[str], host: str | None = None, most: int = 30,
+) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
     """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
 
     They come from the newest `most` sweeps that have the same name (or none, like this sweep), began before `before`,
