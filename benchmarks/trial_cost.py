@@ -79,9 +79,7 @@ def request(db: str, more: list[str]) -> dict:
         sweep = store.find_sweep(look.id)
         (cell,) = store.planned(look.id)
         (trial,) = store.trials(look.id)
-    return TrialRequest(
-        cell.params(), sweep.protocol, gpu_index=trial["gpu_index"], gpu_uuid=trial["gpu_uuid"]
-    ).to_json()
+    return TrialRequest(cell.params(), sweep.protocol, gpu_uuid=trial["gpu_uuid"]).to_json()
 
 
 def analyse(groups: list[list[float]]) -> list[str]:

@@ -59,14 +59,9 @@ def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
 
 
 def compare(
-    before: str,
-    after: str | None = None,
-    db: str = DEFAULT_DB,
-    by: str | None = None,
-    metrics: Sequence[str] | None = None,
-    config: str | None = None,
-    values: Sequence[str] = (),
-) -> pd.DataFrame:
+    before: str, after: str | None = None, db: str = DEFAULT_DB, by: str | None = None,
+    metrics: Sequence[str] | None = None, config: str | None = None, values: Sequence[str] = (),
+) -> pd.DataFrame:  # fmt: skip
     """Compare two sweeps cell by cell and metric by metric, as `effbench compare` does; what matters most first.
 
     `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the

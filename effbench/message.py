@@ -68,13 +68,11 @@ class TrialRequest(Payload):
     protocol: dict[str, Any]
     round: int = 0
     attempt: int = 0
-    gpu_index: int | None = None
     gpu_uuid: str | None = None
     cache_dir: str | None = None  # compile caches of this cell in this sweep, environment and compilation
     compilation: int = 0  # number of these compile caches
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
-    profile: bool = False  # whether to profile after timing
     host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known
     ceilings: dict[str, Any] | None = None  # this machine's ceilings, None if unknown
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record

@@ -284,6 +284,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL if metric.t
 TRIAL_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.of_trial)
 #: metric -> the columns of its 95 % confidence interval
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
+#: metric of processes with a warm cache -> the same metric of processes that compiled with an empty cache
+COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 #: column of a result, in order -> type: metrics, their intervals, and explanations
 RESULT_FIGURES: dict[str, type] = {
     column: metric.kind

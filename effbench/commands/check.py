@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.commands.compare import across_of, add_choice, chosen, limits_for, render, show, wanted_cells
+from effbench.commands.compare import add_choice, chosen, limits_for, render, show, wanted_cells, words_of
 from effbench.comparison.compare import Compared, compare_sweeps, one_baseline
-from effbench.comparison.sides import machine_names, machine_of
+from effbench.comparison.sides import ACROSS, machine_names, machine_of
 from effbench.comparison.verdicts import FAILING, Change, Verdict, counted
 from effbench.config import DEFAULT_DB
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     confirmation = None
     try:
-        limits, across = limits_for(args), across_of(args.across)
+        limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
         with Store.open(args.db, mode="read") as store:
             sweep = store.find_sweep(args.sweep)
             before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
@@ -115,7 +115,7 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
             else:
                 with options.console(args) as console:
                     show(console, compared, rows, args)
-                    for text in comparison.check_lines(line, failed, shows):
+                    for text in (line, *comparison.commands(failed, shows, "  ")):
                         console.print_line(escape(text))
 
 

@@ -76,7 +76,7 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
     sweeps = [find(store, reference, args.on) for reference in args.sweeps]
     if args.by:
         return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
-    return compare_sweeps(store, *sweeps, limits, across_of(args.across), args.on, keep)
+    return compare_sweeps(store, *sweeps, limits, words_of("--across", args.across, ACROSS), args.on, keep)
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -99,10 +99,6 @@ def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str
     if unknown := [word for word in words if word not in allowed]:
         raise UsageError(f"{option}: unknown name {unknown[0]}; choose from {', '.join(allowed)}")
     return words
-
-
-def across_of(text: str) -> tuple[str, ...]:
-    return words_of("--across", text, ACROSS)
 
 
 def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:

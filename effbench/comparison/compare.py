@@ -65,14 +65,9 @@ class Compared:
 
 
 def compare_sweeps(
-    store: Store,
-    before: SweepInfo,
-    after: SweepInfo,
-    limits: Limits,
-    across: Collection[str] = (),
-    on: str | None = None,
-    only: Callable[[Pair], bool] | None = None,
-) -> Compared:
+    store: Store, before: SweepInfo, after: SweepInfo, limits: Limits, across: Collection[str] = (),
+    on: str | None = None, only: Callable[[Pair], bool] | None = None,
+) -> Compared:  # fmt: skip
     """Compare two sweeps. `on`: name of the hardware or interpreter, or part of it; `only`: which cells are reported.
     Raises NothingFoundError if nothing can be compared, UsageError if the sides are ambiguous."""
     if before.id == after.id:
@@ -88,14 +83,9 @@ def compare_sweeps(
 
 
 def compare_parts(
-    store: Store,
-    sweep: SweepInfo,
-    by: str,
-    limits: Limits,
-    values: Sequence[str] = (),
-    on: str | None = None,
+    store: Store, sweep: SweepInfo, by: str, limits: Limits, values: Sequence[str] = (), on: str | None = None,
     only: Callable[[Pair], bool] | None = None,
-) -> Compared:
+) -> Compared:  # fmt: skip
     """Compare the cells of one sweep that have one value of `by` with those that have another. `by`: one of
     BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises like `compare_sweeps`."""
     by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # modes and models differ in more than their names

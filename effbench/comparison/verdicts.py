@@ -147,8 +147,9 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
 
 
 def counted(changes: Sequence[Change]) -> str:
-    """Return `2 slower, 1 broken`, in the order of the rows."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in Counter(row.verdict for row in changes).items())
+    """Return `2 slower, 1 broken`, the most important first."""
+    numbers = Counter(row.verdict for row in changes)
+    return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict])
 
 
 # --- statuses ---

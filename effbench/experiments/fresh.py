@@ -18,12 +18,9 @@ COMMAND = (sys.executable, "-P", "-m", "effbench.experiments.fresh")
 
 
 def in_fresh_process(
-    function: Callable[..., dict[str, Any]],
-    device: Any,
-    hide: Sequence[str] = (),
-    timeout_s: float = 180.0,
+    function: Callable[..., dict[str, Any]], device: Any, hide: Sequence[str] = (), timeout_s: float = 180.0,
     **settings: Any,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Call a function of an experiment's file in a new interpreter that does not find the packages `hide`.
 
     Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs, it did not succeed.

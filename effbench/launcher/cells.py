@@ -36,13 +36,9 @@ class Job:
 
 
 def conduct(
-    jobs: Sequence[Job],
-    command: Command,
-    server: ForkServer | None,
-    progress: Progress,
-    stop: threading.Event,
+    jobs: Sequence[Job], command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
     extend: Outcome | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Run or resume the sweep of these jobs; see `run_sweep`."""
     parts, settings = split(jobs)
     chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]

@@ -18,14 +18,9 @@ class Bert(nn.Module):
     """
 
     def __init__(
-        self,
-        seq: int = 128,
-        layers: int = 12,
-        width: int = 768,
-        heads: int = 12,
-        vocab: int = 30522,
+        self, seq: int = 128, layers: int = 12, width: int = 768, heads: int = 12, vocab: int = 30522,
         attention: str = "sdpa",
-    ):
+    ):  # fmt: skip
         super().__init__()
         config = BertConfig(
             vocab_size=vocab,

@@ -77,15 +77,9 @@ class GPT2Decoder(nn.Module):
     """
 
     def __init__(
-        self,
-        max_batch: int,
-        max_seq: int = 1024,
-        context: int = 512,
-        layers: int = 12,
-        width: int = 768,
-        heads: int = 12,
-        vocab: int = 50257,
-    ):
+        self, max_batch: int, max_seq: int = 1024, context: int = 512, layers: int = 12, width: int = 768,
+        heads: int = 12, vocab: int = 50257,
+    ):  # fmt: skip
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")

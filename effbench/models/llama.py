@@ -130,19 +130,10 @@ class Transformer(nn.Module):
     """
 
     def __init__(
-        self,
-        attention: Callable[[int, int, int], GroupedAttention],
-        length: int,
-        layers: int = 16,
-        width: int = 2048,
-        heads: int = 32,
-        kv_heads: int = 8,
-        ffn: int = 8192,
-        vocab: int = 128256,
-        theta: float = 500000.0,
-        tied: bool = True,
-        mlp: Callable[[], nn.Module] | None = None,
-    ):
+        self, attention: Callable[[int, int, int], GroupedAttention], length: int, layers: int = 16, width: int = 2048,
+        heads: int = 32, kv_heads: int = 8, ffn: int = 8192, vocab: int = 128256, theta: float = 500000.0,
+        tied: bool = True, mlp: Callable[[], nn.Module] | None = None,
+    ):  # fmt: skip
         if width % heads or width // heads % 2:
             raise ValueError(f"width {width} is not an even multiple of heads {heads}")
         if heads % kv_heads:

@@ -87,15 +87,9 @@ class MoEDecoder(LlamaDecoder):
     """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block. `settings`: those of LlamaDecoder."""
 
     def __init__(
-        self,
-        max_batch: int,
-        width: int = 1024,
-        ffn: int = 512,
-        experts: int = 32,
-        top_k: int = 8,
-        dispatch: str = "auto",
-        **settings: Any,
-    ):
+        self, max_batch: int, width: int = 1024, ffn: int = 512, experts: int = 32, top_k: int = 8,
+        dispatch: str = "auto", **settings: Any,
+    ):  # fmt: skip
         mlp = partial(MixtureOfExperts, width, ffn, experts, top_k, dispatch)
         defaults = {"layers": 24, "heads": 16, "vocab": 49155, "theta": 10000.0}
         super().__init__(max_batch, width=width, mlp=mlp, **defaults | settings)

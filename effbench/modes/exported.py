@@ -63,15 +63,11 @@ class AotInductor(Mode):
         return needs_compiler(device)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        if self.cache_dir is not None:
-            package = Path(self.cache_dir) / PACKAGE
+        with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
+            package = Path(self.cache_dir or folder) / PACKAGE
             if package.is_file():
                 return self.load(package, "warm")
             package.parent.mkdir(parents=True, exist_ok=True)
-            self.make(module, args, kwargs, package)
-            return self.load(package, "cold")
-        with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
-            package = Path(folder) / PACKAGE
             self.make(module, args, kwargs, package)
             return self.load(package, "cold")
 

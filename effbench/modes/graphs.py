@@ -123,12 +123,9 @@ class CompiledCudaGraph(CudaGraph):
 
 
 def capture(
-    function: Callable[..., Any],
-    args: tuple,
-    kwargs: dict[str, Any],
-    warmups: int,
+    function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], warmups: int,
     mark: Callable[[tuple, dict[str, Any]], None] | None = None,
-) -> Prepared:
+) -> Prepared:  # fmt: skip
     """Capture `function` and return a step that copies its inputs into static buffers and replays the graph.
 
     The step returns the graph's static outputs, which the next call overwrites. Inputs that are not tensors become

@@ -96,12 +96,9 @@ def describe(tensor: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], tuple[
 
 
 def guarded(
-    module: nn.Module,
-    policy: str | None,
-    capture: Callable[[tuple, dict[str, Any]], Prepared],
-    args: tuple,
+    module: nn.Module, policy: str | None, capture: Callable[[tuple, dict[str, Any]], Prepared], args: tuple,
     kwargs: dict[str, Any],
-) -> Prepared:
+) -> Prepared:  # fmt: skip
     """Return a captured step that checks the weights before each replay.
 
     `capture` makes a step from inputs. If a weight has changed, the policy `recapture` calls `capture` again with the

@@ -70,7 +70,7 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
 
 def counts_text(compared: Compared) -> str:
     """Return the number of rows by verdict: `2 slower, 1 broken, 40 same`."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in compared.counts.items()) or "nothing to compare"
+    return counted(compared.changes) or "nothing to compare"
 
 
 def heading(compared: Compared) -> str:
@@ -154,15 +154,10 @@ def as_csv(changes: Iterable[Change]) -> str:
 # --- a check ---
 
 
-def check_lines(line: str, failed: Sequence[Change], shows: Shows) -> list[str]:
-    """Return the verdict, then for each failing cell its name and the command that shows it."""
-    return [line, *(f"  {text}" for text in commands(failed, shows))]
-
-
-def commands(failed: Sequence[Change], shows: Shows) -> list[str]:
+def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[str]:
     """Return two lines per cell: a comment with its name, and the command that shows it."""
     names = {shows(change): f"# {one_line(change.name)}" for change in failed}
-    return [text for command, name in names.items() for text in (name, command)]
+    return [f"{indent}{text}" for command, name in names.items() for text in (name, command)]
 
 
 def check_markdown(

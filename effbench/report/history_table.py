@@ -35,17 +35,10 @@ COLUMNS = (
 
 
 def read(
-    store: Store,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    *,
-    models: Sequence[str] = (),
-    modes: Sequence[str] = (),
-    hosts: Sequence[str] = (),
-    name: str | None = None,
-    since: str | None = None,
-    everything: bool = False,
+    store: Store, metrics: Sequence[str] = DEFAULT_METRICS, *, models: Sequence[str] = (), modes: Sequence[str] = (),
+    hosts: Sequence[str] = (), name: str | None = None, since: str | None = None, everything: bool = False,
     exceptions: Sequence[ExceptionRule] = (),
-) -> History:
+) -> History:  # fmt: skip
     """Read and judge all series of the database, except re-runs.
 
     `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:

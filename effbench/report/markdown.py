@@ -60,7 +60,7 @@ def since(changes: Changes) -> list[str]:
     lines = ["", f"### Since sweep {escape(str(name))}", ""]
     if changes.compared is None:
         return [*lines, f"The sweeps cannot be compared: {escape(changes.why)}"]
-    lines += [", ".join(f"{number} {verdict}" for verdict, number in changes.compared.counts.items()) + "."]
+    lines += [f"{comparison.counts_text(changes.compared)}."]
     sure = summary.sure_changes(changes)
     if sure:
         lines += ["", comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown").rstrip("\n")]

@@ -141,7 +141,7 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     summaries = []
     for (mode, group), of_mode in groups.items():
         ok = [row for row in of_mode if row["status"] == Status.OK]
-        columns = {metric: ("status", metric, *INTERVALS[metric], "trials") for metric in SPEEDUPS}
+        columns = {metric: ("status", metric, *INTERVALS[metric], "trials", "compilations") for metric in SPEEDUPS}
         scores = {it: mode_score(Outcome(*map(row.get, names)) for row in of_mode) for it, names in columns.items()}
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format

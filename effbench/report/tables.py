@@ -280,8 +280,8 @@ def speedup_text(row: Mapping[str, Any], metric: str) -> str:
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
     """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
     it: the difference is not significant, or one of the two has no interval. All `rows` must have the metric."""
-    low, high = INTERVALS[metric]
-    means = [stored_log_mean(row[metric], *(row.get(name) for name in (low, high, "trials"))) for row in rows]
+    names = (metric, *INTERVALS[metric], "trials", "compilations")
+    means = [stored_log_mean(*map(row.get, names)) for row in rows]
     best = min(range(len(means)), key=lambda place: means[place].value)
     return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
 

@@ -30,12 +30,11 @@ TUNED = "-tuned"
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, median or ratio of `n` values with its confidence bounds, which are None if there are too few values."""
+    """A mean, median or ratio with its confidence bounds, which are None if there are too few values."""
 
     value: float
     low: float | None = None
     high: float | None = None
-    n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,13 +72,15 @@ class ModeScore:
 
 
 class Outcome(NamedTuple):
-    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side."""
+    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side and
+    `compilations` compile caches."""
 
     status: str
     speedup: float | None
     low: float | None = None
     high: float | None = None
     trials: int | None = None
+    compilations: int | None = None
 
 
 def is_number(value: object) -> bool:
@@ -97,12 +98,7 @@ def log_mean(values: Iterable[float]) -> LogEstimate:
     values = list(values)
     if not values or not all(0 < value < math.inf for value in values):
         raise ValueError(f"a geometric mean requires positive, finite values, got {values!r}")
-    return mean_of_logs([math.log(value) for value in values])
-
-
-def mean_of_logs(logs: Sequence[float]) -> LogEstimate:
-    """Return the mean of at least one logarithm."""
-    n = len(logs)
+    n, logs = len(values), [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
@@ -142,18 +138,26 @@ def log_mean_of_compilations(
 
 
 def stored_log_mean(
-    value: float, low: float | None, high: float | None, n: int | None, df_per_trial: float = 1.0
-) -> LogEstimate:
-    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds."""
+    value: float, low: float | None, high: float | None, n: int | None, compilations: int | None = None,
+    df_per_trial: float = 1.0,
+) -> LogEstimate:  # fmt: skip
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds.
+
+    Whether they include the variation between `compilations` is unknown, so the larger degrees of freedom count: too
+    many give too large an error, too few would hide most of it.
+    """
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
     df = df_per_trial * (int(n) - 1)
+    if compilations is not None and compilations > 1:
+        df = max(df, PRIOR_DF + compilations - 1)
     return LogEstimate(math.log(value), math.log(high / low) / 2 / t_quantile(df), df)
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
-    """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom."""
+    """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom. The interval covers
+    94 to 96.5 % with equal numbers of trials on both sides."""
     if a.error is None or b.error is None:
         return LogEstimate(a.value - b.value, None, 0)
     error = math.hypot(a.error, b.error)
@@ -173,15 +177,7 @@ def is_less(a: LogEstimate, b: LogEstimate) -> bool:
 def geometric_mean(values: Iterable[float]) -> Interval:
     """Return the geometric mean of values, one per trial, with Student's t interval of the logarithms. Raises
     ValueError for no values and for a value that is not positive and finite."""
-    mean = log_mean(values)
-    interval = mean.interval()
-    return Interval(interval.value, interval.low, interval.high, int(mean.df) + 1)
-
-
-def speedup(baseline: Iterable[float], values: Iterable[float]) -> Interval:
-    """Return `baseline` ÷ `values` (one value per trial; above 1: faster) with Welch's interval of the logarithms. It
-    covers 94 to 96.5 % with equal numbers of trials on both sides. Raises ValueError as `geometric_mean` does."""
-    return log_difference(log_mean(baseline), log_mean(values)).interval()
+    return log_mean(values).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
@@ -193,7 +189,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
         raise ValueError("no samples")
     value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = _median_rank(n)
-    return Interval(value, ordered[rank - 1], ordered[n - rank], n) if rank else Interval(value, n=n)
+    return Interval(value, ordered[rank - 1], ordered[n - rank]) if rank else Interval(value)
 
 
 def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
@@ -207,7 +203,7 @@ def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
     averaged = [model for model in ok if model.speedup is not None and 0 < model.speedup < math.inf]
     if not averaged:
         return ModeScore(None, 0, len(ok), len(models))
-    estimates = [stored_log_mean(m.speedup, m.low, m.high, m.trials, _STORED_DF) for m in averaged]
+    estimates = [stored_log_mean(*m[1:], _STORED_DF) for m in averaged]
     mean = mean_of_estimates(estimates).interval()
     return ModeScore(mean.value, len(averaged), len(ok), len(models), mean.low, mean.high)
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, log_mean_of_compilations, t_tail
 
@@ -134,46 +134,22 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     if error <= _ROUNDING:
         return floor
     import numpy as np
-    from scipy.special import stdtrit
+    from scipy.special import ndtr, stdtrit
 
     least = math.log1p(floor) / error
     (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
-    most_critical = stdtrit(min(before.df, after.df), 1 - ALPHA / 2) * math.sqrt(max(old.max(), new.max()))
-    if least >= most_critical:  # the floor is the limit for all sample variances
-        return _grown(least + POWER_QUANTILE, error)
+    weights = np.outer(old_weights, new_weights)
     fraction = (before.error / error) ** 2
     a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
     total = a + b
     df = total**2 / (a**2 / before.df + b**2 / after.df)
-    critical = stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total)
-    return _least_found(critical.ravel(), np.outer(old_weights, new_weights).ravel(), error, floor)
-
-
-def _least_found(critical: Any, weights: Any, error: float, floor: float) -> float:
-    """Return the smallest detectable slowdown by Newton's method. `critical`: the smallest significant differences in
-    standard errors, with their `weights`."""
-    import numpy as np
-    from scipy.special import ndtr
-
-    needed = np.maximum(critical, math.log1p(floor) / error)
-    low, high = 0.0, float(needed.max()) + 10.0
-    middle = float(needed @ weights) + POWER_QUANTILE
-    while high - low > 1e-9 * high:
-        beyond = middle - needed
-        excess = float(ndtr(beyond) @ weights) - POWER
-        low, high = (low, middle) if excess >= 0 else (middle, high)
-        slope = float(np.exp(-(beyond**2) / 2) @ weights) / math.sqrt(2 * math.pi)
-        step = excess / slope if slope else math.inf
-        if abs(step) <= 1e-9 * middle:
-            break
-        middle = middle - step if low < middle - step < high else (low + high) / 2
-    return _grown(middle, error)
-
-
-def _grown(differences: float, error: float) -> float:
-    """Return the relative change for a difference of logarithms, given in multiples of `error`."""
-    exponent = differences * error
-    return math.expm1(exponent) if exponent < 709.0 else math.inf
+    # the smallest significant differences, in standard errors
+    needed = np.maximum(stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total), least)
+    low, high = least, float(needed.max()) + POWER_QUANTILE
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if float((ndtr(middle - needed) * weights).sum()) >= POWER else (middle, high)
+    return math.expm1(high * error) if high * error < 709.0 else math.inf
 
 
 @lru_cache(maxsize=64)

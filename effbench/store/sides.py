@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Status
-from effbench.metrics import METRICS
+from effbench.metrics import COLD, METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import counted
 from effbench.store.sweeps import CONFIRMING
@@ -21,8 +21,6 @@ PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
 PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
-#: Column of a trial -> the metric of its figures in trials that compiled with an empty cache.
-COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,9 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     )
     measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
     for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
+        rows = list(rows)
         kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        figures = {name: {row.round: row[n] for row in kept} for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL))}
-        set_cold_apart(figures, {row.round for row in kept if row.compile_cache == "cold"})
+        figures = figures_of(kept, [row for row in rows if Status(row.status).is_measured])
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
     columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
@@ -67,13 +65,17 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     return results
 
 
-def set_cold_apart(figures: dict[str, dict[int, Any]], cold: Collection[int]) -> None:
-    """Remove from sizes the `cold` rounds, which compiled with an empty cache; those of COLD become another metric."""
-    for name in [name for name in figures if cold and METRICS[name].unit == "bytes"]:
-        sizes = figures[name].items()
-        warm, others = ({n: size for n, size in sizes if (n in cold) is is_cold} for is_cold in (False, True))
-        # compiling leaves memory reserved, but not allocated
-        figures |= {name: warm, COLD[name]: others} if name in COLD else {name: warm or others}
+def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
+    """Return metric -> round -> figure. As in results, trials that compiled with an empty cache only count for the
+    metrics of COLD, and for other sizes if there are no others. `seen`: also noisy trials, which give those of COLD."""
+    warm = [row for row in kept if row.compile_cache != "cold"]
+    figures = {}
+    for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL)):
+        counting = kept if METRICS[name].combine != "warm" else warm if name in COLD else warm or kept
+        figures[name] = {row.round: row[n] for row in counting}
+        if name in COLD:
+            figures[COLD[name]] = {row.round: row[n] for row in seen if row.compile_cache == "cold"}
+    return figures
 
 
 def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
@@ -88,14 +90,9 @@ def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, An
 
 
 def levels(
-    connection: sa.Connection,
-    sweep_id: str,
-    environment_ids: Iterable[str],
-    before: dt.datetime,
-    metrics: Iterable[str],
-    host: str | None = None,
-    most: int = 30,
-) -> dict[tuple[str, str], dict[str, list[float]]]:
+    connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime,
+    metrics: Iterable[str], host: str | None = None, most: int = 30,
+) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
     """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
 
     They come from the newest `most` sweeps that have the same name (or none, like this sweep), began before `before`,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
-from effbench.metrics import INTERVALS, RESULT_FIGURES, TRIAL_METRICS
+from effbench.metrics import COLD, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 from effbench.stats.intervals import Interval, LogEstimate, geometric_mean, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
@@ -64,7 +64,7 @@ def summarise(
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
-    row["peak_reserved_cold_bytes"] = _max(trial.peak_reserved_bytes for trial in cold)
+    row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
     used = {trial.compilation for trial in kept}
     row["compilations"] = None if None in used else len(used)
     for name in ("latency_ms", "period_ms", "gpu_busy_ms"):

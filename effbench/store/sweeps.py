@@ -118,12 +118,9 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
 
 
 def begin_sweep(
-    connection: sa.Connection,
-    *,
-    plan: Iterable[Cell],
-    cell_overrides: Mapping[str, list[str]] | None = None,
+    connection: sa.Connection, *, plan: Iterable[Cell], cell_overrides: Mapping[str, list[str]] | None = None,
     **facts: Any,
-) -> str:
+) -> str:  # fmt: skip
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
     `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell.

@@ -99,12 +99,9 @@ def trials_of_cells(
 
 
 def derive(
-    connection: sa.Connection,
-    sweep_id: str,
-    baseline_mode: str,
-    environment_id: str | None = None,
+    connection: sa.Connection, sweep_id: str, baseline_mode: str, environment_id: str | None = None,
     comparison_key: str | None = None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
     `comparison_key` in one environment."""
     query = (

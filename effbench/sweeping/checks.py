@@ -48,14 +48,11 @@ def gather(
                 request = replace(request, device="cuda" if gpus else "cpu")
             # without a GPU, a check that needs one reports this itself
             slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
-            with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, cache_folder() as folder:
+            caches = tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
+            with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, caches as folder:
                 done = live.run("check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env)
             if done.result is None:
                 outcomes.append(CheckOutcome(*done.failure(), log=done.outcome.get("log")))
             else:
                 outcomes.append(CheckOutcome(**{**done.result, "status": Status(done.result["status"])}))
     return outcomes
-
-
-def cache_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)

@@ -129,12 +129,9 @@ class ForkServer:
             raise WorkerError(f"the fork server ended while starting{self.last_words()}")
 
     def submit(
-        self,
-        task: str,
-        payload: dict[str, Any],
-        env: dict[str, str] | None = None,
+        self, task: str, payload: dict[str, Any], env: dict[str, str] | None = None,
         on_phase: Callable[[str], None] = lambda phase: None,
-    ) -> Request:
+    ) -> Request:  # fmt: skip
         """Start a task and return its request without waiting. If the server has ended, the request has ended too."""
         request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
         with self.lock:
@@ -153,14 +150,9 @@ class ForkServer:
             request.done.wait(KILL_TIMEOUT_S)
 
     def run(
-        self,
-        task: str,
-        payload: dict[str, Any],
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-        on_phase: Callable[[str], None] = lambda phase: None,
-        stop: threading.Event | None = None,
-    ) -> Request:
+        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
+        on_phase: Callable[[str], None] = lambda phase: None, stop: threading.Event | None = None,
+    ) -> Request:  # fmt: skip
         """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended."""
         deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)

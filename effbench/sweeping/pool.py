@@ -224,13 +224,9 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
 
 
 def measure_ceilings(
-    server: ForkServer,
-    store: Store,
-    environment_id: str,
-    gpus: Sequence[dict[str, Any]],
-    again: bool = False,
+    server: ForkServer, store: Store, environment_id: str, gpus: Sequence[dict[str, Any]], again: bool = False,
     lock_timeout_s: float = 3600.0,
-) -> str | None:
+) -> str | None:  # fmt: skip
     """Measure and store the first GPU's ceilings, if unknown or `again`. Return a reason if that failed, else None."""
     known = store.calibration(environment_id)
     if not gpus or (known and known["ceilings"] and not again):

@@ -59,13 +59,9 @@ class Progress:
 
     @contextmanager
     def showing(
-        self,
-        sweep_id: str,
-        settings: Any,
-        runs: Sequence[CellRun],
-        trials: Sequence[PlannedTrial],
+        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: Sequence[PlannedTrial],
         slots: Sequence[Slot],
-    ) -> Iterator[None]:
+    ) -> Iterator[None]:  # fmt: skip
         """Print the title and, on a terminal, show the live status in this context."""
         self.names = run_names(runs)
         self.total, self.done, self.rounds = len(trials), 0, settings.protocol["rounds"]

@@ -61,15 +61,10 @@ def run_cells(
 
 
 def run_sweep(
-    settings: Settings,
-    asked: Sequence[tuple[Interpreter, dict[str, Any]]],
-    plan: Callable[[Pools], Sequence[CellRun]],
-    command: Command,
-    server: ForkServer | None,
-    progress: Progress,
-    stop: threading.Event,
+    settings: Settings, asked: Sequence[tuple[Interpreter, dict[str, Any]]], plan: Callable[[Pools], Sequence[CellRun]],
+    command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
     extend: Outcome | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
     `asked`: interpreter and parameters of each cell. `plan`: returns the cell runs once the interpreters are probed.
@@ -170,14 +165,9 @@ def cache_folder(configured: str | None) -> Path:
 
 
 def begin(
-    store: Store,
-    settings: Settings,
-    command: Command,
-    cells: Sequence[Cell],
-    ids: Mapping[Interpreter, str],
-    progress: Progress,
-    extend: Outcome | None,
-) -> str:
+    store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str],
+    progress: Progress, extend: Outcome | None,
+) -> str:  # fmt: skip
     """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter.
 
     Raises ResumeError if the plan of the sweep to resume differs.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from effbench.cell import Status, Trial
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.stats.intervals import enough
@@ -49,8 +49,8 @@ class Schedule:
 
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
-        known = {run for run in self.history if self.is_enough(run)}
-        left = [trial for trial in trials if trial.run not in known]
+        known = {cell for cell in {trial.run.cell for trial in trials} if self.is_enough(cell)}
+        left = [trial for trial in trials if trial.run.cell not in known]
         self.progress.resized(len(left) - len(trials))
         while left and not self.stop.is_set():
             queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
@@ -71,7 +71,7 @@ class Schedule:
     def slowed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
         """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
         protocol, judged = self.settings.protocol, {}
-        runs = [run for run in dict.fromkeys(trial.run for trial in trials) if not self.is_enough(run)]
+        runs = [run for run in dict.fromkeys(trial.run for trial in trials) if not self.is_enough(run.cell)]
         for run in runs:
             usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
             judged[run] = [*self.history.get(run, ())]
@@ -110,8 +110,10 @@ class Schedule:
             self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
             more, retry = 0, False
             # a cell that failed once cannot become ok again: the worst status counts
-            if not record.status.is_measured or self.is_enough(trial.run):
+            if not record.status.is_measured:
                 more = -queue.drop(trial.run)
+            elif self.is_enough(trial.run.cell):
+                more = -sum(queue.drop(other.run) for other in group.trials)
             elif record.status is Status.NOISY and trial.attempt + 1 < attempts:
                 more, retry = queue.retry(group, ended, attempts, slot.name), True
             self.progress.resized(more)
@@ -123,8 +125,15 @@ class Schedule:
     def compilations(self) -> int:
         return min(self.settings.protocol["compilations"], self.settings.protocol["rounds"])
 
-    def is_enough(self, run: CellRun) -> bool:
-        """Return whether latency and period are precise enough, over all compilations, to skip the remaining rounds."""
+    def is_enough(self, cell: Cell) -> bool:
+        """Return whether the remaining rounds may be skipped: under all interpreters that can run the cell, because
+        comparisons pair their rounds."""
+        recorded = {run: self.history.get(run) for run in (CellRun(cell, interpreter) for interpreter in self.pools)}
+        left = [run for run, trials in recorded.items() if trials and all(trial.status.is_measured for trial in trials)]
+        return bool(left) and all(map(self.is_precise, left))
+
+    def is_precise(self, run: CellRun) -> bool:
+        """Return whether latency and period are precise enough, over all compilations."""
         target = self.settings.protocol["enough_interval"]
         known = self.history.get(run, [])
         if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
@@ -188,13 +197,11 @@ class Schedule:
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
-            gpu_index=gpu.get("index"),
             gpu_uuid=gpu.get("uuid"),
             cache_dir=str(pool.cache_root / cell.key[:32] / str(compilation)),
             compilation=compilation,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
-            profile=self.settings.protocol["profile"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
             ceilings=pool.ceilings,
             artifacts=self.artifacts(trial),
@@ -221,7 +228,7 @@ class Schedule:
         record.started_at, record.wall_s = started_at, wall_s
         if record.host_ms is not None:
             record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
-        record.gpu_index, record.gpu_uuid = message.gpu_index, message.gpu_uuid
+        record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request

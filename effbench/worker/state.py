@@ -23,14 +23,20 @@ def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
 
 def versions(module: nn.Module) -> dict[str, int | None]:
     """Return the version of each parameter, which changes if the parameter is written."""
-    named = module.named_parameters(remove_duplicate=False)
-    return {f"parameter {name}": None if value.is_inference() else value._version for name, value in named}
+    named = [(name, it) for name, it in module.named_parameters(remove_duplicate=False) if is_dense(it)]
+    return {f"parameter {name}": None if it.is_inference() else it._version for name, it in named}
+
+
+def is_dense(value: Any) -> bool:
+    """Return whether the value is a tensor that can be copied and compared; not every operator supports others."""
+    is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
+    return is_plain and not (value.is_nested or value.is_quantized)
 
 
 def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
-    """Return copies in host memory of the tensors and plain values with these names, but not of lists or objects."""
+    """Return copies in host memory of the dense tensors and plain values with these names, not of lists or objects."""
     now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
-    return on_host({name: value for name, value in now.items() if isinstance(value, (Tensor, *PLAIN))})
+    return on_host({name: value for name, value in now.items() if isinstance(value, PLAIN) or is_dense(value)})
 
 
 def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:

@@ -27,7 +27,7 @@ from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures
 from effbench.worker.failures import Ended
-from effbench.worker.state import on_host, places, restore, save
+from effbench.worker.state import is_dense, on_host, places, restore, save
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -155,14 +155,17 @@ class Training(Inference):
         self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         if not self.parameters:
             raise UnsupportedError("nothing to train: no parameter of the module requires a gradient")
-        self.buffers = dict(module.named_buffers())
         self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
         # on the host, because device memory is measured
         self.initial = on_host(self.state())
-        self.attributes = save(module, [name for name in places(module) if name.startswith("attribute ")])
+        self.others = save(module, [name for name in places(module) if not name.startswith("parameter ")])
 
     def context(self) -> AbstractContextManager[Any]:
         return nullcontext()
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.module.named_buffers() if is_dense(value)}
 
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
@@ -187,9 +190,9 @@ class Training(Inference):
     def restore(self) -> None:
         """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the random seed. Tensors
         are changed in place, because CUDA graphs use their addresses."""
-        restore(self.module, self.attributes, self.device)
+        restore(self.module, self.others, self.device)
         with torch.no_grad():
-            for name, value in self.state().items():
+            for name, value in self.parameters.items():
                 value.copy_(self.initial[name])
             for value in work.tensors(list(self.optimizer.state.values())):
                 value.zero_()

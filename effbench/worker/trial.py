@@ -65,7 +65,6 @@ class RunningTrial:
         self.request, self.say_phase, self.seconds = request, say_phase, {}
         self.cell = cell = Cell.from_params(request.cell)
         self.trial = Trial(cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid())
-        self.trial.gpu_index, self.trial.gpu_uuid = request.gpu_index, request.gpu_uuid
         self.device = torch.device(cell.device)
         self.on_cuda = self.device.type == "cuda"
         self.synchronize = timing.synchronizer(self.device)
@@ -107,7 +106,7 @@ class RunningTrial:
             self.phase("timing", partial(self.take_timings, timer))
             self.phase("facts", self.take_facts)
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
-            if self.request.profile and self.on_cuda:
+            if self.request.protocol.get("profile") and self.on_cuda:
                 self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
         if self.cell.stream:

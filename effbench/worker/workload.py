@@ -70,11 +70,13 @@ class Inference:
     def reference(self, inputs: Sequence[Inputs]) -> Any:
         """Return eager's results for all input sets. Raises Ended if they have no tensor or are not finite."""
         before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
-        self.module(*args, **kwargs)  # a module may create state in its first call
-        after = state.versions(self.module)
-        names = {name for name in state.places(self.module) if before.get(name) != after.get(name) or name not in after}
-        initial = state.save(self.module, names)
-        references = self.follow(self.module, self.module, inputs)
+        # a module may create or replace state, and inductor cannot write to inference tensors
+        with torch.inference_mode(False), torch.no_grad():
+            self.module(*args, **kwargs)
+            after = state.versions(self.module)
+            names = {it for it in state.places(self.module) if before.get(it) != after.get(it) or it not in after}
+            initial = state.save(self.module, names)
+            references = self.follow(self.module, self.module, inputs)
         final = state.save(self.module, names)
         self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
         for reference in references:

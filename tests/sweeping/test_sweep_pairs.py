@@ -81,13 +81,18 @@ class TestScheduled:
             assert {Path(request["cache_dir"]).parents[1] for request in sent} == {tmp_path / name}
             assert {request["ceilings"]["of"] for request in sent} == {name}
 
-    def test_rounds_end_early_for_the_one_that_is_known(self, pairs):
+    @pytest.mark.parametrize(
+        ("spread", "status_of_b", "rounds"), [(0.1, "ok", (8, 8)), (0.0, "ok", (5, 5)), (0.0, "error", (5, 1))]
+    )
+    def test_rounds_end_early_for_both_at_once(self, pairs, spread, status_of_b, rounds):
         def answer(interpreter, request):
-            return ok(request, latency_ms=1.0 + (request["round"] / 10 if interpreter == B else 0))
+            status, spread_of_b = (status_of_b, spread * request["round"]) if interpreter == B else ("ok", 0.0)
+            return ok(request, status, latency_ms=1.0 + spread_of_b)
 
         planned = trials(cell_runs(1, interpreters=BOTH), 8)
         made = pairs(planned, answer, protocol={**PROTOCOL, "enough_interval": 0.01})
-        assert Counter(trial.run.interpreter for trial, _ in made.done) == {A: 5, B: 8}
+        assert Counter(trial.run.interpreter for trial, _ in made.done) == dict(zip(BOTH, rounds, strict=True))
+        assert sum(made.progress.changes) == sum(rounds) - 16
 
     @pytest.mark.parametrize("noisy", BOTH)
     @pytest.mark.parametrize("number", [0, 1])

@@ -188,9 +188,8 @@ def test_what_a_trial_is_asked_for(make):
     asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
     (sent,) = make(trials(1), slots=[slot], **asked).server.sent
     assert (sent["cores"], sent["foreign_wait_s"], sent["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
-    assert sent["profile"] is True
-    (sent,) = make(trials(1), protocol={**PROTOCOL, "profile": False}).server.sent
-    assert (sent["profile"], sent["cores"]) == (False, None)
+    (sent,) = make(trials(1), protocol=PROTOCOL).server.sent
+    assert sent["cores"] is None
 
 
 def test_a_process_without_a_result(make):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,8 @@ class Writer:
             old = self.out / path
             if old.is_file() and old.resolve().is_relative_to(self.out.resolve()):
                 old.unlink()
-                _remove_empty(old.parent, self.out)
+                with suppress(OSError):  # not empty
+                    os.removedirs(old.parent)
         _write_list(self.out, sorted(self.written))
 
     def size(self) -> int:
@@ -89,9 +92,3 @@ def _listed(folder: Path) -> list[str] | None:
         return None
     files = manifest.get("files") if isinstance(manifest, dict) else None
     return list(map(str, files)) if isinstance(files, list) else None
-
-
-def _remove_empty(folder: Path, root: Path) -> None:
-    while folder != root and folder.is_relative_to(root) and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent

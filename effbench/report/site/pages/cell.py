@@ -34,7 +34,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     cells = cell_data.cells_of(device_sweep, folder.writer)
     index = {
         "chunks": list(cell_data.write_cells(folder.writer, folder.folder, cells)),
-        "facts": cell_data.fact_headings(),
+        "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
     }

@@ -79,12 +79,9 @@ def facts_of(row: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
         facts = flatten(row[part]) if isinstance(row.get(part), Mapping) else {}
         known |= {(part, name): shown(name, value) for name, value in facts.items()}
     times = {"first seen (UTC)": "first_seen_at", "calibrated (UTC)": "measured_at"}
-    known |= {("record", title): time_text(row.get(name)) for title, name in times.items()}
+    for title, name in times.items():
+        known["record", title] = f"{row[name]:%Y-%m-%d %H:%M}" if row.get(name) else ABSENT
     return known | {("record", "id"): row["id"], ("record", "sweeps"): len(row["sweeps"])}
-
-
-def time_text(value: Any) -> str:
-    return f"{value:%Y-%m-%d %H:%M}" if hasattr(value, "strftime") else str(value or ABSENT)
 
 
 def shown(name: str, value: Any) -> Any:
