@@ -50,11 +50,9 @@ def judgeable() -> list[str]:
 
 
 def history(
-    series: Series,
-    metrics: Sequence[str],
-    acknowledged: Iterable[Mapping[str, Any]] = (),
+    series: Series, metrics: Sequence[str], acknowledged: Iterable[Mapping[str, Any]] = (),
     exceptions: Iterable[ExceptionRule] = (),
-) -> History:
+) -> History:  # fmt: skip
     """Return the history with every series judged.
 
     `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one

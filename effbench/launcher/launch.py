@@ -49,11 +49,9 @@ ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 
 
 def hydra_sweep(
-    argv: list[str],
-    quiet: bool = False,
-    conductor: Callable[..., Outcome | None] | None = None,
+    argv: list[str], quiet: bool = False, conductor: Callable[..., Outcome | None] | None = None,
     server: ForkServer | None = None,
-) -> Outcome | None:
+) -> Outcome | None:  # fmt: skip
     """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --help.
 
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.

@@ -29,11 +29,9 @@ class Selection:
     true to choose the class. Of nested matches, only the outermost count."""
 
     def __init__(
-        self,
-        only: str | Sequence[str] | None = None,
-        skip: str | Sequence[str] | None = None,
+        self, only: str | Sequence[str] | None = None, skip: str | Sequence[str] | None = None,
         regional: bool | str = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.only = patterns("only", only)
         self.skip = patterns("skip", skip)
         self.regional = regional

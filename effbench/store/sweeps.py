@@ -136,11 +136,9 @@ def begin_sweep(
 
 
 def extend_sweep(
-    connection: sa.Connection,
-    sweep_id: str,
-    cells: Iterable[Cell],
+    connection: sa.Connection, sweep_id: str, cells: Iterable[Cell],
     cell_overrides: Mapping[str, list[str]] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)

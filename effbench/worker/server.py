@@ -28,21 +28,12 @@ from effbench.worker import processes
 PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
 #: Modules that a process's first compilation imports lazily (0.5 s). They are private; some releases lack some of them.
 PRELOAD_IF_THERE = (
-    "torch._inductor.codegen.cpp_wrapper_gpu",
-    "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.codegen.halide",
-    "torch._inductor.codegen.memory_planning",
-    "torch._inductor.codegen.mps",
-    "torch._inductor.codegen.wrapper_fxir",
-    "torch._inductor.compiler_bisector",
-    "torch._inductor.cudagraph_trees",
-    "torch._subclasses.schema_check_mode",
-    "torch.distributed.tensor.experimental",
-    "torch.export._trace",
-    "torch.fx.experimental.validator",
-    "torch.utils.cpp_extension",
-    "sympy.tensor.tensor",
-)
+    "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.halide", "torch._inductor.codegen.memory_planning", "torch._inductor.codegen.mps",
+    "torch._inductor.codegen.wrapper_fxir", "torch._inductor.compiler_bisector", "torch._inductor.cudagraph_trees",
+    "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
+    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor",
+)  # fmt: skip
 LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16

@@ -101,6 +101,20 @@ def test_it_returns_to_where_it_began_in_place():
         assert value.data_ptr() == addresses[name], "a CUDA graph knows it by its address"
 
 
+def test_a_buffer_that_each_call_replaces_is_restored():
+    class Replaces(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, *args):
+            self.count = self.count + 1
+            return super().forward(*args) * self.count
+
+    made = training(Replaces())
+    assert verdict(made, eager_step(made))[0] is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_is_right(dtype):
     made = training(dtype=dtype)

@@ -145,3 +145,29 @@ def test_results_that_become_wrong_are_found_after_timing(calls):
     reason = verdict(made, step, timed=2)
     expected = "outputs differ after timing: output differs from eager: relative error 0.01"
     assert reason is None if calls > 4 else reason.startswith(expected)
+
+
+class Holds(nn.Module):
+    """Holds a tensor that many operators do not support, or makes a parameter in its first call."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.linear = nn.LazyLinear(8) if held is None else nn.Linear(8, 8)
+        self.register_buffer("held", held)
+        self.also_held = held
+
+    def forward(self, x, y):
+        return self.linear(x) + y
+
+
+@pytest.mark.filterwarnings("ignore")  # prototypes
+@pytest.mark.parametrize(
+    "make",
+    [lambda: None, lambda: torch.eye(8).to_sparse(), lambda: torch.nested.nested_tensor([torch.zeros(2)] * 2),
+     lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8)],
+    ids=["uninitialised", "sparse", "nested", "quantised"],
+)  # fmt: skip
+def test_tensors_that_cannot_be_compared_do_not_fail_a_cell(make):
+    made = workload(Holds(make()))
+    assert verdict(made, made.module, timed=1) is None
+    assert not made.module.linear.weight.is_inference(), "torch.export refuses inference tensors"
