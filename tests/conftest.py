@@ -1,7 +1,5 @@
 """The command line as a user runs it, in a folder of its own, with locks and caches that no other effbench sees."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -105,10 +103,10 @@ class LastingServer(ForkServer):
     """A fork server that commands do not close: starting one takes seconds."""
 
     #: At most two a process: one for effbench's own models and the workshop, one for the folder whose modules ran last.
-    kept: ClassVar[dict[Path, LastingServer]] = {}
+    kept: ClassVar[dict[Path, "LastingServer"]] = {}
 
     @classmethod
-    def of(cls, folder: Path) -> LastingServer:
+    def of(cls, folder: Path) -> "LastingServer":
         """The server for a folder, which is the working directory."""
         shared = workshop_folder()
         key = folder if any(folder.rglob("*.py")) else shared

@@ -1,7 +1,5 @@
 """Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`effbench history` over databases of known figures."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

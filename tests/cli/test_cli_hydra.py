@@ -1,7 +1,5 @@
 """Hydra's own conventions keep working."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes, pipes, refusals."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Options stand anywhere among the other words of a subcommand."""
 
-from __future__ import annotations
-
 import importlib
 
 from effbench.cli import COMMANDS

@@ -1,7 +1,5 @@
 """What is wrong with a command line is said in one or two lines, exits with 2, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """What was imported is data: no command runs anything that it recorded unless --trust-imported is given."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

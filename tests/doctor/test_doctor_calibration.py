@@ -1,7 +1,5 @@
 """The calibration: which sweeps run, what their trials give, and how it is reported."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

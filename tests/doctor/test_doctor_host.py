@@ -1,7 +1,5 @@
 """CPU, memory, disk and database, from made-up files of the kernel; the software's checks."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs them whole."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

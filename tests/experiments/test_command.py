@@ -1,7 +1,5 @@
 """`effbench reproduce` and `effbench claims` as a user types them, without a GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Experiments that are really run on the CPU: what is measured, what is reused, what is judged and kept."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The gate for real: a model that becomes slower, is broken, or only looks slower, in a repository with revisions."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 

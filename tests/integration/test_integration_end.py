@@ -1,7 +1,5 @@
 """The end of a sweep names its database without the password."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 

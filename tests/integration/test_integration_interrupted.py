@@ -1,7 +1,5 @@
 """Ctrl-C, kill -9 and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

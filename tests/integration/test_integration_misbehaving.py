@@ -1,7 +1,5 @@
 """Modules and modes of users that misbehave: each costs its own trial, never the sweep."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.store import Store

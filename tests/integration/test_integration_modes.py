@@ -1,7 +1,5 @@
 """Modes and their settings through real sweeps on the CPU: status, facts and what is cold or warm."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.store import Store

@@ -4,8 +4,6 @@ A cluster of its own, in a folder of its own, gone with the tests. It fails with
 tests are worth nothing where they are skipped.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Two checkouts of a module in one sweep, with real fork servers."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.environments import names_by

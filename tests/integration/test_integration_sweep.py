@@ -1,7 +1,5 @@
 """One ordinary sweep, from the command line to the database, and everything that reads it afterwards."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

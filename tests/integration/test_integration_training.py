@@ -1,7 +1,5 @@
 """phase=training from the command line: every optimizer that the CPU has, and what is wrong is said to be."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.store import Store

@@ -1,7 +1,5 @@
 """From jobs to cells: validated, resolved, with the overrides that plan them again."""
 
-from __future__ import annotations
-
 import copy
 import shlex
 

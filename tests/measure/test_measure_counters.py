@@ -1,7 +1,5 @@
 """What Dynamo and Inductor count, and what they only log."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from types import SimpleNamespace

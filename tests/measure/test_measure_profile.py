@@ -1,7 +1,5 @@
 """The arithmetic of the profiled pass; the tracing itself needs a GPU (tests/gpu)."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.measure.profile import Activity, fingerprint, summarise, union_ns

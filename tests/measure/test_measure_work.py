@@ -1,7 +1,5 @@
 """FLOPs and least bytes of modules whose work is known by hand."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """What all decoders with a static cache have in common: GPT-2, Llama, and the mixture of experts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shipped import load

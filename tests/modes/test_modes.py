@@ -1,7 +1,5 @@
 """What modes need, what their settings accept, and that a step means what its module means. CUDA graphs: tests/gpu."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -1,7 +1,5 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch._dynamo.utils

@@ -1,7 +1,5 @@
 """Parts of a module: which are chosen, that the module itself stays as it is, and how often Dynamo compiles."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch._dynamo.utils

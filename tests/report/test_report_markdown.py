@@ -1,7 +1,5 @@
 """The report as Markdown: the same answer, and names that stay text."""
 
-from __future__ import annotations
-
 import synthetic as make
 from browsing import EVIL, device_sweep
 

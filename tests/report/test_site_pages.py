@@ -1,7 +1,5 @@
 """What the pages of history, claims, failures and environments show is what the database holds."""
 
-from __future__ import annotations
-
 import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, report_of

@@ -1,7 +1,5 @@
 """Whole sweeps between databases: all of it arrives, once; what contradicts, and what a stranger forged, does not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Behaviour checks from end to end: the fork server, a child per check, and checks that misbehave."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Interpreters as axes: found, judged, told apart. No torch; small scripts stand for interpreters."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
-from __future__ import annotations
-
 import pytest
 from schedule_parts import FACTS
 

@@ -1,7 +1,5 @@
 """Who runs when, with slots and a fork server that are made up: no process, no torch."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """What a trial does with a stream: inputs, what is checked in which order, and whole sweeps on the CPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import shutil
