@@ -85,15 +85,15 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.Text
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes and models."""
+    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
     sources = ROOT / "tests" / "integration"
-    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine"), ("learning", "learning"),
-                         ("blocks", "blocks")):  # fmt: skip
+    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine")):
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
     shutil.copytree(sources / "conf", folder / "conf")
     (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
+    (folder / "blocks.py").write_text("from torch.nn import ReLU as Net\n")
     (folder / "leaves.py").write_text("import os; os._exit(3)\n")
     atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
     return folder

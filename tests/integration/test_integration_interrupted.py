@@ -103,20 +103,6 @@ def test_ctrl_c_on_a_terminal(cli, waiting):
     assert recorded(cli)[0] == "interrupted"
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
-def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, number):
-    ours = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored, and a child would ignore it, too
-    try:
-        process = waiting()
-    finally:
-        signal.signal(number, ours)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "resume with" in out
-    assert recorded(cli)[0] == "interrupted"
-
-
 def test_ctrl_c_before_the_first_trial(cli, processes):
     process = cli.start("-m", *cli.tiny, "model=tiny")
     processes.append(process)
@@ -136,18 +122,3 @@ def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
         wait_gone(pid)
     _, before = recorded(cli)
     finish(cli, before)
-
-
-@pytest.mark.slow
-def test_kill_9_of_the_server_costs_no_trial(cli, waiting):
-    process = waiting()
-    (cli.folder / "go").touch()
-    os.kill(waiting.pids[1], signal.SIGKILL)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, "")
-    assert "retrying this trial: the fork server ended (code -9)" in out
-    with Store.open(cli.db) as store:
-        assert [row["status"] for row in store.results()] == ["ok"] * 6
-        retried = [trial["extra"]["harness_retries"] for trial in store.trials(store.find_sweep("last").id)
-                   if "harness_retries" in trial["extra"]]  # fmt: skip
-    assert len(retried) == 1

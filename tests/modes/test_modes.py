@@ -52,6 +52,8 @@ def test_a_users_mode_gets_the_defaults():
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
+    Plain.prepare_training = lambda self, module, step_over, args, kwargs: "its own step"
+    assert with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {}) == "its own step"
     eager = Eager()
     assert with_defaults(eager) is eager and not uses_dynamo(eager)
 
