@@ -39,6 +39,8 @@ REFUSED = (
     (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
     (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
+    (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
+    (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
     (["db=null"], ["db=null"]),
     (["env.A=null"], ["env", "env.FOO=1"]),

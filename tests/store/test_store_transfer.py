@@ -243,6 +243,8 @@ FORGED = [
     ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "damaged samples"),
     ("UPDATE sample SET codec = 'zstd' WHERE trial_id = 1", "upgrade effbench"),
     ("UPDATE sample SET stored = 6000, count = 6000 WHERE trial_id = 1", "at most 5000"),
+    ("UPDATE sample SET stored = -1 WHERE trial_id = 1", "stored"),
+    ("UPDATE sample SET data = CAST(data || x'78' AS BLOB) WHERE trial_id = 1", "does not hold 20"),
     ("UPDATE sample SET count = 0 WHERE trial_id = 1", "of 0 samples"),
 ]  # fmt: skip
 
