@@ -300,6 +300,16 @@ def empty_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return template(tmp_path_factory.mktemp("empty"))
 
 
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with everything in it that is hard to carry; nobody writes to it."""
+    from whole_sweeps import odd_database
+
+    path = tmp_path_factory.mktemp("odd") / "odd.db"
+    odd_database(path)
+    return path
+
+
 @pytest.fixture
 def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A database of made-up sweeps where effbench looks for one; the working directory is its folder."""
@@ -308,6 +318,22 @@ def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return copied(empty_db, tmp_path / "results" / "effbench.db")
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Counters and compiled code of earlier tests are gone, and so are those of this one afterwards."""
+    import torch
+
+    def forget() -> None:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch._dynamo.utils.clear_compilation_metrics()
+
+    torch.manual_seed(0)
+    forget()
+    yield
+    forget()
 
 
 @pytest.fixture

@@ -14,13 +14,6 @@ from effbench import cli as command_line
 from effbench.store import RESULT_COLUMNS, Store
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory):
-    path = tmp_path_factory.mktemp("odd") / "odd.db"
-    whole.odd_database(path)
-    return path
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch, effbench):
     """A command in an empty folder: its exit code, standard output and error."""

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch._dynamo.utils import counters
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import (
@@ -33,16 +32,8 @@ from effbench.experiments import (
 from effbench.experiments.definition import execute
 from effbench.modes.base import needs_compiler
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-    counters.clear()
 
 
 # what they share

@@ -76,13 +76,6 @@ def postgres(server, request):
     return server.format(name)
 
 
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory):
-    path = tmp_path_factory.mktemp("odd") / "odd.db"
-    whole.odd_database(path)
-    return path
-
-
 def test_recorded_there_as_in_sqlite(postgres, tmp_path):
     """The same sweep, trial by trial, gives the same rows of every reader."""
 

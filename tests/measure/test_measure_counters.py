@@ -13,19 +13,9 @@ from torch._inductor.scheduler import Scheduler
 
 from effbench.measure import counters
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMPILED = counters.Counters(1, 0, 0, 0, 0, 0)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    """Counters and compiled code of earlier tests are gone."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    torch._dynamo.utils.clear_compilation_metrics()
-    yield
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 TRACE = """  File "/home/x/main.py", line 7, in serve

@@ -155,9 +155,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
-def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
     mode = Compiled(dynamic=dynamic)
     mode.batch_dims = ([1], {})
     module = torch.nn.Linear(4, 4).eval()

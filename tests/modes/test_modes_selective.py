@@ -8,6 +8,8 @@ from torch import nn
 from effbench.errors import ConfigError
 from effbench.modes.selective import Selection, blocks_of, matching, shared_weight_copy
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 
 class Block(nn.Module):
     def __init__(self, width: int = 8) -> None:
@@ -42,14 +44,6 @@ class Three(nn.Module):
 
     def forward(self, x):
         return self.third(self.second(self.first(x)))
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def graphs() -> int:
