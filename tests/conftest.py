@@ -190,17 +190,6 @@ class Cli:
                 code = end.code or 0
         return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
 
-    def run_fresh(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
-        """Run the command line in an interpreter of its own."""
-        process = self.start(*args, env=env)
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except BaseException:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            raise
-        return Done(process.returncode, out, err)
-
     def sweep(self, *overrides: str, env: dict[str, str] | None = None) -> Done:
         """A sweep with a tiny protocol on the CPU."""
         return self.run("-m", *TINY, *overrides, env=env)

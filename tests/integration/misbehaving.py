@@ -1,6 +1,5 @@
 """Modules and modes of a user that do what they should not; imported by cells, not by the tests."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -58,11 +57,6 @@ class WantsTooMuch(Base):
         torch.empty(1 << 55, dtype=torch.uint8)
 
 
-class Segfaults(Base):
-    def mischief(self, x):
-        ctypes.string_at(0)
-
-
 class ClosesEverything(Base):
     def mischief(self, x):
         os.closerange(0, 64)
@@ -114,12 +108,6 @@ class SeesItsEnvironment(Base):
         assert os.environ["BAR"] == "true"
         command = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
         assert "--no-preload" in command, command
-
-
-class SeesNoGpu(Base):
-    def mischief(self, x):
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-        assert "FOO" not in os.environ
 
 
 class Explodes(nn.Module):

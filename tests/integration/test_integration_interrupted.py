@@ -80,7 +80,6 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
     assert list(cli.cache.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_ctrl_c_on_a_terminal(cli, waiting):
     terminal, end = pty.openpty()
     try:
@@ -99,6 +98,7 @@ def test_ctrl_c_on_a_terminal(cli, waiting):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "interrupted; resume with: effbench -m resume=" in text
     assert "Traceback" not in text
+    assert all(part in shown for part in (b"\x1b[", b"trials", b"Base")), "live and coloured"
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
     assert recorded(cli)[0] == "interrupted"
 
