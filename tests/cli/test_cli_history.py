@@ -192,7 +192,7 @@ def test_patterns(db, history, read):
         (("mode=fancy",), {"more"}),
         (("model=net",), set()),
     ):
-        history("ack", *words, "--reason", "known")
+        history("ack", words[0], "--reason", "known", *words[1:])
         assert set(ids(read)) == left, words
 
 

@@ -50,9 +50,6 @@ def test_conditions(machine, monkeypatch, check, files, usable, warned):
     assert not any(finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, ""))))
 
 
-# --- storage ---
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -99,9 +96,6 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     is_ours = {(Path("ro.db"), os.W_OK)}
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode))
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
-
-
-# --- software ---
 
 
 def levels(found):

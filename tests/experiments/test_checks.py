@@ -36,9 +36,6 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU = torch.device("cpu")
 
 
-# what they share
-
-
 def test_what_a_call_raises_is_an_observation():
     def fails():
         raise ValueError("first\nsecond")
@@ -195,8 +192,6 @@ def test_the_parts_of_a_compiled_call_run_alone():
     assert not calls.missing and len(calls.measures) == 2
     assert all(measure() > 0 for measure in calls.measures.values())
 
-
-# a process of its own
 
 FUNCTIONS = """
 import os, sys, time

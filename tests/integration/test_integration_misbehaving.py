@@ -17,7 +17,6 @@ EXPECTED = {
     "Sleeps": ("timeout", "not done after 6 s (in check)"),
     "WritesIntoItsInput": ("ok", ""),
 }
-KINDS = ("right", "wrong", "raises", "missing", "degraded")
 
 
 def results(cli) -> dict[tuple[str, str], dict]:
@@ -54,7 +53,7 @@ def test_each_costs_its_own_trial_and_the_sweep_goes_on(swept):
 
 def test_modes_of_ones_own(workshop):
     done = workshop.sweep(
-        "--config-dir", "conf", f"mode=eager,{','.join(KINDS)}", "on_failure=ignore",
+        "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded", "on_failure=ignore",
         "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
     )  # fmt: skip
     rows = results(workshop)

@@ -96,9 +96,6 @@ def test_cold_or_warm_by_what_the_cache_says():
         assert counters.Counters(1, 0, 0, 0, hits, misses).cache_state == state
 
 
-# --- parts of graphs outside CUDA graphs ---
-
-
 def graph(captured, parts=0, refused=(), devices=("cuda",)):
     """As much of a CompiledFxGraph as is looked at."""
     return SimpleNamespace(

@@ -105,9 +105,6 @@ def test_copying_inputs_in_place():
         input_copier((torch.zeros(2), torch.zeros(2)), {})(torch.ones(2))
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
-
-
 def test_options_by_dotted_names():
     given = {"epilogue_fusion": False, "triton": {"cudagraphs": True, "unique_kernel_names": False}}
     dotted = {"epilogue_fusion": False, "triton.cudagraphs": True, "triton.unique_kernel_names": False}

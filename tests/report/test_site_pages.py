@@ -33,9 +33,6 @@ def texts(row):
     return {key: getattr(value, "text", value) for key, value in row.items()}
 
 
-# --- history ---
-
-
 def test_every_figure_of_every_result_is_in_a_line(made, report):
     past = report.history
     ids = list(past.sweeps)
@@ -76,9 +73,6 @@ def test_pages_without_history(tmp_path):
         assert said in (tmp_path / "site" / "history.html").read_text()
         assert not [name for name in written if name.startswith("data/history-lines")]
         made.sweep([a_cell()])
-
-
-# --- claims, failures, environments ---
 
 
 def test_claims_with_their_verdicts(made, report):
@@ -122,9 +116,6 @@ def test_environments_with_all_that_is_known(report):
     assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
-
-
-# --- changes since the previous sweep ---
 
 
 def changed(path, sweep_id):

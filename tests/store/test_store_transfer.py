@@ -200,8 +200,6 @@ def test_a_database_of_an_earlier_version(revision, source, target):
         assert store.results(first)
 
 
-# --- a stranger's file ---
-
 DEEP = "[" * 500 + "]" * 500
 HOST = """UPDATE sweep SET host = '{"environments": %s}'"""
 EXTRA = "UPDATE trial SET extra = '%s' WHERE id = 1"
