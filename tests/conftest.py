@@ -1,7 +1,5 @@
 """The command line as a user runs it, in a folder of its own, with locks and caches that no other effbench sees."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -87,15 +85,15 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.Text
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes and models."""
+    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
     sources = ROOT / "tests" / "integration"
-    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine"), ("learning", "learning"),
-                         ("blocks", "blocks")):  # fmt: skip
+    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine")):
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
     shutil.copytree(sources / "conf", folder / "conf")
     (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
+    (folder / "blocks.py").write_text("from torch.nn import ReLU as Net\n")
     (folder / "leaves.py").write_text("import os; os._exit(3)\n")
     atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
     return folder
@@ -105,10 +103,10 @@ class LastingServer(ForkServer):
     """A fork server that commands do not close: starting one takes seconds."""
 
     #: At most two a process: one for effbench's own models and the workshop, one for the folder whose modules ran last.
-    kept: ClassVar[dict[Path, LastingServer]] = {}
+    kept: ClassVar[dict[Path, "LastingServer"]] = {}
 
     @classmethod
-    def of(cls, folder: Path) -> LastingServer:
+    def of(cls, folder: Path) -> "LastingServer":
         """The server for a folder, which is the working directory."""
         shared = workshop_folder()
         key = folder if any(folder.rglob("*.py")) else shared
@@ -191,17 +189,6 @@ class Cli:
             except SystemExit as end:  # argparse's and Hydra's --help
                 code = end.code or 0
         return Done(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
-
-    def run_fresh(self, *args: str, env: dict[str, str] | None = None, timeout_s: float = 240) -> Done:
-        """Run the command line in an interpreter of its own."""
-        process = self.start(*args, env=env)
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        except BaseException:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            raise
-        return Done(process.returncode, out, err)
 
     def sweep(self, *overrides: str, env: dict[str, str] | None = None) -> Done:
         """A sweep with a tiny protocol on the CPU."""
@@ -302,6 +289,16 @@ def empty_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return template(tmp_path_factory.mktemp("empty"))
 
 
+@pytest.fixture(scope="session")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with everything in it that is hard to carry; nobody writes to it."""
+    from whole_sweeps import odd_database
+
+    path = tmp_path_factory.mktemp("odd") / "odd.db"
+    odd_database(path)
+    return path
+
+
 @pytest.fixture
 def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A database of made-up sweeps where effbench looks for one; the working directory is its folder."""
@@ -310,6 +307,22 @@ def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return copied(empty_db, tmp_path / "results" / "effbench.db")
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Counters and compiled code of earlier tests are gone, and so are those of this one afterwards."""
+    import torch
+
+    def forget() -> None:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch._dynamo.utils.clear_compilation_metrics()
+
+    torch.manual_seed(0)
+    forget()
+    yield
+    forget()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 A figure is one value for all rounds or a list with one a round; without a spread of its own it gets none.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import sqlite3

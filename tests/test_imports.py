@@ -1,7 +1,5 @@
 """Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
@@ -98,7 +96,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench", {"torch", "pandas", "numpy", "hydra", "sqlalchemy", "plotly", "rich"}),
         ("import effbench.cli", {"torch", "pandas", "hydra", "sqlalchemy", "plotly"}),
         ("import effbench.commands.show", {"torch", "pandas", "hydra", "plotly"}),
-        ("import effbench.commands.ls", {"torch", "pandas", "hydra", "plotly"}),
+        ("import effbench.commands.ls, effbench.commands.db", {"torch", "pandas", "hydra", "plotly"}),
+        ("import effbench.commands.report, effbench.commands.export, effbench.commands.history", {"torch", "hydra"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
         ("import effbench.report.site.build", {"torch", "hydra"}),

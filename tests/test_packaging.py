@@ -1,7 +1,5 @@
 """What `pip install -c constraints.txt` brings fits together."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -83,16 +83,15 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
     assert str(path) in str(error.value) and len(str(error.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [({"name": "unifrom"}, "unifrom"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
-     (settings("uniform", high=0), "at least stream.low=1"), (settings("uniform", low=0), "at least 1"),
-     (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
-     (settings("uniform", length=10**6), "at most")],
-)  # fmt: skip
-def test_refusals(given, expected):
-    with pytest.raises(ConfigError, match=expected):
-        streams.check(given)
+def test_refusals():
+    for given, expected in (
+        ({"name": "unifrom"}, "unifrom"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
+        (settings("uniform", high=0), "at least stream.low=1"), (settings("uniform", low=0), "at least 1"),
+        (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
+        (settings("uniform", length=10**6), "at most"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=expected):
+            streams.check(given)
 
 
 def resolved(stream=None):

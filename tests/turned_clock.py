@@ -1,7 +1,5 @@
 """A clock that only the measured calls advance: what is timed takes exactly as long as a test says."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A database with all that a sweep can have, values included that are hard to carry; and all that a database holds."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import random

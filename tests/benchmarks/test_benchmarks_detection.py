@@ -1,7 +1,5 @@
 """The replay of recorded noise: it draws what was recorded, and its rules are those that they are named after."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

@@ -78,9 +78,6 @@ def test_a_configuration_with_exceptions(checked, effbench, tmp_path):
     (conf / "default.yaml").write_text("limits: {latency_ms: {floor: 20%}}\n")
     done = effbench("check", "--baseline", "main")
     assert done.code == 0 and "limits: conf/check/default.yaml over effbench's defaults\n" in done.out
-    (conf / "ours.yaml").write_text("exceptions:\n  - {mode: eager, ignore: true}\n")
-    refused = effbench("check", "--baseline", "main", "--config", "ours")
-    assert (refused.code, refused.out, "needs a reason" in refused.err) == (2, "", True)
 
 
 def test_markdown_is_a_section_for_a_pull_request_and_the_jobs_summary(checked, effbench, tmp_path, monkeypatch):

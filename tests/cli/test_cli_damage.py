@@ -1,7 +1,5 @@
 """A database edited by hand: `db check` names what is wrong, and no command ends in a traceback."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sqlite3

@@ -1,11 +1,5 @@
 """Hydra's own conventions keep working."""
 
-from __future__ import annotations
-
-import contextlib
-import os
-import pty
-
 import pytest
 
 import effbench
@@ -59,17 +53,3 @@ def test_a_reader_that_leaves_does_not_end_a_sweep(cli, processes):
         assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0), command
     with Store.open(cli.db) as store:
         assert [(one.state, one.statuses) for one in store.sweeps()] == [("completed", {"ok": 3})]
-
-
-def test_on_a_terminal_it_is_live_and_coloured(cli, processes):
-    terminal, end = pty.openpty()
-    process = cli.start("-m", *cli.tiny, "model=tiny", env={"TERM": "xterm"}, stdout=end, stderr=end)
-    processes.append(process)
-    os.close(end)
-    shown = b""
-    with contextlib.suppress(OSError):  # the other end is closed: Linux says EIO
-        while data := os.read(terminal, 4096):
-            shown += data
-    os.close(terminal)
-    assert process.wait() == 0
-    assert all(part in shown for part in (b"\x1b[", b"trials", b"tiny"))

@@ -1,7 +1,5 @@
 """`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes, pipes, refusals."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -14,13 +12,6 @@ from made_sweeps import sql
 
 from effbench import cli as command_line
 from effbench.store import RESULT_COLUMNS, Store
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory):
-    path = tmp_path_factory.mktemp("odd") / "odd.db"
-    whole.odd_database(path)
-    return path
 
 
 @pytest.fixture

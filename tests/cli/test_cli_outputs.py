@@ -1,7 +1,5 @@
 """Files and folders that commands write: a database is never replaced, nor what someone else wrote."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import sqlite3

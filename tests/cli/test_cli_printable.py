@@ -1,7 +1,5 @@
 """Names, labels, notes and reasons cannot steer the terminal: control characters of data reach no output for people."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """What is wrong with a command line is said in one or two lines, exits with 2, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -41,6 +39,8 @@ REFUSED = (
     (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
     (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
+    (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
+    (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
     (["db=null"], ["db=null"]),
     (["env.A=null"], ["env", "env.FOO=1"]),

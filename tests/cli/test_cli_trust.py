@@ -1,18 +1,18 @@
 """What was imported is data: no command runs anything that it recorded unless --trust-imported is given."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_sweeps import Made, environment, sql, steps
 
 from effbench.cell import Cell
-from effbench.commands.show import end_of_sweep
+from effbench.commands import show
 from effbench.comparison import confirm as rerun
 from effbench.launcher import overrides
 from effbench.report.data import read as read_report
@@ -218,6 +218,19 @@ def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_p
     made = Made(Path(shutil.copy(empty_db, db)))
     sweep_id = made.sweep({OWN: FAST})
     outcome = Outcome(sweep_id, db, "interrupted", "fail", [])
-    assert end_of_sweep(outcome) == 130
+    assert show.end_of_sweep(outcome) == 130
     last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']
+
+
+def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):
+    sweep = SimpleNamespace(id="s1", cells=1, baseline_mode="eager", host={}, imported_at=None)
+    url = "postgresql+psycopg://me:{}@host/bench?sslmode=require"
+    server = SimpleNamespace(
+        name=url.format("***"), find_sweep=lambda ref: sweep, results=lambda ref: [], environments=list
+    )
+    monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
+    for state, code in (("completed", 0), ("interrupted", 130)):
+        assert show.end_of_sweep(Outcome("s1", url.format("secret"), state, "fail", [])) == code
+        out = capsys.readouterr().out
+        assert "secret" not in out and "me:***@host/bench" in out

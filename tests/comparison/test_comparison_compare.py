@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 from made_sweeps import a_cell, environment, steps
 
 import effbench
-from effbench.comparison.compare import compare_parts, compare_sweeps, find
-from effbench.comparison.limits import limits_of
-from effbench.errors import UsageError
+from effbench.commands.check import baseline_of, verdict_line
+from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
+from effbench.comparison.limits import STATUS, Limits, limits_of
+from effbench.comparison.verdicts import Change, Verdict
+from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
 
 EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
@@ -104,9 +108,6 @@ def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made):
     assert compared(made, whole, part).notes == halves(made, part, "dtype").notes == [note]
 
 
-# --- halves of one sweep ---
-
-
 def test_two_interpreters_in_turns(made):
     drift = [1.0, 1.2, 1.4, 1.6, 1.8]
     old = environment(flags={"interpreter": "/venvs/old/bin/python"}, torch_version="2.11.0")
@@ -140,9 +141,6 @@ def test_by_a_parameter(made):
         assert (found.changes[0].ignored, not found.notes) == (ignored, ignored)
 
 
-# --- references ---
-
-
 def test_a_reference_may_be_a_baseline(made):
     first, second = made.sweep([EAGER]), made.sweep([EAGER], env=A100)
     with Store.open(made.path, mode="write") as store:
@@ -150,6 +148,54 @@ def test_a_reference_may_be_a_baseline(made):
         assert find(store, "main").id == first
         assert find(store, second).id == find(store, "last").id == second
         store.set_baseline("main", second)
-        with pytest.raises(UsageError, match="set on NVIDIA A100, NVIDIA H200; choose one with --on"):
-            find(store, "main")
         assert find(store, "main", on="h200").id == first
+
+
+def chosen(made, sweep, on=None, any_hardware=False):
+    with Store.open(made.path) as store:
+        return baseline_of(store, "main", store.find_sweep(sweep), on, any_hardware)
+
+
+def set_main(made, sweep):
+    with Store.open(made.path, mode="write") as store:
+        store.set_baseline("main", sweep)
+
+
+def test_a_sweep_on_several(made):
+    def swept(*names):
+        sweep = None
+        for name in names:
+            sweep = made.sweep([a_cell()], env=environment(gpu_name=f"NVIDIA {name}"), into=sweep)
+        return sweep
+
+    both, sweep = swept("L40S", "A100"), swept("L40S", "A100", "L4")
+    set_main(made, both)
+    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S; choose one with --on"):
+        chosen(made, sweep)
+    assert chosen(made, sweep, on="a100").hardware == "NVIDIA A100"
+    # a name in full goes before a part
+    for on in ("NVIDIA L4", "nvidia l4", "L4"):
+        with pytest.raises(NothingFoundError, match="not on NVIDIA L4; "):
+            chosen(made, sweep, on=on)
+    here = swept("L4")
+    set_main(made, here)
+    assert [chosen(made, sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
+
+
+def test_other_hardware_only_if_asked_for(made):
+    set_main(made, made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100")))
+    sweep = made.sweep([a_cell()])
+    with pytest.raises(NothingFoundError, match="is set on NVIDIA A100, not on NVIDIA H200"):
+        chosen(made, sweep)
+    assert chosen(made, sweep, any_hardware=True).hardware == "NVIDIA A100"
+
+
+def test_what_was_not_judged_is_said():
+    def line(*changes):
+        return verdict_line(Compared(None, None, "H", [], list(changes), [], Limits()), "main")
+
+    same = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.SAME, before=1.0, after=1.0)
+    hazy, status = replace(same, verdict=Verdict.AMBIGUOUS), replace(same, metric=STATUS)
+    assert "1 of 2 rows could not be judged" in line(same, hazy)
+    assert line(replace(same, verdict=Verdict.BROKEN, ignored=True)).endswith("ignored: 1 broken")
+    assert "1 of 2 cells have figures in both sweeps" in line(same, status, replace(hazy, key="a", before=None))

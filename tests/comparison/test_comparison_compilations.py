@@ -66,9 +66,6 @@ def test_pairs_find_five_percent_in_launch_bound_cells():
     assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
 
 
-# --- memory, and families of tests ---
-
-
 def judged(made, before, after, limits=None):
     with Store.open(made.path) as store:
         found = compare_sweeps(store, *map(store.find_sweep, (before, after)), limits or read())

@@ -1,7 +1,5 @@
 """Series, states, events, coincidences and acknowledgements from rows of results, without a database."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 

@@ -104,9 +104,6 @@ def test_what_makes_no_sense_is_refused_by_name():
             limits_of(settings)
 
 
-# --- files ---
-
-
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

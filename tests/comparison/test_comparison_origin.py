@@ -1,7 +1,5 @@
 """Whether what a baseline ran can be run again: interpreters and revisions of a repository made for the test."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

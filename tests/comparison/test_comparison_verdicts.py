@@ -19,8 +19,6 @@ from effbench.comparison.verdicts import (
     verdict_of_statuses,
 )
 
-# --- statuses ---
-
 
 def test_lost_figures_are_broken_and_new_ones_fixed():
     for before, now in itertools.product(Status, repeat=2):
@@ -62,9 +60,6 @@ def test_missing_cells():
             (change,) = judge([pair(side(status, "x"), None, why="gone")], limits_of({"on_missing": on_missing}))
             assert (change.verdict, change.gates) == (Verdict.MISSING, gates and on_missing == "fail")
             assert (f"it gave no figures before: {status}: x" in change.reason) is not gates
-
-
-# --- ratios ---
 
 
 def test_a_time_against_a_floor_of_two_percent():
@@ -138,9 +133,6 @@ def test_interleaved_sides_with_one_shared_round_are_compared_by_their_trials():
     assert judge([pair(old, new)], limits_of({}), interleaved=True)[0].verdict is Verdict.SLOWER
 
 
-# --- counts, sizes, values per sweep ---
-
-
 def test_counts_sizes_and_values_per_sweep():
     least = {"graph_pool_bytes": 2 * MIB, "peak_allocated_bytes": MIB, "compile_cold_s": 1.0, "rel_error": 1e-4}
     limits = {
@@ -175,9 +167,6 @@ def test_counts_sizes_and_values_per_sweep():
         assert (change.ratio is None) is (metric == "graph_pool_bytes" or max(before) == 0)
     for size, verdict in ((5, "same"), (6, "slower")):
         assert only([4 * MIB] * 5, [size * MIB] * 5, "peak_allocated_bytes", limits).verdict == verdict
-
-
-# --- figures that are missing or impossible ---
 
 
 def test_a_metric_of_one_side_only_has_a_row():
@@ -215,9 +204,6 @@ def test_figures_at_the_ends_of_the_floats():
         assert next(one for one in found if one.metric == "latency_ms").verdict == expected
         values = [value for one in found for value in record(one).values() if isinstance(value, float)]
         assert all(map(math.isfinite, values))
-
-
-# --- exceptions, order ---
 
 
 def test_a_status_can_be_ignored_by_an_exception():

@@ -1,7 +1,5 @@
 """A made-up machine for the doctor: NVML, the kernel's files, a probe's answer."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import sys

@@ -1,7 +1,5 @@
 """NVML with the answers of one real machine: an H200 passed through to a virtual machine, asked from a container."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

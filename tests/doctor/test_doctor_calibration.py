@@ -1,7 +1,5 @@
 """The calibration: which sweeps run, what their trials give, and how it is reported."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 
@@ -23,12 +21,6 @@ def rows(cell, values):
 def judged(values, cell=None, trials=None):
     cell = cell or a_cell()
     return calibration.cell_noise(cell, "the cell", trials or rows(cell, values), "latency_ms", "s")
-
-
-def test_the_spread_of_logarithms():
-    found = judged([1.0, 2.0, 1.0, 2.0])
-    assert found["sd"] == pytest.approx(math.log(2) / math.sqrt(3))
-    assert (found["median_ms"], found["statuses"]) == (pytest.approx(math.sqrt(2)), {"ok": 4})
 
 
 def test_the_last_attempt_counts_and_only_ok():
@@ -111,8 +103,6 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
     assert {finding.level for finding in failures} == {"problem"} and "10 error" in failures[0].what
     assert stored_noise(sweeps, answer) is None
 
-
-# --- how it is reported ---
 
 LAUNCH, GPU = {"smallest_slowdown": 0.44}, {"smallest_slowdown": 0.0208}
 NOISE = {"protocol": "standard", "rounds": 10, "device": "cuda", "launch_bound": LAUNCH, "gpu_bound": GPU}

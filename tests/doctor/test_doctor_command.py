@@ -1,7 +1,5 @@
 """`effbench doctor` as a user runs it, and with made-up machines."""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The GPU's checks: each condition as it should be, and as it should not."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """CPU, memory, disk and database, from made-up files of the kernel; the software's checks."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from pathlib import Path
@@ -52,9 +50,6 @@ def test_conditions(machine, monkeypatch, check, files, usable, warned):
     assert not any(finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, ""))))
 
 
-# --- storage ---
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -101,9 +96,6 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     is_ours = {(Path("ro.db"), os.W_OK)}
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode))
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
-
-
-# --- software ---
 
 
 def levels(found):

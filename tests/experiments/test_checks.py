@@ -1,7 +1,5 @@
 """Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs them whole."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch._dynamo.utils import counters
 
 from effbench.errors import UnsupportedError
 from effbench.experiments import (
@@ -35,19 +32,8 @@ from effbench.experiments import (
 from effbench.experiments.definition import execute
 from effbench.modes.base import needs_compiler
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-    counters.clear()
-
-
-# what they share
 
 
 def test_what_a_call_raises_is_an_observation():
@@ -206,8 +192,6 @@ def test_the_parts_of_a_compiled_call_run_alone():
     assert not calls.missing and len(calls.measures) == 2
     assert all(measure() > 0 for measure in calls.measures.values())
 
-
-# a process of its own
 
 FUNCTIONS = """
 import os, sys, time

@@ -1,7 +1,5 @@
 """`effbench reproduce` and `effbench claims` as a user types them, without a GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -117,7 +115,7 @@ def test_claims(here):
 
 def test_checks_that_fail_or_are_unsupported(here):
     (here.folder / "raises.py").write_text(CHECKED.replace("{body}", "raise ValueError('no')"))
-    done = here.run("reproduce", "raises.py", "graph-weights", "s4", "db=other.db", "device=cpu")
+    done = here.run("reproduce", "raises.py", "--fresh", "graph-weights", "s4", "db=other.db", "device=cpu")
     assert done.code == 0, done
     assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
     assert "weights needs CUDA" in done.out and "4 not measurable here" in done.out

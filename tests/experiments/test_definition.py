@@ -1,7 +1,5 @@
 """Experiment files: every kind of mistake is named with its file and claim, and listing them runs nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

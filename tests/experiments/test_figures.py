@@ -1,7 +1,5 @@
 """Figures with intervals: bounds are never too narrow, and overlapping ones decide nothing."""
 
-from __future__ import annotations
-
 import math
 import operator
 import random

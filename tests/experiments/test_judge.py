@@ -1,7 +1,5 @@
 """Verdicts: what rows and checks say of a claim, and what they leave open."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,6 +1,5 @@
 """Modules and modes of a user that do what they should not; imported by cells, not by the tests."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -58,11 +57,6 @@ class WantsTooMuch(Base):
         torch.empty(1 << 55, dtype=torch.uint8)
 
 
-class Segfaults(Base):
-    def mischief(self, x):
-        ctypes.string_at(0)
-
-
 class ClosesEverything(Base):
     def mischief(self, x):
         os.closerange(0, 64)
@@ -89,14 +83,7 @@ class WritesIntoItsInput(Base):
 
 
 class Sleeps(Base):
-    """For ever, with a whole family: a child, one in a session of its own, an orphan of a forked child."""
-
     def mischief(self, x):
-        with Path("asleep").open("a") as pids:
-            print(os.getpid(), file=pids)
-            print(subprocess.Popen(["sleep", "1000"]).pid, file=pids)
-            print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, file=pids)
-            print(orphan(), file=pids)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(1000)
 
@@ -113,43 +100,25 @@ class Waits(Base):
         time.sleep(1000)
 
 
-class Several(nn.Module):
-    """Named inputs of several kinds, some by keyword; checks what it is given."""
-
-    def forward(self, image, ids, *, mask, scale):
-        # image [3, B, 4]  ids [B, 5]  mask [B, 5]  scale []
-        B = ids.shape[0]
-        assert image.shape == (3, B, 4) and image.dtype == torch.float32
-        assert ids.shape == (B, 5) and ids.dtype == torch.int64
-        assert ids.min() >= 10 and ids.max() < 20
-        assert mask.shape == (B, 5) and mask.dtype == torch.bool
-        assert scale.shape == () and scale == 3
-        return {"pixels": image.sum(0) * scale, "picked": (ids * mask, ids.argmax(1))}
-
-
 class SeesItsEnvironment(Base):
     """Right only where FOO is set, no GPU is visible and the process came from a fresh interpreter."""
 
     def mischief(self, x):
         assert os.environ["FOO"] == "1"
         assert os.environ["BAR"] == "true"
-        comes_from_fresh()
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
+        assert "--no-preload" in command, command
 
 
-class ComesFromFresh(Base):
-    def mischief(self, x):
-        comes_from_fresh()
+class Explodes(nn.Module):
+    """Learns nothing but to grow: finite for the steps that are checked, infinite soon after."""
 
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
 
-class SeesNoGpu(Base):
-    def mischief(self, x):
-        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-        assert "FOO" not in os.environ
-
-
-def comes_from_fresh():
-    command = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
-    assert "--no-preload" in command, command
+    def forward(self, x):
+        return self.weight**2 * 1e3 + x[:, :4] * 0
 
 
 class OwnMode:

@@ -1,7 +1,5 @@
 """Artifacts on request, from the command line to the files; and a process that dies while they are made."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

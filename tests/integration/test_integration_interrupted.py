@@ -1,7 +1,5 @@
 """Ctrl-C, kill -9 and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re
@@ -82,7 +80,6 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
     assert list(cli.cache.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_ctrl_c_on_a_terminal(cli, waiting):
     terminal, end = pty.openpty()
     try:
@@ -101,21 +98,8 @@ def test_ctrl_c_on_a_terminal(cli, waiting):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "interrupted; resume with: effbench -m resume=" in text
     assert "Traceback" not in text
+    assert all(part in shown for part in (b"\x1b[", b"trials", b"Base")), "live and coloured"
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
-    assert recorded(cli)[0] == "interrupted"
-
-
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
-def test_sigterm_and_sighup_end_like_ctrl_c(cli, waiting, number):
-    ours = signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP is ignored, and a child would ignore it, too
-    try:
-        process = waiting()
-    finally:
-        signal.signal(number, ours)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "resume with" in out
     assert recorded(cli)[0] == "interrupted"
 
 
@@ -138,18 +122,3 @@ def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
         wait_gone(pid)
     _, before = recorded(cli)
     finish(cli, before)
-
-
-@pytest.mark.slow
-def test_kill_9_of_the_server_costs_no_trial(cli, waiting):
-    process = waiting()
-    (cli.folder / "go").touch()
-    os.kill(waiting.pids[1], signal.SIGKILL)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, "")
-    assert "retrying this trial: the fork server ended (code -9)" in out
-    with Store.open(cli.db) as store:
-        assert [row["status"] for row in store.results()] == ["ok"] * 6
-        retried = [trial["extra"]["harness_retries"] for trial in store.trials(store.find_sweep("last").id)
-                   if "harness_retries" in trial["extra"]]  # fmt: skip
-    assert len(retried) == 1

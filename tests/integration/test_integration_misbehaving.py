@@ -1,7 +1,5 @@
 """Modules and modes of users that misbehave: each costs its own trial, never the sweep."""
 
-from __future__ import annotations
-
 import pytest
 
 from effbench.store import Store
@@ -12,16 +10,13 @@ EXPECTED = {
     "Leaves": ("crashed", "exited with code 7 (in check)"),
     "LeavesAtOnce": ("crashed", "exited with code 8 (in check)"),
     "WantsTooMuch": ("oom", "in check: "),
-    "Segfaults": ("crashed", "killed by SIGSEGV (in check)"),
     "ClosesEverything": ("crashed", "(in check)"),
     "NotANumber": ("incorrect", "eager output not finite"),
     "HasNothing": ("error", "has no tensor to compare"),
     "IsRandom": ("incorrect", "eager itself is"),
     "Sleeps": ("timeout", "not done after 6 s (in check)"),
     "WritesIntoItsInput": ("ok", ""),
-    "SeesNoGpu": ("ok", ""),
 }
-KINDS = ("right", "wrong", "raises", "missing", "degraded")
 
 
 def results(cli) -> dict[tuple[str, str], dict]:
@@ -56,16 +51,9 @@ def test_each_costs_its_own_trial_and_the_sweep_goes_on(swept):
     assert trials["LeavesAtOnce"]["extra"]["log"] == "last words\n"
 
 
-def test_a_whole_process_tree_is_gone(swept, workshop, wait_gone):
-    pids = [int(pid) for pid in (workshop.folder / "asleep").read_text().split()]
-    assert len(pids) == 4
-    for pid in pids:
-        wait_gone(pid, 0)
-
-
 def test_modes_of_ones_own(workshop):
     done = workshop.sweep(
-        "--config-dir", "conf", f"mode=eager,{','.join(KINDS)}", "on_failure=ignore",
+        "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded", "on_failure=ignore",
         "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
     )  # fmt: skip
     rows = results(workshop)
@@ -82,34 +70,14 @@ def test_modes_of_ones_own(workshop):
         assert (row["speedup"] is not None) == (status == "ok")
 
 
-CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
-
-
 @pytest.mark.parametrize(
-    ("overrides", "expected"),
+    ("name", "settings"),
     [
-        ((*CUSTOM, "model.module._target_=mischief.NotANumber", "model.allow_nonfinite=true"),
-         {("NotANumber", "eager"): "ok"}),
-        # it asserts that it has its variables and a fresh interpreter
-        ((*CUSTOM, "model.module._target_=mischief.SeesItsEnvironment", "env.FOO=1", "env.BAR=true"),
-         {("SeesItsEnvironment", "eager"): "ok"}),
-        pytest.param(("--config-dir", "conf", "model=several", "bs=2", "mode=eager,default"),
-                     {("several", "eager"): "ok", ("several", "default"): "ok"}, marks=pytest.mark.slow),
-        pytest.param((*CUSTOM, "model.module._target_=mischief.ComesFromFresh,mischief.Segfaults", "isolation=spawn"),
-                     {("ComesFromFresh", "eager"): "ok", ("Segfaults", "eager"): "crashed"}, marks=pytest.mark.slow),
+        ("NotANumber", ["model.allow_nonfinite=true"]),
+        ("SeesItsEnvironment", ["env.FOO=1", "env.BAR=true"]),  # it asserts that it has them, and a fresh interpreter
     ],
-    ids=["not finite is allowed", "variables", "inputs of several kinds", "spawn"],
-)  # fmt: skip
-def test_settings_of_a_cell_reach_its_trial(workshop, overrides, expected):
-    done = workshop.sweep(*overrides)
-    assert done.code == int(set(expected.values()) != {"ok"}), done
-    assert {key: row["status"] for key, row in results(workshop).items()} == expected
-
-
-@pytest.mark.slow
-def test_default_without_a_compiler_is_no_failure_and_says_what_to_install(cli):
-    done = cli.sweep("model=tiny", "mode=eager,default", env={"CXX": "/nowhere/c++"})
-    assert done.code == 0, done
-    eager, default = (results(cli)["tiny", mode] for mode in ("eager", "default"))
-    assert (eager["status"], default["status"]) == ("ok", "unsupported"), default["reason"]
-    assert "/nowhere/c++" in default["reason"] and "install g++" in default["reason"]
+)
+def test_settings_of_a_cell_reach_its_trial(workshop, name, settings):
+    custom = ("model=custom", f"model.module._target_=mischief.{name}", "model.inputs.x.shape=[4]")
+    assert workshop.sweep(*custom, *settings).code == 0
+    assert {key: row["status"] for key, row in results(workshop).items()} == {(name, "eager"): "ok"}

@@ -4,8 +4,6 @@ A cluster of its own, in a folder of its own, gone with the tests. It fails with
 tests are worth nothing where they are skipped.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import os
 import shutil
@@ -76,13 +74,6 @@ def postgres(server, request):
     with psycopg.connect(server.format("postgres"), autocommit=True) as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     return server.format(name)
-
-
-@pytest.fixture(scope="module")
-def odd(tmp_path_factory):
-    path = tmp_path_factory.mktemp("odd") / "odd.db"
-    whole.odd_database(path)
-    return path
 
 
 def test_recorded_there_as_in_sqlite(postgres, tmp_path):

@@ -1,23 +1,15 @@
 """One ordinary sweep, from the command line to the database, and everything that reads it afterwards."""
 
-from __future__ import annotations
-
-import csv
-import io
-import json
 import os
 import shlex
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 
 from effbench.report.data import device_sweeps_of
 from effbench.store import Store
 from effbench.store.values import SAMPLE_LIMIT
-
-MODES = ["cuda-graph", "default", "eager", "reduce-overhead"]
 
 
 @pytest.fixture(scope="module")
@@ -123,57 +115,15 @@ def test_resuming_a_finished_sweep_runs_nothing(measured, trials):
 def test_a_sweep_without_torch_is_refused_and_results_are_shown(measured, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('torch is not installed')\n")
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), measured.env["PYTHONPATH"]])}
-    done = measured.run_fresh("-m", *measured.tiny, "model=tiny", "db=none.db", env=env)
+
+    def fresh(*words):
+        process = measured.start(*words, env=env)
+        return *process.communicate(timeout=240), process.returncode
+
+    _, err, code = fresh("-m", *measured.tiny, "model=tiny", "db=none.db")
     (measured.folder / "none.db").unlink()
-    assert (done.code, "torch is not installed" in done.err) == (2, True)
-    assert "tiny" in measured.run_fresh("show", env=env).out
-
-
-def test_commands_that_read_results_do_not_need_torch(measured, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    for words, *parts in (
-        ("show", "tiny", "unsupported"),
-        ("show --why", "not profiled", "needs CUDA"),
-        ("ls", "first"),
-        ("ls --cells", "tiny"),
-        ("ls --failures", "needs CUDA"),
-        ("db check", "no faults found"),
-        ("db upgrade", "already"),
-        (f"report --out {tmp_path / 'site'}", "index.html"),
-        ("--help", "mode: "),
-        ("--cfg job", "bs: 1"),
-        ("doctor --help", "usage"),
-    ):
-        done = measured.run(*words.split())
-        assert done.code == 0, done
-        assert all(part in done.out for part in parts), done.out
-    assert json.loads(measured.run("show", "--format", "json").out)
-    rows = list(csv.DictReader(io.StringIO(measured.run("export").out)))
-    assert sorted(row["mode"] for row in rows) == MODES
-    assert "tiny" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_two_sweeps_at_once_on_one_database(cli, processes):
-    matrix = ("model=tiny", "bs=1,2,3,4", "mode=eager", "protocol.rounds=3")
-    for name in ("one", "two"):
-        processes.append(cli.start("-m", *cli.tiny, *matrix, f"sweep.name={name}"))
-    done = [(process, *process.communicate(timeout=120)) for process in processes]
-    assert [(process.returncode, err) for process, _, err in done] == [(0, ""), (0, "")]
-    with Store.open(cli.db) as store:
-        assert sorted(sweep.name for sweep in store.sweeps()) == ["one", "two"]
-        for sweep in store.sweeps():
-            assert (sweep.state, sweep.trials, sweep.statuses) == ("completed", 12, {"ok": 4})
-        spans = [
-            (trial["started_at"].timestamp(), trial["started_at"].timestamp() + trial["wall_s"])
-            for sweep in store.sweeps()
-            for trial in store.trials(sweep.id)
-        ]
-    assert Store.check(str(cli.db)) == []
-    spans.sort()
-    # the device's lock keeps them apart; times are stored to the millisecond
-    for (_, ended), (started, _) in pairwise(spans):
-        assert started >= ended - 0.05
+    assert (code, "torch is not installed" in err) == (2, True)
+    assert "tiny" in fresh("show")[0]
 
 
 API = """

@@ -1,7 +1,5 @@
 """Hydra's loader on effbench's configuration."""
 
-from __future__ import annotations
-
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra

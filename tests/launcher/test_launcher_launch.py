@@ -1,7 +1,5 @@
 """The quick composer gives what Hydra's own composing gives."""
 
-from __future__ import annotations
-
 import pytest
 from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict

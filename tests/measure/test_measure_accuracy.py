@@ -1,7 +1,5 @@
 """Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too coarse."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections import namedtuple

@@ -1,7 +1,5 @@
 """What Dynamo and Inductor count, and what they only log."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from types import SimpleNamespace
@@ -15,19 +13,9 @@ from torch._inductor.scheduler import Scheduler
 
 from effbench.measure import counters
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMPILED = counters.Counters(1, 0, 0, 0, 0, 0)
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    """Counters and compiled code of earlier tests are gone."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    torch._dynamo.utils.clear_compilation_metrics()
-    yield
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
 
 
 TRACE = """  File "/home/x/main.py", line 7, in serve
@@ -106,9 +94,6 @@ def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
 def test_cold_or_warm_by_what_the_cache_says():
     for hits, misses, state in ((0, 0, None), (3, 0, "warm"), (0, 2, "cold"), (1, 1, "cold")):
         assert counters.Counters(1, 0, 0, 0, hits, misses).cache_state == state
-
-
-# --- parts of graphs outside CUDA graphs ---
 
 
 def graph(captured, parts=0, refused=(), devices=("cuda",)):

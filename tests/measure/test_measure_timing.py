@@ -1,7 +1,5 @@
 """Warm-up and stopping, against a clock that the tests turn."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """What disturbs timing: discarded, timed again, and in the end noisy. The GPU is made up."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from types import SimpleNamespace

@@ -113,9 +113,6 @@ def test_what_needs_cuda_says_so():
             run(name, **settings)
 
 
-# --- each by itself
-
-
 def test_created_zeros_are_the_same_and_normal_numbers_repeat():
     for variant in ("device", "host"):
         assert torch.equal(run("creation", variant=variant, fill="zeros"), torch.zeros(BS, 16))

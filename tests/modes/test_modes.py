@@ -1,7 +1,5 @@
 """What modes need, what their settings accept, and that a step means what its module means. CUDA graphs: tests/gpu."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 
@@ -54,6 +52,8 @@ def test_a_users_mode_gets_the_defaults():
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
+    Plain.prepare_training = lambda self, module, step_over, args, kwargs: "its own step"
+    assert with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {}) == "its own step"
     eager = Eager()
     assert with_defaults(eager) is eager and not uses_dynamo(eager)
 
@@ -105,9 +105,6 @@ def test_copying_inputs_in_place():
         input_copier((torch.zeros(2), torch.zeros(2)), {})(torch.ones(2))
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
-
-
 def test_options_by_dotted_names():
     given = {"epilogue_fusion": False, "triton": {"cudagraphs": True, "unique_kernel_names": False}}
     dotted = {"epilogue_fusion": False, "triton.cudagraphs": True, "triton.unique_kernel_names": False}
@@ -155,9 +152,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
-def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
+def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
     mode = Compiled(dynamic=dynamic)
     mode.batch_dims = ([1], {})
     module = torch.nn.Linear(4, 4).eval()

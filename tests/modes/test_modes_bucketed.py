@@ -1,7 +1,5 @@
 """The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs: tests/gpu."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What Inductor asks of the machine is learned before anything is timed, once, and kept for other processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

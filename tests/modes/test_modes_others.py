@@ -1,7 +1,5 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch._dynamo.utils
@@ -100,10 +98,8 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
 
 
-def test_what_the_backend_cudagraphs_skips_is_a_reason():
+def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):
     """On the CPU it skips everything, as it does on CUDA for a graph with a tensor on the CPU."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
     module = nn.Linear(4, 4).eval()
     with torch.inference_mode(), counters.Observer() as observer:
         prepared = CudaGraphsBackend().prepare(module, (torch.randn(2, 4),), {})

@@ -1,7 +1,5 @@
 """Parts of a module: which are chosen, that the module itself stays as it is, and how often Dynamo compiles."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch._dynamo.utils
@@ -9,6 +7,8 @@ from torch import nn
 
 from effbench.errors import ConfigError
 from effbench.modes.selective import Selection, blocks_of, matching, shared_weight_copy
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Block(nn.Module):
@@ -44,14 +44,6 @@ class Three(nn.Module):
 
     def forward(self, x):
         return self.third(self.second(self.first(x)))
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 def graphs() -> int:

@@ -1,7 +1,5 @@
 """Fingerprints of weights: what they see, what they let pass, and what a guarded step does about it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Pages in a real browser: what they asked for, said and threw; and sites of made-up sweeps."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -97,7 +95,7 @@ class Visit:
             ".every((place) => place.closest('details:not([open]), [hidden]') || place.childElementCount)",
         )
 
-    def __enter__(self) -> Visit:
+    def __enter__(self) -> "Visit":
         return self
 
     def __exit__(self, *_: object) -> None:

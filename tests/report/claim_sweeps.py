@@ -1,7 +1,5 @@
 """A database in which something changed, broke and was never measured, with names that try to do harm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from browsing import EVIL

@@ -1,7 +1,5 @@
 """A browser for tests of pages, and a site to be opened."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.register_assert_rewrite("browsing")

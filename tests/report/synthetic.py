@@ -1,7 +1,5 @@
 """A synthetic view `results`: the figures of a made-up GPU with a known law, so that every number can be foreseen."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every page opens in a browser. What else the pages do in a browser is tested under the marker `slow`."""
 
-from __future__ import annotations
-
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until
 

@@ -1,7 +1,5 @@
 """What is set in the speedup table is in the URL: a link shows the same again."""
 
-from __future__ import annotations
-
 from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest

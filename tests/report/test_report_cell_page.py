@@ -1,7 +1,5 @@
 """The page of a cell in a browser: a deep link opens its cell, and no name does any harm."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

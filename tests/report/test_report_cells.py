@@ -1,7 +1,5 @@
 """What the site shows of a cell: numbers equal those that are stored, and every file is found by its key."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Published claims, figures and tables of experiments as text."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

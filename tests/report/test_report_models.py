@@ -1,7 +1,5 @@
 """Many models: their small figures some at a time, by the URL, and no page of more bytes than it may load."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from urllib.parse import quote, unquote, urlparse
 

@@ -1,7 +1,5 @@
 """The site: whole, without a network, harmless whatever names users choose, and good in a real browser."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """What the pages of history, claims, failures and environments show is what the database holds."""
 
-from __future__ import annotations
-
 import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, report_of
@@ -33,9 +31,6 @@ def report(claims_site):
 
 def texts(row):
     return {key: getattr(value, "text", value) for key, value in row.items()}
-
-
-# --- history ---
 
 
 def test_every_figure_of_every_result_is_in_a_line(made, report):
@@ -80,9 +75,6 @@ def test_pages_without_history(tmp_path):
         made.sweep([a_cell()])
 
 
-# --- claims, failures, environments ---
-
-
 def test_claims_with_their_verdicts(made, report):
     rows = claims_table(report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}).rows
     assert len(report.claims) == len(rows) > 20
@@ -124,9 +116,6 @@ def test_environments_with_all_that_is_known(report):
     assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
-
-
-# --- changes since the previous sweep ---
 
 
 def changed(path, sweep_id):

@@ -1,7 +1,5 @@
 """The pages of history, claims, failures and environments in a browser: from disk, linked, filtered, harmless."""
 
-from __future__ import annotations
-
 import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, Visit, until, visits

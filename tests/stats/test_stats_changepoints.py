@@ -1,7 +1,5 @@
 """The detector on simulated series with fixed seeds: false alarms, steps, and what only looks like one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -35,8 +35,6 @@ def test_mode_score_covers(kind, trials):
         assert 0.925 <= share <= (0.99 if trials == 3 else 0.975), models
 
 
-# --- the stopping rule ---
-
 ROUNDS = 10
 #: Student's quantile after 1, 2, ... rounds (after one there is none)
 T_OF = np.array([math.nan, *(t_quantile(n - 1) for n in range(2, ROUNDS + 1))])

@@ -100,9 +100,6 @@ def test_noise_threshold():
     assert noise_threshold([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.0]]) > 0
 
 
-# --- as a detector ---
-
-
 def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
     rng = np.random.default_rng(seed)
     before = rng.lognormal(0.0, sds[0], (runs, trials)).tolist()

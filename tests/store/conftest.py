@@ -2,7 +2,6 @@ import shutil
 
 import made_sweeps
 import pytest
-import whole_sweeps
 
 from effbench.cell import Cell
 from effbench.store import Store
@@ -42,14 +41,6 @@ def opened(made):
     """The store of `made`."""
     with Store.open(made.path, mode="write") as store:
         yield store
-
-
-@pytest.fixture(scope="session")
-def odd(tmp_path_factory):
-    """A database with everything in it that is hard to carry; nobody writes to it."""
-    path = tmp_path_factory.mktemp("odd") / "odd.db"
-    whole_sweeps.odd_database(path)
-    return path
 
 
 @pytest.fixture

@@ -110,21 +110,6 @@ def test_more_samples_than_the_limit_are_thinned_evenly():
         assert steps.min() >= 1 and steps.max() - steps.min() <= 1
 
 
-def test_damaged_samples_are_named():
-    stored, data = encode_samples([1.0, 2.0])
-    for codec, blob, count, said in (
-        ("lz4", data, stored, "upgrade"),
-        (CODEC, b"nonsense", stored, "damaged"),
-        (CODEC, data, 3, "does not hold 3"),
-        (CODEC, data, 1, "does not hold 1"),
-        (CODEC, data + b"x", 2, "does not hold 2"),
-        (CODEC, data, -1, "-1 stored"),
-        (CODEC, data, SAMPLE_LIMIT + 1, "at most"),
-    ):
-        with pytest.raises(StoreError, match=said):
-            decode_samples(codec, blob, count)
-
-
 def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store, cell, begin, here):
     one, two, other = cell(), cell("graph"), cell("default")
     sweep = begin(store, [one, two])

@@ -1,7 +1,5 @@
 """Passwords are not kept, and do not leave."""
 
-from __future__ import annotations
-
 import pytest
 import whole_sweeps as whole
 from whole_sweeps import export, outcomes

@@ -1,7 +1,5 @@
 """Whole sweeps between databases: all of it arrives, once; what contradicts, and what a stranger forged, does not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3
@@ -202,8 +200,6 @@ def test_a_database_of_an_earlier_version(revision, source, target):
         assert store.results(first)
 
 
-# --- a stranger's file ---
-
 DEEP = "[" * 500 + "]" * 500
 HOST = """UPDATE sweep SET host = '{"environments": %s}'"""
 EXTRA = "UPDATE trial SET extra = '%s' WHERE id = 1"
@@ -245,6 +241,8 @@ FORGED = [
     ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "damaged samples"),
     ("UPDATE sample SET codec = 'zstd' WHERE trial_id = 1", "upgrade effbench"),
     ("UPDATE sample SET stored = 6000, count = 6000 WHERE trial_id = 1", "at most 5000"),
+    ("UPDATE sample SET stored = -1 WHERE trial_id = 1", "stored"),
+    ("UPDATE sample SET data = CAST(data || x'78' AS BLOB) WHERE trial_id = 1", "does not hold 20"),
     ("UPDATE sample SET count = 0 WHERE trial_id = 1", "of 0 samples"),
 ]  # fmt: skip
 

@@ -1,13 +1,15 @@
-"""`Store.check` and `Store.upgrade`."""
+"""`Store.check`, `Store.upgrade`, and the schema, which changes with a migration, never without one."""
 
 import shutil
 import sqlite3
 from contextlib import closing
 
 import pytest
+import sqlalchemy as sa
+from alembic.script import ScriptDirectory
 from made_sweeps import sql
 
-from effbench.cell import Status, Trial
+from effbench.cell import Status, Trial, digest
 from effbench.errors import SchemaError, StoreError
 from effbench.store import HEAD_REVISION, Store, connect, maintenance, schema
 
@@ -123,3 +125,18 @@ def test_a_database_of_the_first_revision_is_upgraded(filled):
     assert Store.check(filled) == []
     with Store.open(filled) as store:
         assert [row["relative_memory"] for row in store.results()] == [1.0, 1.0]
+
+
+#: Changes with every table and the view. Who changes the schema adds a migration, its revision, and this.
+DIGEST = "98719341a62d21cc"
+
+
+def test_the_schema_is_that_of_its_revision():
+    tables = [str(sa.schema.CreateTable(table)) for table in schema.METADATA.sorted_tables]
+    assert digest([HEAD_REVISION, *tables, str(schema.VIEW_QUERY)])[:16] == DIGEST
+
+
+def test_the_revisions_are_alembics():
+    script = ScriptDirectory.from_config(maintenance.migrations())
+    assert script.get_heads() == [HEAD_REVISION]
+    assert tuple(step.revision for step in script.walk_revisions())[::-1] == schema.REVISIONS

@@ -1,7 +1,5 @@
 """A schedule of made-up parts."""
 
-from __future__ import annotations
-
 import pytest
 from schedule_parts import PROTOCOL, Server, Watcher, gpus, pool_of
 

@@ -1,7 +1,5 @@
 """Slots, a fork server and an observer that are made up: no process, no torch."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Devices: their locks, with whatever other users put there, and the CPU cores of each GPU."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

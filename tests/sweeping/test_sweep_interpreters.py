@@ -1,11 +1,7 @@
 """Interpreters as axes: found, judged, told apart. No torch; small scripts stand for interpreters."""
 
-from __future__ import annotations
-
 import json
 import os
-import re
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -133,15 +129,3 @@ class TestEnvironment:
             assert Interpreter.from_facts(facts) == one
             assert facts["python"] == (one.python or sys.executable)
             assert facts["folder"] == (one.folder or os.getcwd())  # noqa: PTH109
-
-    def test_facts_know_the_revision_of_a_folder(self, tmp_path):
-        (tmp_path / "net.py").write_text("a = 1\n")
-        for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
-            subprocess.run(["git", "-C", tmp_path, *words], check=True)
-        clean = Interpreter(None, str(tmp_path)).facts()
-        (tmp_path / "net.py").write_text("a = 2\n")
-        dirty = Interpreter(None, str(tmp_path)).facts()
-        assert re.fullmatch(r"[0-9a-f]{40}", clean["git_revision"])
-        assert dirty["git_revision"] == clean["git_revision"]
-        assert dirty["git_description"] == f"{clean['git_description']}-dirty"
-        assert (clean["git_changes"] is None, dirty["git_changes"] is None) == (True, False)

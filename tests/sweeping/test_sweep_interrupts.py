@@ -1,7 +1,5 @@
 """Ctrl-C where Python would drop it, and the signals that ask a sweep to stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

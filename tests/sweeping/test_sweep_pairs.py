@@ -1,7 +1,5 @@
 """Cells under two interpreters: interleaved, kept together, resumed. With made-up parts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
-from __future__ import annotations
-
 import pytest
 from schedule_parts import FACTS
 
@@ -39,12 +37,7 @@ class Fake:
 def started(monkeypatch):
     """The servers that were started."""
     made = []
-
-    def start(**options):
-        made.append(Fake(**options))
-        return made[-1]
-
-    monkeypatch.setattr(pool, "ForkServer", start)
+    monkeypatch.setattr(pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1])
     monkeypatch.setattr(pool, "preload", lambda server, cells: setattr(server, "preloaded", True))
     return made
 

@@ -1,7 +1,5 @@
 """What a sweep prints while it runs, on consoles that are made up."""
 
-from __future__ import annotations
-
 import io
 
 from schedule_parts import gpus, trials

@@ -1,7 +1,5 @@
 """One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
 
-from __future__ import annotations
-
 import re
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Who runs when, with slots and a fork server that are made up: no process, no torch."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
@@ -128,6 +126,10 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(
         assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
 
 
+def tuned(round):
+    return {"compilation": round, "kernel_fingerprint": f"{round}-tuned"}
+
+
 class TestEnoughRounds:
     """Rounds end early for a cell that is known well enough."""
 
@@ -140,7 +142,7 @@ class TestEnoughRounds:
             (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
             (lambda request: ok(request, "noisy"), 8),
             (lambda request: ok(request, compilation=request["compilation"], kernel_fingerprint="same"), 7),
-            (lambda request: ok(request, compilation=request["round"], kernel_fingerprint=str(request["round"])), 8),
+            (lambda request: ok(request, **tuned(request["round"])), 8),
         ],
         ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy", "each compilation once", "kernels"],
     )

@@ -1,7 +1,5 @@
 """From exceptions to a status and one line."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

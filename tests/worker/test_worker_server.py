@@ -1,7 +1,5 @@
 """The fork server by its messages: tasks, kills, deaths, two at once; without torch, whose loading takes seconds."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """What a trial does with a stream: inputs, what is checked in which order, and whole sweeps on the CPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import shutil
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from effbench import cli
 from effbench.cell import Cell
 from effbench.models.spec import parse_inputs
 from effbench.store import Store
@@ -87,13 +84,3 @@ def test_a_stream_through_whole_trials(cli):
     assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
     assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
     assert set(facts["capture_seconds"]) == {"1", "4", "6"}
-
-
-def test_refusals(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for words, expected in (
-        (["stream=uniform", "stream.lenght=8"], "did you mean stream.length?"),
-        (["stream=[uniform,decode]"], "write stream=uniform,decode"),
-    ):
-        assert cli.run(["-m", "model=tiny", *words]) == 2
-        assert expected in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a few steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

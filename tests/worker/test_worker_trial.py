@@ -1,7 +1,5 @@
 """One trial: what its two timers say of each other, what is refused, and what is checked before a sweep begins."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is compared besides outputs: inputs that a module writes to, its state, and all of it again after timing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
