@@ -77,7 +77,7 @@ def run_sql(query):
 @pytest.fixture(scope="module")
 def results(here):
     """A database with two ok results and a failed one of `tiny` in the working directory."""
-    effbench.sweep(["model=tiny", "mode=eager,default,cuda-graph", *FAST])
+    effbench.sweep(["model=tiny", "mode=eager,default,cuda-graph", "sweep.name=modes", *FAST])
     return here
 
 

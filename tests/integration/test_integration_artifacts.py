@@ -80,7 +80,7 @@ def test_they_are_listed(swept, trials):
     listed = swept.run("ls", "--artifacts", "--db", "mine/x.db")
     assert listed.code == 0
     assert listed.out.count("trace.json.gz") == 2
-    assert "none: a memory snapshot needs CUDA" in listed.out
+    assert "no snapshot: a memory snapshot needs CUDA" in listed.out
     path = files(swept, trials["eager", 0])["graph-1.txt"]
     assert str(path.relative_to(swept.folder)) in listed.out
     path.rename(path.with_suffix(".away"))
