@@ -43,10 +43,8 @@ def facts(server):
         patch.setattr(Slot, "locked", lambda *_: nullcontext(True))
         answers = threads.map(lambda request: gather([request], server, gpus, timeout_s=240)[0], asked.values())
         outcomes = dict(zip(asked, answers, strict=True))
-    print({name: round(outcome.seconds, 1) for name, outcome in outcomes.items()})
     failed = {name: outcome for name, outcome in outcomes.items() if outcome.status is not Status.OK}
     assert {name: outcome.reason or outcome.log for name, outcome in failed.items()} == {}
-    assert all(outcome.gpu["uuid"].startswith("GPU-") for outcome in outcomes.values())
     return {name: outcome.facts for name, outcome in outcomes.items()}
 
 
