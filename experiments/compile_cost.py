@@ -66,7 +66,8 @@ def compiled_once(
     """Build a Llama, compile it in this process and return the figures of the compilation. `cold`: with an empty cache;
     else with one that a compilation in this process has just filled."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    module = LlamaPrefill(seq, **dimensions).to(device, dtype).eval().requires_grad_(False)
+    with device:  # the host would need a minute for the weights of 7B
+        module = LlamaPrefill(seq, **dimensions).to(dtype).eval().requires_grad_(False)
     x = tokens(module, 1, seq, device)
     with torch.inference_mode():
         module(x)  # libraries load their kernels

@@ -179,7 +179,8 @@ class Calls:
     def add_mode(self, mode: str) -> None:
         """Add a mode of torch.compile: whole, without parts of it, and with each setting."""
         self.add(mode, partial(self.compiled, mode))
-        self.guards[mode] = getattr(get_compilation_metrics()[-1], "guard_count", None)
+        counts = [metrics.guard_count for metrics in get_compilation_metrics()]  # None: something else was compiled
+        self.guards[mode] = next((count for count in reversed(counts) if count is not None), None)
         self.add(f"{mode}, inference_mode", partial(self.compiled, mode), torch.inference_mode)
         self.add(f"{mode}, {SKIP_GUARDS}", partial(self.compiled, mode), stance=without_guards)
         self.add_parts(mode)

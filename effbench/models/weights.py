@@ -14,12 +14,12 @@ DRAWN = 16_777_259
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer without bias and with an uninitialised weight."""
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False)
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=torch.get_default_device())
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
     """Return an embedding with an uninitialised weight."""
-    return nn.utils.skip_init(nn.Embedding, rows, width)
+    return nn.utils.skip_init(nn.Embedding, rows, width, device=torch.get_default_device())
 
 
 def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:

@@ -1,12 +1,15 @@
 """Every test below needs a CUDA device: marked `gpu`, skipped without one (CI has none).
 
-All sweeps share a fork server and a database, because a server takes seconds to start.
+All sweeps of a process share a fork server and a database, because a server takes seconds to start. Several processes
+of pytest share the GPU: most tests check facts rather than times. Those marked `alone` wait until no other test runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,25 +22,39 @@ from effbench.config import shipped
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import Slot
 
 HERE = Path(__file__).parent
-#: Trials of about a second, because the tests check facts rather than times. The host may be busy with other tests.
+#: Trials of about a second.
 SHORT = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.05", "protocol.warmup_s=0.05",
-         "protocol.load_s=0", "protocol.host_tolerance=null", "executor.renew_server=false",
-         "sweep.seed=1")  # fmt: skip
+         "protocol.load_s=0", "protocol.host_tolerance=null", "protocol.attempts=1", "executor.foreign_wait_s=0",
+         "executor.renew_server=false", "sweep.seed=1")  # fmt: skip
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests, and run those that use the GPU in this process last: a CUDA context here counts as a foreign
-    process, for which every trial of a sweep waits for seconds."""
-    ours = [item for item in items if HERE in item.path.parents]
-    for item in ours:
-        item.add_marker(pytest.mark.gpu)
-        if not torch.cuda.is_available():
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-    ours.sort(key=lambda item: {"server", "cli_in"}.isdisjoint(item.fixturenames))
-    items[:] = [item for item in items if HERE not in item.path.parents] + ours
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test marked `alone` wait for all others, and others for it, before its fixtures and its time begin."""
+    if HERE not in item.path.parents:
+        return (yield)
+    with (Path(tempfile.gettempdir()) / "effbench-gpu-tests.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        return (yield)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_gpu() -> Iterator[None]:
+    """Several sweeps at a time use the GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slot, "locked", lambda *_: contextlib.nullcontext(True))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -57,15 +74,21 @@ def server(folder: Path) -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def run(folder: Path, server: ForkServer) -> Any:
-    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view."""
+    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view.
 
-    def run(*overrides: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    alone: whether the test is marked so. In other tests `noisy` counts as `ok`: they disturb each other.
+    """
+
+    def run(*overrides: str, alone: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         with contextlib.chdir(folder):
             outcome = hydra_sweep(["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server)
             with Store.open(outcome.db) as store:
                 cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
                 trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(outcome.sweep_id)]
-                rows = store.results(outcome.sweep_id)
+                rows = [dict(row) for row in store.results(outcome.sweep_id)]
+        for row in [] if alone else (*trials, *rows):
+            if row["status"] == "noisy":
+                row.update(status="ok", reason=None)
         return [{**trial, "mode": trial["cell"].mode_name} for trial in trials], rows
 
     return run
@@ -74,17 +97,17 @@ def run(folder: Path, server: ForkServer) -> Any:
 @pytest.fixture(scope="session")
 def swept(run: Any) -> Any:
     """Run a sweep; return its trials."""
-    return lambda *overrides: run(*overrides)[0]
+    return lambda *overrides, **alone: run(*overrides, **alone)[0]
 
 
 @pytest.fixture(scope="session")
 def custom(run: Any) -> Any:
     """Run a sweep over modules of modules.py; return the rows of the view."""
 
-    def sweep(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
+    def sweep(names: str, mode: str, shape: str, *overrides: str, **alone: bool) -> list[dict[str, Any]]:
         target = ",".join(f"modules.{name}" for name in names.split(","))
         model = (f"model.module._target_={target}", f"model.inputs.x.shape={shape}")
-        return run("model=custom", *model, f"mode={mode}", *overrides)[1]
+        return run("model=custom", *model, f"mode={mode}", *overrides, **alone)[1]
 
     return sweep
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import pytest
 
@@ -12,7 +11,6 @@ from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
 from effbench.message import CheckRequest
 from effbench.sweeping.checks import gather
-from effbench.sweeping.devices import Slot
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
@@ -39,8 +37,7 @@ def facts(server):
         for name in load(outline.path).checks
     }
     gpus = Machine.here(server, "cuda").probed["gpus"]
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(6) as threads:
-        patch.setattr(Slot, "locked", lambda *_: nullcontext(True))
+    with ThreadPoolExecutor(6) as threads:
         answers = threads.map(lambda request: gather([request], server, gpus, timeout_s=240)[0], asked.values())
         outcomes = dict(zip(asked, answers, strict=True))
     failed = {name: outcome for name, outcome in outcomes.items() if outcome.status is not Status.OK}

@@ -7,16 +7,18 @@ import pytest
 from effbench.store import Store
 
 MIB = 2**20
+alone = pytest.mark.alone
 
 
-def test_a_gigabyte_in_place_and_out_of_place(custom):
-    rows = custom("InPlace,OutOfPlace", "eager", f"[{2**28}]", "dtype=float32", "protocol.input_sets=3")
+@alone
+def test_memory_in_place_and_out_of_place(custom):
+    rows = custom("InPlace,OutOfPlace", "eager", f"[{64 * MIB}]", "dtype=float32", "protocol.input_sets=3", alone=True)
     peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
-    assert peaks == {"InPlace": 3 * 1024 * MIB, "OutOfPlace": 4 * 1024 * MIB}, "three input sets, and the output"
-    assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 1024 * MIB}
+    assert peaks == {"InPlace": 3 * 256 * MIB, "OutOfPlace": 4 * 256 * MIB}, "three input sets, and the output"
+    assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 256 * MIB}
     (copying,) = (row for row in rows if row["model"] == "OutOfPlace")
     assert copying["bound"] == "memory"
-    assert copying["min_bytes"] == 2 * 1024 * MIB
+    assert copying["min_bytes"] == 2 * 256 * MIB
     assert 0.7 < copying["roofline_fraction"] < 1.1
 
 
@@ -46,9 +48,10 @@ def test_kernels_are_counted_and_those_of_a_graph_are_known(two_steps):
     assert kernels == {"eager": (2, 0), "default": (1, 0), "cuda-graph": (3, 2)}
 
 
+@alone
 def test_what_bounds_a_cell(custom):
     timing = ("protocol.budget_s=0.8", "protocol.load_s=0.3")  # the GPU's clocks adapt to the load
-    small, large = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing)
+    small, large = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing, alone=True)
     assert large["bound"] == "compute"
     assert large["flops"] == 4 * 2 * 4096**3
     assert 0.5 < large["roofline_fraction"] < 1.1
@@ -58,17 +61,20 @@ def test_what_bounds_a_cell(custom):
     assert small["enqueue_ms"] > 0
 
 
+@alone
 def test_the_small_mlp_waits_for_launches(run):
-    _, rows = run("model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph")
+    _, rows = run("model=mlp", "model.module.width=256", "bs=1", "mode=eager,cuda-graph", alone=True)
     rows = {row["mode"]: row for row in rows}
     assert rows["eager"]["bound"] == "launch"
     assert rows["eager"]["gpu_idle_fraction"] > rows["cuda-graph"]["gpu_idle_fraction"]
     assert rows["eager"]["period_ms"] == pytest.approx(rows["eager"]["enqueue_ms"], rel=0.5)
 
 
+@alone
 def test_compiling_while_timing_is_tried_again_and_noisy(swept):
     trials = swept("model=custom", "model.module._target_=modules.Late", "model.inputs.x.shape=[64]", "mode=eager",
-                   "protocol.budget_s=0.8", "protocol.min_time_s=0.3", "protocol.profile=false")  # fmt: skip
+                   "protocol.budget_s=0.8", "protocol.min_time_s=0.3", "protocol.profile=false", "protocol.attempts=2",
+                   alone=True)  # fmt: skip
     assert [(t["attempt"], t["status"]) for t in trials] == [(0, "noisy"), (1, "noisy")]
     assert "compiled during timing" in trials[0]["reason"]
 

@@ -12,6 +12,7 @@ import torch
 from effbench.measure.telemetry import Gpu
 from effbench.measure.watch import GpuWatch
 
+pytestmark = pytest.mark.alone
 STRANGER = """
 import sys, time, torch
 held = torch.empty(2**30, dtype=torch.uint8, device="cuda")
@@ -42,8 +43,8 @@ def stranger(request):
 
 @pytest.mark.parametrize(("stranger", "status"), [("works", "noisy"), ("sleeps", "ok")], indirect=["stranger"])
 def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(run, stranger, status):
-    overrides = ["model=mlp", "bs=8", "mode=eager", "protocol.attempts=1", "protocol.profile=false"]
-    _, (row,) = run(*overrides, "executor.foreign_wait_s=1")
+    overrides = ["model=mlp", "bs=8", "mode=eager", "protocol.profile=false"]
+    _, (row,) = run(*overrides, "executor.foreign_wait_s=1", alone=True)
     assert row["status"] == status, row["reason"]
     assert status == "ok" or "another process" in row["reason"]
 

@@ -15,7 +15,7 @@ GRAPHS = ("cuda-graph", "compile+graph")
 
 @pytest.fixture(scope="module")
 def trials(swept):
-    return lambda *overrides: swept(*overrides, "phase=training", "protocol.attempts=1")
+    return lambda *overrides: swept(*overrides, "phase=training")
 
 
 @pytest.fixture(scope="module")
