@@ -15,7 +15,7 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 #: Not in the file of rows: what the modes of P15's cells said.
 OF_MODES = {"share of padded rows with SGLang's sizes", "seconds of capturing, one graph for each size"}
 #: Claims whose experiment has changed since the reference machine measured them. Remove each with its new verdict.
-PENDING = {"P8", "P9"}
+PENDING = {"O5"}
 
 
 def chosen(experiment, sweeps, rows):
