@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,8 @@ def test_slowed_cells_are_flagged_and_confirmed(templates):
     shift = one.shift(RANDOM)
     old, new, same = (one.trials(RANDOM, shift, change, 9) for change in (0.0, injected, 0.0))
     again = {0: detection.Case(one.kind, old, new, {}), 1: detection.Case(one.kind, old, same, {})}
-    assert detection.confirmed(dict.fromkeys(again, found), again) == {0}
+    flagged = {index: [replace(change, key=str(index)) for change in found] for index in again}
+    assert detection.confirmed(flagged, again) == {0}
 
 
 def test_the_rules_of_peers():
