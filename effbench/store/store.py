@@ -148,6 +148,11 @@ class Store:
                 chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
             yield from chunk
 
+    def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+        """Yield rows of the view `results` in one transaction; see `trials.stream_results`."""
+        with self._reading() as connection:
+            yield from trials.stream_results(connection, sweep_ids)
+
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""
         file, opened = self._engine.get_execution_options().get(connect.FILE_OPTION, (None, None))
