@@ -60,7 +60,7 @@ class Source:
         if not self.has(table):
             return
         query = raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)
-        names = query.selected_columns.keys()
+        names = [column.name for column in query.selected_columns]
         for chunk in batched(self.fetch(query), CHUNK):
             try:
                 yield from sound_rows(table, names, chunk)
