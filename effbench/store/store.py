@@ -121,6 +121,7 @@ class Store:
     add_verdicts = in_transaction(decisions.add_verdicts, write=True)
     verdicts = in_transaction(decisions.verdicts)
     planned_cells = in_transaction(sides.planned_cells)
+    previous = in_transaction(sides.previous)
     environments_of = in_transaction(sides.environments_of)
     series = in_transaction(sides.series)
     levels = in_transaction(sides.levels)
