@@ -1,25 +1,33 @@
-"""Create a database of many synthetic trials with raw samples, like that of sweeps on two GPUs.
+"""Create a database of many synthetic trials with raw samples, as of sweeps on two GPUs, and time commands on it.
 
-    from many_trials import Shape, fill
-    fill("big.db", Shape(trials=100_000))
+    python benchmarks/many_trials.py --trials 28000 98000 1001000 --folder /big/disk
+    python benchmarks/many_trials.py --trials 28000 98000 --url postgresql://me@host/empty
 
-Trials, samples and failures are synthetic; the store derives the results from them as usual.
+The database grows to each size in turn. The output lists the rate of `Store.record`, the bytes per trial, and the wall
+time and peak memory of each command in a fresh process. Trials, samples and failures are synthetic; the store derives
+the results from them as usual. A sweep after the first ten has the figures of one of these.
 """
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
+import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+import tables as text_tables
+from command_speed import run
 from omegaconf import OmegaConf
 
-from effbench.cell import Cell, Environment
+from effbench.cell import Cell, Environment, Status, Trial
 from effbench.config import shipped
 from effbench.labels import MODES
 from effbench.store import Store, schema
@@ -51,6 +59,8 @@ FAILURES = (
     ("degraded", "CUDA graphs skipped: mutated inputs (1 of 2 graphs)", 0.01),
 )
 _CHUNK = 5000
+#: Sweeps with figures of their own; an even number, because two GPUs take turns.
+DISTINCT = 10
 
 
 @dataclass(frozen=True)
@@ -117,38 +127,70 @@ def environments_of() -> list[Environment]:
 
 
 def fill(path: str | Path, shape: Shape) -> None:
-    """Create the database at `path`."""
+    """Create the database at `path`, or add the sweeps that it lacks for this size."""
     cells = cells_of(shape)
-    tables = schema.METADATA.tables
     random = np.random.default_rng(shape.seed)
     with Store.open(path, mode="write") as store:
         ids = [store.add_environment(environment, {}) for environment in environments_of()]
         with store._writing() as connection:
-            connection.execute(sa.insert(tables["cell"]), [cell_row(cell) for cell in cells])
-        first = 1
-        for number in range(shape.sweeps):
+            known = set(connection.scalars(sa.select(schema.CELL.c.key)))
+            new = [cell_row(cell) for cell in cells if cell.key not in known]
+            if new:
+                connection.execute(sa.insert(schema.CELL), new)
+        for number in range(len(store.sweeps()), shape.sweeps):
             sweep = _sweep_row(number, shape)
             with store._writing() as connection:
-                connection.execute(sa.insert(tables["sweep"]), sweep)
+                connection.execute(sa.insert(schema.SWEEP), sweep)
+                if number >= DISTINCT:
+                    copy_sweep(connection, _sweep_row(number % DISTINCT, shape)["id"], sweep["id"])
+                    continue
                 planned = [{"sweep_id": sweep["id"], "cell_key": cell.key, "position": position}
                            for position, cell in enumerate(cells)]  # fmt: skip
-                connection.execute(sa.insert(tables["sweep_cell"]), planned)
-                trials: list[dict[str, Any]] = []
-                blobs: list[dict[str, Any]] = []
-                for row, own in _trials(cells, shape, sweep, ids[number % len(ids)], number % len(ids), random):
-                    row["id"] = first
-                    first += 1
-                    trials.append(row)
-                    blobs += [{"trial_id": row["id"], **blob} for blob in own]
-                    if len(trials) == _CHUNK:
-                        connection.execute(sa.insert(tables["trial"]), trials)
-                        connection.execute(sa.insert(tables["sample"]), blobs)
-                        trials, blobs = [], []
-                if trials:
-                    connection.execute(sa.insert(tables["trial"]), trials)
-                if blobs:
-                    connection.execute(sa.insert(tables["sample"]), blobs)
+                connection.execute(sa.insert(schema.PLANNED), planned)
+                insert_trials(connection, _trials(cells, shape, sweep, ids[number % 2], number % 2, random))
                 rebuild_results(connection, sweep["id"])
+
+
+def insert_trials(
+    connection: sa.Connection, rows: Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
+) -> None:  # fmt: skip
+    first = _next_id(connection)
+    for chunk in batched(rows, _CHUNK):
+        trials = [{**row, "id": first + index} for index, (row, _) in enumerate(chunk)]
+        blobs = [{"trial_id": first + index, **blob} for index, (_, own) in enumerate(chunk) for blob in own]
+        connection.execute(sa.insert(schema.TRIAL), trials)
+        if blobs:
+            connection.execute(sa.insert(schema.SAMPLE), blobs)
+        first += len(chunk)
+    _set_next_id(connection)
+
+
+def batched(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    while chunk := list(islice(rows, size)):
+        yield chunk
+
+
+def copy_sweep(connection: sa.Connection, source: str, target: str) -> None:
+    """Copy the plan, trials, samples and results of a sweep within the database."""
+    of_source = sa.select(schema.TRIAL.c.id).where(schema.TRIAL.c.sweep_id == source)
+    oldest = connection.scalar(sa.select(sa.func.min(schema.TRIAL.c.id)).where(schema.TRIAL.c.sweep_id == source))
+    offset = _next_id(connection) - oldest
+    for table in (schema.PLANNED, schema.TRIAL, schema.RESULT, schema.SAMPLE):
+        changed = {"sweep_id": sa.literal(target)}
+        changed |= {name: table.c[name] + offset for name in ("id", "trial_id") if name in table.c}
+        where = table.c.trial_id.in_(of_source) if table is schema.SAMPLE else table.c.sweep_id == source
+        values = [changed.get(column.name, column) for column in table.columns]
+        connection.execute(sa.insert(table).from_select(table.c.keys(), sa.select(*values).where(where)))
+    _set_next_id(connection)
+
+
+def _next_id(connection: sa.Connection) -> int:
+    return (connection.scalar(sa.select(sa.func.max(schema.TRIAL.c.id))) or 0) + 1
+
+
+def _set_next_id(connection: sa.Connection) -> None:
+    if connection.dialect.name == "postgresql":  # explicit ids do not advance the sequence
+        connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('trial', 'id'), (SELECT max(id) FROM trial))"))
 
 
 def _sweep_row(number: int, shape: Shape) -> dict[str, Any]:
@@ -238,3 +280,103 @@ def _measured(
         },
     }  # fmt: skip
     return row, blobs
+
+
+# --- timing ---
+
+
+def record_rate(url: str, shape: Shape, trials: int = 200) -> float:
+    """Return how many trials per second `Store.record` adds to a sweep of one cell per model and batch size, which is
+    then removed. Each call is one transaction."""
+    cells = [cell for cell in cells_of(shape) if cell.mode_name == "eager"][:trials]
+    random = np.random.default_rng(1)
+    samples = {"latency_ms": random.lognormal(0, 0.01, shape.latencies).tolist(),
+               "period_ms": random.lognormal(0, 0.01, shape.periods).tolist()}  # fmt: skip
+    with Store.open(url, mode="write") as store:
+        environment_id = store.environments()[0]["id"]
+        facts = {"command": [], "overrides": [], "protocol": {}, "baseline_mode": "eager", "seed": 0, "rounds": 1,
+                 "host": {}}  # fmt: skip
+        sweep_id = store.begin_sweep(name="rate", label=None, git_revision=None, plan=cells, **facts)
+        began = time.perf_counter()
+        for number in range(trials):
+            cell = cells[number % len(cells)]
+            trial = Trial(cell.key, number // len(cells), Status.OK, latency_ms=1.0, samples=samples)
+            store.record(sweep_id, environment_id, trial)
+        rate = trials / (time.perf_counter() - began)
+        with store._writing() as connection:
+            of_sweep = sa.select(schema.TRIAL.c.id).where(schema.TRIAL.c.sweep_id == sweep_id)
+            connection.execute(sa.delete(schema.SAMPLE).where(schema.SAMPLE.c.trial_id.in_(of_sweep)))
+            for table in (schema.RESULT, schema.TRIAL, schema.PLANNED):
+                connection.execute(sa.delete(table).where(table.c.sweep_id == sweep_id))
+            connection.execute(sa.delete(schema.SWEEP).where(schema.SWEEP.c.id == sweep_id))
+    return rate
+
+
+def size_of(url: str) -> int:
+    """Return the bytes of the database."""
+    with Store.open(url) as store, store._reading() as connection:
+        if connection.dialect.name == "postgresql":
+            return connection.scalar(sa.text("SELECT pg_database_size(current_database())"))
+        pages = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return connection.scalar(sa.text(pages))
+
+
+def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each command with its seconds and peak MiB."""
+    with Store.open(url) as store:
+        ids = [sweep.id for sweep in store.sweeps() if sweep.trials]
+    newest, previous = ids[0], ids[2] if len(ids) > 2 else ids[-1]  # of the same GPU
+    out, copy = folder / "sweeps.db", folder / "copy.db"
+    commands = {
+        "show": (0, ["show"]),
+        "compare": (0, ["compare", previous, newest]),
+        "check": (None, ["check", "--baseline", previous]),
+        "history": (0, ["history"]),
+        "report": (0, ["report", "--sweep", newest, "--out", str(folder / "site"), "--force"]),
+        "report, Markdown": (0, ["report", "--sweep", newest, "--format", "markdown", "--out", str(folder / "r.md")]),
+        "export, CSV": (0, ["export", "--out", str(folder / "results.csv")]),
+        "export, JSON lines": (0, ["export", "--out", str(folder / "results.jsonl")]),
+        "db check": (0, ["db", "check"]),
+        "export --whole": (0, ["export", "--whole", "--out", str(out)]),
+        "import": (0, ["import", str(out)]),
+    }
+    for name, (code, words) in commands.items():
+        if only and name not in only:
+            continue
+        if name == "import" and not out.exists():
+            out.symlink_to(Path(url).resolve())
+        yield name, run(1, *words, "--db", str(copy) if name == "import" else url, code=code)[1:]
+    for path in (out, copy):
+        path.unlink(missing_ok=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes, ascending")
+    parser.add_argument("--url", help="an empty PostgreSQL database (default: a SQLite file in --folder)")
+    parser.add_argument("--folder", help="existing folder for all files (default: a temporary folder)")
+    parser.add_argument("--latencies", type=int, default=Shape.latencies, help="median number of samples per trial")
+    parser.add_argument("--periods", type=int, default=Shape.periods, help="the same of the other timer")
+    parser.add_argument("--only", action="append", default=[], metavar="COMMAND", help="time only this command")
+    parser.add_argument("--format", choices=text_tables.FORMATS, default="text")
+    args = parser.parse_args()
+    columns: dict[int, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+        url = args.url or str(Path(args.folder or scratch) / "many.db")
+        for trials in sorted(args.trials):
+            shape = Shape(trials=trials, latencies=args.latencies, periods=args.periods)
+            fill(url, shape)
+            made = shape.sweeps * shape.cells * shape.rounds
+            column = columns.setdefault(made, {})
+            column["recorded trials per second"] = f"{record_rate(url, shape):.0f}"
+            column["bytes per trial"] = f"{size_of(url) / made:.0f}"
+            for name, (seconds, mebibytes) in timed(url, Path(scratch), args.only):
+                column[name] = f"{seconds} s, {mebibytes} MiB"
+                print(f"{made} trials: {name}: {column[name]}", flush=True)
+    names = next(iter(columns.values()))
+    rows = [[name, *(column.get(name, "") for column in columns.values())] for name in names]
+    print(text_tables.render(["", *(f"{made:,} trials" for made in columns)], rows, args.format))
+
+
+if __name__ == "__main__":
+    main()

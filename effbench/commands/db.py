@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from effbench.commands import options
 from effbench.printable import one_line
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
         print(f"{name}: {change}")
         return 0
-    problems = maintenance.check(args.db)
+    problems = maintenance.check(args.db, processes=len(os.sched_getaffinity(0)))
     for problem in problems:
         print(one_line(problem))
     if not problems:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import io
 import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from effbench.commands import options
 from effbench.errors import UsageError
+from effbench.printable import printable
 from effbench.store import RESULT_COLUMNS, Store
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
 FORMATS = ("csv", "jsonl", "parquet")
 DATABASES = (".db", ".sqlite")
+#: rows of a group in a Parquet file; these are in memory at a time
+CHUNK = 2000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,38 +57,56 @@ def view(args: argparse.Namespace) -> int:
     if form == "parquet" and not args.out:
         raise UsageError("export --format parquet needs --out FILE")
     with Store.open(args.db, mode="read") as store:
-        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep)) or [None]
-        rows = [row for sweep_id in ids for row in store.results(sweep_id)]
-    if form == "jsonl":  # pandas would round
-        options.write("".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows), args)
-    elif form == "csv":
-        frame = frame_of([{**row, "started_at": str(row["started_at"])} for row in rows])
-        options.write(frame.to_csv(index=False, lineterminator="\n"), args)
-    else:
-        content = as_parquet(frame_of(rows))
+        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep))
         with options.output(args, set(RESULT_COLUMNS)) as stream:
-            stream.write(content)
+            rows = store.stream_results(ids)
+            if args.out in (None, options.STDOUT) and sys.stdout.isatty():
+                rows = ({k: printable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
+            _WRITERS[form](rows, stream)
     return 0
 
 
+def write_jsonl(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    for row in rows:
+        stream.write((json.dumps(row, default=str, allow_nan=False) + "\n").encode())
+
+
+def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows)
+    text.detach()  # else the stream would be closed with it
+
+
+def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    from effbench.store.soundness import batched
+
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError as error:
+        raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
+    writer = None
+    for chunk in chain([[]], batched(rows, CHUNK)):  # the empty chunk gives the schema
+        table = pa.Table.from_pandas(frame_of(chunk), preserve_index=False)
+        writer = writer or ParquetWriter(stream, table.schema, compression="zstd")
+        writer.write_table(table)
+    writer.close()
+
+
+_WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
+
+
 def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows as a DataFrame with exact values, None for NULL, and `params` as JSON text."""
+    """Return the rows as a DataFrame whose dtypes do not depend on the rows, with `params` as JSON text."""
     import pandas as pd
 
-    rows = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
-    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS), dtype=object)
-
-
-def as_parquet(frame: pd.DataFrame) -> bytes:
     from effbench.store.schema import RESULT_DTYPES
 
+    rows = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
     kinds = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    content = io.BytesIO()
-    try:
-        frame.astype(kinds).to_parquet(content, index=False, compression="zstd")
-    except ImportError as error:  # pandas needs pyarrow
-        raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
-    return content.getvalue()
+    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS), dtype=object).astype(kinds)
 
 
 def whole(args: argparse.Namespace) -> int:

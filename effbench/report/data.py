@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +28,6 @@ from effbench.report.history_table import read as read_history
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
-from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
@@ -176,18 +174,20 @@ def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFram
 def read(store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True) -> ReportData:
     """Read the data of a report. `references`: the sweeps to report, by default the newest of each hardware.
 
-    Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them.
+    Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them. With
+    `references`, the history is that of their hardware.
     """
     infos = store.sweeps()
-    data = ReportData(database, chosen(store, infos, database, references))
+    data = ReportData(database, chosen(store, infos, database, references), environments=store.environments())
     if whole:
-        data.history = read_history(store, everything=True, exceptions=read_limits().exceptions)
+        shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
+        ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
+        limits = read_limits()
+        data.history = read_history(store, everything=True, exceptions=limits.exceptions, environment_ids=ids)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
-        data.environments = store.environments()
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
-    cells = cells_of_sweeps(data.history.whole if data.history else store.series(()))
     for device_sweep in data.device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, cells, infos)
+        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos)
     return data
 
 
@@ -252,32 +252,22 @@ def unmeasured(store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]])
     ]
 
 
-def cells_of_sweeps(series: Series) -> dict[str, set[tuple[str, str]]]:
-    """Return sweep id -> (cell key, hardware) of its results."""
-    hardware = {key: hardware_of(row) for key, row in series.environments.items()}
-    cells: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for row in series.rows:
-        cells[row[0]].add((row[1], hardware[row[2]]))
-    return cells
-
-
 def read_changes(
-    store: Store, after: DeviceSweep, cells: Mapping[str, set[tuple[str, str]]], infos: Sequence[SweepInfo]
+    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo]
 ) -> Changes:
-    """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `cells`: as
-    `cells_of_sweeps` returns them. If the comparison fails, the changes hold the reason."""
-    measured = {cell for cell in cells.get(after.sweep["id"], ()) if cell[1] == after.hardware}
-    info = next(info for info in infos if info.id == after.sweep["id"])
-    earlier = (other for other in infos if (other.started_at, other.id) < (info.started_at, info.id))
-    comparable = (other for other in earlier if not measured.isdisjoint(cells.get(other.id, ())))
-    before = next((other for other in comparable if not (other.name or "").startswith(CONFIRMING)), None)
+    """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `environments`:
+    all. If the comparison fails, the changes hold the reason."""
+    by_id = {info.id: info for info in infos}
+    info = by_id[after.sweep["id"]]
+    ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
+    before = by_id.get(store.previous(info.id, ids))
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
     limits = read_limits()
-    only = TIMES if len(measured) > MOST_CELLS else ()
+    only = TIMES if len(after.rows) > MOST_CELLS else ()
     limits.metrics = only or limits.metrics
     try:
         compared = compare_sweeps(store, before, info, limits, on=after.hardware)

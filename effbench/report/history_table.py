@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import digest
@@ -37,14 +37,14 @@ COLUMNS = (
 def read(
     store: Store, metrics: Sequence[str] = DEFAULT_METRICS, *, models: Sequence[str] = (), modes: Sequence[str] = (),
     hosts: Sequence[str] = (), name: str | None = None, since: str | None = None, everything: bool = False,
-    exceptions: Sequence[ExceptionRule] = (),
+    exceptions: Sequence[ExceptionRule] = (), environment_ids: Collection[str] = (),
 ) -> History:  # fmt: skip
-    """Read and judge all series of the database, except re-runs.
+    """Read and judge all series of the database, except re-runs; `environment_ids`: only in these (empty: all).
 
     `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:
     include acknowledged events. Raises UsageError if a filter matches nothing.
     """
-    whole = store.series(columns_of(metrics), models, modes)
+    whole = store.series(columns_of(metrics), models, modes, environment_ids)
     series = whole.without_reruns()
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()

@@ -7,19 +7,26 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import chain, islice, pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SWEEP
-from effbench.store.soundness import any_text, raw, sound_row
+from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SAMPLE, SWEEP, TRIAL
+from effbench.store.soundness import any_text, batched, raw, sound_row, sound_rows
 from effbench.store.trials import derive, rebuild_results
 
 #: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
+#: trials, and sweeps, that a process checks at a time
+PART, SWEEPS = 20_000, 5
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -53,66 +60,113 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     return before, HEAD_REVISION
 
 
-def check(url: str | os.PathLike[str]) -> list[str]:
+def check(url: str | os.PathLike[str], processes: int = 1) -> list[str]:
     """Return one line for each fault of the database; an empty list if it has none. Changes nothing.
 
-    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Raises
-    StoreError and SchemaError if the database cannot be opened.
+    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. A large
+    database is divided among this many processes. Raises StoreError and SchemaError if it cannot be opened.
     """
     with connect.connected(url) as connection:
-        references = []
-        if connection.dialect.name == "sqlite":  # PostgreSQL guarantees both
-            lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-            damage = [f"damaged file: {line}" for line in lines if line != "ok" and not _VALUE.match(line)]
-            if damage:
-                return damage  # rows read from a damaged file are unreliable
-            broken = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
-            references = [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
         current = connect.revision(connection)
         if current is None:
             return [f"{connect.name_of(connection)} is empty"]
         connect.require_head(current, connect.name_of(connection))
-        faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table)]
-        # results cannot be derived from faulty rows
-        return [*references, *(faults or _wrong_results(connection))]
+        last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
+        starts = [None, *range(PART, last, PART)]
+        rows: list[Callable[..., Any]] = []
+        for table in METADATA.sorted_tables:
+            divided = starts if table in (TRIAL, SAMPLE) else [None]
+            rows += [partial(_faulty_rows, table.name, *part) for part in pairwise([*divided, None])]
+        ids = connection.scalars(sa.select(SWEEP.c.id).order_by(SWEEP.c.id)).all()
+        tasks = [_structure, *rows, *(partial(_wrong_results, part) for part in batched(ids, SWEEPS))]
+        if len(starts) == 1 or processes == 1:
+            return _faults((task(connection) for task in tasks), len(rows))
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        return _faults(pool.map(partial(_run, url), tasks), len(rows))
 
 
-def _faulty_rows(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
-    """Yield a line for each column with faults: the first fault, its row, and the number of other faults."""
-    any_text(connection)
-    query = raw(table).order_by(*table.primary_key.columns).execution_options(yield_per=1000)
+def _run(url: str | os.PathLike[str], task: Callable[[sa.Connection], Any]) -> Any:
+    with connect.connected(url) as connection:
+        return task(connection)
+
+
+def _faults(outcomes: Iterator[Any], parts: int) -> list[str]:
+    """Return the lines of `check`. `outcomes`: of `_structure`, then of so many `_faulty_rows`, then the others."""
+    damage, references = next(outcomes)
+    if damage:  # rows read from a damaged file are unreliable
+        return damage
     first: dict[str, str] = {}
     count: Counter[str] = Counter()
-    for row in connection.execute(query).mappings():
-        try:
-            sound_row(table, row)
-        except ValueError as error:
-            column = str(error).partition(" ")[0]
-            keys = ", ".join(f"{column.name} {row[column.name]}" for column in table.primary_key.columns)
-            first.setdefault(column, f"{error} ({table.name} {keys}")
-            count[column] += 1
-    for column, line in first.items():
-        yield f"{line}, and {count[column] - 1} more)" if count[column] > 1 else f"{line})"
+    for found, numbers in islice(outcomes, parts):
+        first = {**found, **first}
+        count += numbers
+    more = {column: f", and {count[column] - 1} more" if count[column] > 1 else "" for column in first}
+    lines = [f"{line}{more[column]})" for column, line in first.items()]
+    # results cannot be derived from faulty rows
+    return [*references, *(lines or chain.from_iterable(outcomes))]
 
 
-def _wrong_results(connection: sa.Connection) -> Iterator[str]:
-    for sweep_id, baseline_mode in connection.execute(sa.select(SWEEP.c.id, SWEEP.c.baseline_mode)).all():
+def _structure(connection: sa.Connection) -> tuple[list[str], list[str]]:
+    """Return the lines for damage of the file, and those for references to missing rows."""
+    if connection.dialect.name != "sqlite":  # PostgreSQL guarantees both
+        return [], []
+    lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+    damage = [f"damaged file: {line}" for line in lines if line != "ok" and not _VALUE.match(line)]
+    broken = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
+    return damage, [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
+
+
+def _faulty_rows(
+    name: str, start: int | None, end: int | None, connection: sa.Connection
+) -> tuple[dict[str, str], Counter[str]]:
+    """Return column -> its first fault with the row, and column -> number of faults, for rows of a table: all, or
+    those whose first key is from `start` to before `end`."""
+    table = METADATA.tables[name]
+    key = next(iter(table.primary_key))
+    where = [key >= start] if start is not None else []
+    where += [sa.or_(key < end, key.is_(None))] if end is not None else []
+    any_text(connection)
+    query = raw(table).where(*where).order_by(*table.primary_key).execution_options(yield_per=1000)
+    first: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for chunk in connection.execute(query).partitions():
+        with suppress(ValueError):
+            sound_rows(table, table.columns.keys(), chunk)
+            continue
+        for row in chunk:
+            try:
+                sound_row(table, row._mapping)
+            except ValueError as error:
+                column = str(error).partition(" ")[0]
+                keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
+                first.setdefault(column, f"{error} ({table.name} {keys}")
+                count[column] += 1
+    return first, count
+
+
+def _wrong_results(sweep_ids: list[str], connection: sa.Connection) -> list[str]:
+    lines = []
+    sweeps = sa.select(SWEEP.c.id, SWEEP.c.baseline_mode).where(SWEEP.c.id.in_(sweep_ids))
+    for sweep_id, baseline_mode in connection.execute(sweeps).all():
         try:
             derived = _by_cell(derive(connection, sweep_id, baseline_mode))
         except Exception as error:  # valid types do not exclude impossible values
-            yield f"sweep {sweep_id}: its results cannot be derived from its trials: {type(error).__name__} {error}"
+            what = f"{type(error).__name__} {error}"
+            lines.append(f"sweep {sweep_id}: its results cannot be derived from its trials: {what}")
             continue
         stored = _by_cell(connection.execute(sa.select(RESULT).where(RESULT.c.sweep_id == sweep_id)).mappings())
         for key in sorted(derived.keys() | stored.keys()):
             row, expected = stored.get(key, {}), derived.get(key, {})
-            wrong = [name for name in {**expected, **row} if not _same(row.get(name), expected.get(name))]
-            if wrong:
+            names = {**expected, **row} if row != expected else ()
+            if wrong := [name for name in names if not _same(row.get(name), expected.get(name))]:
                 cell = f"sweep {sweep_id}, cell {key[0][:12]}, environment {key[1]}"
-                yield f"{cell}: result differs from its trials in {', '.join(wrong) if row and expected else 'all'}"
+                what = ", ".join(wrong) if row and expected else "all"
+                lines.append(f"{cell}: result differs from its trials in {what}")
+    return lines
 
 
 def _by_cell(rows: Any) -> dict[tuple[str, str], Any]:
-    return {(row["cell_key"], row["environment_id"]): row for row in rows}
+    return {(row["cell_key"], row["environment_id"]): dict(row) for row in rows}
 
 
 def _same(a: Any, b: Any) -> bool:

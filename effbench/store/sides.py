@@ -125,6 +125,22 @@ def levels(
     return found
 
 
+def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:
+    """Return the id of the newest earlier sweep, except re-runs, that has a result of one of this sweep's cells, both
+    in these environments; None if there is none."""
+    here, there = RESULT.alias(), RESULT.alias()
+    same = [here.c.sweep_id == sweep_id, there.c.sweep_id == SWEEP.c.id, here.c.cell_key == there.c.cell_key]
+    same += [table.c.environment_id.in_(list(environment_ids)) for table in (here, there)]
+    started = sa.select(SWEEP.c.started_at).where(SWEEP.c.id == sweep_id).scalar_subquery()
+    return connection.scalar(
+        sa.select(SWEEP.c.id)
+        .where(sa.tuple_(SWEEP.c.started_at, SWEEP.c.id) < sa.tuple_(started, sa.literal(sweep_id)))
+        .where(sa.func.coalesce(SWEEP.c.name, "").not_like(f"{CONFIRMING}%"), sa.exists().where(*same))
+        .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+        .limit(1)
+    )
+
+
 def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
     """Return the rows of `environment` in which the sweep has trials, oldest first."""
     used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
@@ -164,10 +180,11 @@ class Series:
 
 
 def series(
-    connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = ()
-) -> Series:
+    connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = (),
+    environment_ids: Collection[str] = (),
+) -> Series:  # fmt: skip
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and `columns`; None:
-    without `rows` and `measured`. `models`, `modes`: only cells of these (empty: all)."""
+    without `rows` and `measured`. `models`, `modes`, `environment_ids`: only results of these (empty: all)."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
@@ -175,6 +192,8 @@ def series(
     results = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
+    if environment_ids:
+        results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
     sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
     cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)

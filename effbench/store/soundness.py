@@ -10,8 +10,11 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from itertools import islice
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -20,7 +23,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, UtcDateTime, utc
-from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
+from effbench.store.values import Document, artifact_folder, cell_row, decode_samples, plain, text
 
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
@@ -33,6 +36,7 @@ YEARS = range(1970, 2200)
 #: restricted because folders are named after sweeps
 SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 
+T = TypeVar("T")
 #: column, whether it is valid, and the fault otherwise
 Rule = Iterator[tuple[str, Any, str]]
 
@@ -43,61 +47,144 @@ def raw(table: sa.Table, names: Iterable[str] | None = None) -> sa.Select:
     return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns))
 
 
+def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield lists of `size` rows; the last one may be shorter."""
+    rows = iter(rows)
+    while chunk := list(islice(rows, size)):
+        yield chunk
+
+
 def any_text(connection: sa.Connection) -> None:
     """Make SQLite return invalid UTF-8 with lone surrogates instead of failing; no valid text has these."""
     if connection.dialect.name == "sqlite":
         connection.connection.driver_connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
 
 
+def sound_rows(table: sa.Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return `raw` rows of these columns with the types of the table's columns, None for missing columns. Raises
+    ValueError for the first fault, and `sound_row` for its row."""
+    given = dict(zip(names, zip(*rows, strict=True), strict=True))
+    missing = (None,) * len(rows)
+    try:
+        columns = [_sound_column(column, given.get(column.name, missing)) for column in table.columns]
+    except ValueError:
+        return [sound_row(table, dict(zip(names, row, strict=True))) for row in rows]
+    keys = table.columns.keys()
+    found = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+    for row in found:
+        _require_rules(table, row)
+    return found
+
+
+def _sound_column(column: sa.Column, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values as `sound_value` does, at once if their types and bounds show that all are valid."""
+    kind, kinds = column.type, set(map(type, values))
+    known = [value for value in values if value is not None] if type(None) in kinds and column.nullable else values
+    kinds -= {type(None)} if column.nullable else set()
+    if not kinds:
+        return values
+    if isinstance(kind, sa.Double) and kinds == {float} and math.isfinite(sum(map(abs, known))):
+        return values
+    if isinstance(kind, sa.Integer) and kinds == {int}:
+        for bound in (min(known), max(known)):
+            sound_value(column, bound)
+        return values
+    read = _readers(column.table)[column.name]
+    if kinds == {str} and isinstance(kind, sa.String):
+        for value in set(known):  # most texts are repeated
+            read(value)
+        return values
+    return [read(value) for value in values]
+
+
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `raw` row with the types of the table's columns, None for missing columns. Raises ValueError for the
     first fault."""
-    row = {column.name: sound_value(column, values.get(column.name)) for column in table.columns}
-    rules = _RULES.get(table.name, lambda row: iter(()))
+    row = {name: read(values.get(name)) for name, read in _readers(table).items()}
+    _require_rules(table, row)
+    return row
+
+
+def _require_rules(table: sa.Table, row: dict[str, Any]) -> None:
+    if (rules := _RULES.get(table.name)) is None:
+        return
     try:
         fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
         fault = f"{table.name} has inconsistent values: {one_line(error, 100)}"
     if fault:
         raise ValueError(fault)
-    return row
 
 
 def sound_value(column: sa.Column, value: Any) -> Any:
     """Return a raw value with its column's type. Raises ValueError for a wrong type or an impossible value."""
-    try:
-        if value is None and not column.nullable:
-            raise ValueError("is NULL, which is not allowed")
-        return None if value is None else _typed(column, value)
-    except ValueError as error:
-        raise ValueError(f"{column.table.name}.{column.name} {error}") from error
+    return _readers(column.table)[column.name](value)
 
 
-def _typed(column: sa.Column, value: Any) -> Any:
+@cache
+def _readers(table: sa.Table) -> dict[str, Callable[[Any], Any]]:
+    """Return column name -> `sound_value` of the column, without the cost of looking at its type for every value."""
+    return {column.name: _reader(column, _typed(column)) for column in table.columns}
+
+
+def _reader(column: sa.Column, typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value is None and column.nullable:
+            return None
+        try:
+            if value is None:
+                raise ValueError("is NULL, which is not allowed")
+            return typed(value)
+        except ValueError as error:
+            raise ValueError(f"{column.table.name}.{column.name} {error}") from error
+
+    return read
+
+
+def _typed(column: sa.Column) -> Callable[[Any], Any]:
     kind = column.type
     if isinstance(kind, sa.JSON):
-        return _json(value, list if column.name in LISTS else dict)
-    if isinstance(kind, UtcDateTime):
-        return _time(value)
-    if isinstance(kind, sa.LargeBinary):
-        value = bytes(value) if isinstance(value, memoryview) else value
-        _require(isinstance(value, bytes) and len(value) <= BLOB_LIMIT, value, f"a blob of at most {BLOB_LIMIT} bytes")
-        return value
-    if isinstance(kind, sa.Boolean):
-        _require(value in (0, 1), value, "true or false")
-        return bool(value)
+        return _list if column.name in LISTS else _object
+    for known, typed in ((UtcDateTime, _time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
+        if isinstance(kind, known):
+            return typed
     if isinstance(kind, sa.Integer):
         limit = 2**63 if isinstance(kind, sa.BigInteger) else 2**31
+        return partial(_integer, lowest=0 if column.name in COUNTS else -limit, limit=limit)
+    return partial(_text, choices=CHOICES.get(column.name))
+
+
+def _blob(value: Any) -> bytes:
+    value = bytes(value) if isinstance(value, memoryview) else value
+    if not (isinstance(value, bytes) and len(value) <= BLOB_LIMIT):
+        _require(False, value, f"a blob of at most {BLOB_LIMIT} bytes")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    _require(value in (0, 1), value, "true or false")
+    return bool(value)
+
+
+def _integer(value: Any, lowest: int, limit: int) -> int:
+    if not (isinstance(value, int) and lowest <= value < limit):
         _require(isinstance(value, int) and -limit <= value < limit, value, f"an integer of {limit.bit_length()} bits")
-        _require(value >= 0 or column.name not in COUNTS, value, "0 or more")
-        return value
-    if isinstance(kind, sa.Double):
-        _require(isinstance(value, int | float) and math.isfinite(value), value, "a finite number")
-        return float(value)
-    right = isinstance(value, str) and len(value) <= TEXT_LIMIT and value == text(value)
-    _require(right, value, f"text of at most {TEXT_LIMIT} characters")
-    choices = CHOICES.get(column.name)
-    _require(choices is None or value in choices, repr(value), f"one of {', '.join(choices or ())}")
+        _require(False, value, "0 or more")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not (isinstance(value, int | float) and math.isfinite(value)):
+        _require(False, value, "a finite number")
+    return float(value)
+
+
+def _text(value: Any, choices: Collection[str] | None) -> str:
+    right = isinstance(value, str) and len(value) <= TEXT_LIMIT
+    if not right or not value.isascii() or "\x00" in value:
+        _require(right and value == text(value), value, f"text of at most {TEXT_LIMIT} characters")
+    if choices is not None and value not in choices:
+        _require(False, repr(value), f"one of {', '.join(choices)}")
     return value
 
 
@@ -105,6 +192,24 @@ def _require(right: bool, value: Any, wanted: str) -> None:
     if not right:
         shown = one_line(value if isinstance(value, str | int | float) else repr(value), 60)
         raise ValueError(f"is {shown}, not {wanted}")
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if isinstance(value, str) and value.isascii() and value.count("[") + value.count("{") <= JSON_DEPTH:
+        # plain JSON is read fast and keeps its text; the general way below also finds the fault of other text
+        with suppress(ValueError, RecursionError):
+            found = _PLAIN_JSON.decode(value) if "\\u" not in value and len(value) <= JSON_LIMIT else None
+            if isinstance(found, dict):
+                document = Document(found)
+                document.source = value
+                return document
+    return _json(value, dict)
+
+
+def _list(value: Any) -> list[str]:
+    found = _json(value, list)
+    _require(_is_texts(found), value, "a list of strings")
+    return found
 
 
 def _json(value: Any, wanted: type) -> Any:
@@ -116,8 +221,18 @@ def _json(value: Any, wanted: type) -> Any:
             raise ValueError("is not JSON") from error
     _require_shallow(value, JSON_DEPTH)
     _require(isinstance(value, wanted), value, f"a JSON {'array' if wanted is list else 'object'}")
-    _require(wanted is dict or _is_texts(value), value, "a list of strings")
     return plain(value)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+#: accepts numbers that are finite
+_PLAIN_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def _require_shallow(value: Any, levels: int) -> None:
@@ -174,8 +289,7 @@ def _trial_rules(row: Mapping[str, Any]) -> Rule:
     if (profile := extra.get("profile")) is not None:
         numbers = [profile.get("calls") or 0, profile.get("kernels_in_graphs") or 0]
         numbers += [kernel[name] for kernel in profile["top"] for name in ("count", "ms", "share")]
-        right = all(isinstance(number, int | float) for number in numbers)
-        right = right and all(isinstance(kernel["name"], str) for kernel in profile["top"])
+        right = {*map(type, numbers)} <= {int, float, bool} and _is_texts([kernel["name"] for kernel in profile["top"]])
         yield "extra", right, "has an invalid profile: expected its largest kernels with name, count, ms and share"
 
 

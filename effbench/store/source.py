@@ -1,7 +1,7 @@
 """Read whole sweeps from a database that may be untrusted.
 
 It is opened for reading only, its own code never runs, only known columns are read, and every row is checked
-(`soundness.sound_row`).
+(`soundness.sound_rows`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
-from effbench.store.soundness import any_text, raw, sound_row, sound_value
+from effbench.store.soundness import any_text, batched, raw, sound_rows, sound_value
 
+#: rows in memory at a time
+CHUNK = 1000
 #: largest row of SQLite, in bytes
 ROW_LIMIT = 2**26
 
@@ -57,16 +59,18 @@ class Source:
         """Yield rows by primary key. Raises RefusedError for the first invalid row."""
         if not self.has(table):
             return
-        for values in self.fetch(raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)):
+        query = raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)
+        names = [column.name for column in query.selected_columns]
+        for chunk in batched(self.fetch(query), CHUNK):
             try:
-                yield sound_row(table, values)
+                yield from sound_rows(table, names, chunk)
             except ValueError as error:
                 raise RefusedError(f"{self.name}: {error}") from error
 
-    def fetch(self, query: sa.Select) -> Iterator[sa.RowMapping]:
+    def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
         """Yield rows without converting their values. Raises RefusedError if the database fails."""
         try:
-            yield from self.connection.execute(query).mappings()
+            yield from self.connection.execute(query.execution_options(yield_per=CHUNK))
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
@@ -78,12 +82,11 @@ class Source:
         query = raw(SWEEP, ("id", "name", "started_at"))
         rows = list(self.fetch(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
         if rows and not references:
-            return [row["id"] for row in reversed(rows)]
-        names = ("id", "name", "started_at")
+            return [row.id for row in reversed(rows)]
         known = []
         for row in rows:
             with suppress(ValueError):  # an invalid row cannot be referenced
-                known.append(tuple(sound_value(SWEEP.c[name], row[name]) for name in names))
+                known.append(tuple(sound_value(SWEEP.c[name], value) for name, value in row._mapping.items()))
         return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 

@@ -121,6 +121,7 @@ class Store:
     add_verdicts = in_transaction(decisions.add_verdicts, write=True)
     verdicts = in_transaction(decisions.verdicts)
     planned_cells = in_transaction(sides.planned_cells)
+    previous = in_transaction(sides.previous)
     environments_of = in_transaction(sides.environments_of)
     series = in_transaction(sides.series)
     levels = in_transaction(sides.levels)
@@ -147,6 +148,11 @@ class Store:
             with self._reading() as connection:
                 chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
             yield from chunk
+
+    def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+        """Yield rows of the view `results` in one transaction; see `trials.stream_results`."""
+        with self._reading() as connection:
+            yield from trials.stream_results(connection, sweep_ids)
 
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""

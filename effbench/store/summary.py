@@ -8,7 +8,7 @@ from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import COLD, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
-from effbench.stats.intervals import Interval, LogEstimate, geometric_mean, log_difference, log_mean_of_compilations
+from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: noisy rounds are ignored if at least this many ok rounds remain
@@ -147,7 +147,7 @@ def _positive(values: Iterable[float | None]) -> list[float]:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     usable = _positive(values)
-    return geometric_mean(usable).value if usable else None
+    return math.exp(log_mean(usable).value) if usable else None
 
 
 def _max(values: Iterable[float | None]) -> float | None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,13 +34,14 @@ from effbench.store.schema import (
     VERDICT,
 )
 from effbench.store.secrets import masked, masked_db
+from effbench.store.soundness import batched
 from effbench.store.source import RefusedError, Source
 from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
 from effbench.store.values import now
 
-#: rows compared at a time; a trial with its samples has at most about 60 kB
-CHUNK = 200
+#: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
+CHUNK = 500
 #: table -> columns that identify a row
 _KEYS = {
     SWEEP: ("id",),
@@ -83,15 +85,17 @@ def copy(
     `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep that is damaged or
     contradicts `target` is refused, and the next one follows. Raises StoreError if a database fails.
     """
+    copied: set[str] = set()
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
         try:
             with target._writing() as connection:
                 try:
-                    _Copy(source, connection, target.name, arrival).run(sweep_id, baselines, samples)
+                    cells = _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
                 except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
                     fault = one_line(getattr(error, "orig", None) or error, 100)
                     raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
+            copied |= cells
         except RefusedError as error:
             arrival = Arrival(arrival.sweep_id, arrival.name, "refused", reason=str(error))
         yield arrival
@@ -99,14 +103,16 @@ def copy(
 
 @dataclass
 class _Copy:
-    """Copies one sweep into the database `name`."""
+    """Copies one sweep into the database `name`. `copied`: keys of cells that earlier sweeps brought."""
 
     source: Source
     connection: sa.Connection
     name: str
     arrival: Arrival
+    copied: set[str]
 
-    def run(self, sweep_id: str, baselines: bool, samples: bool) -> None:
+    def run(self, sweep_id: str, baselines: bool, samples: bool) -> set[str]:
+        """Copy the sweep; return the keys of its cells."""
         rows = list(self.source.rows(SWEEP, SWEEP.c.id == sweep_id))
         if len(rows) != 1:
             raise RefusedError(f"{self.source.name}: {len(rows)} sweeps have the id {one_line(sweep_id, 64)}")
@@ -126,8 +132,10 @@ class _Copy:
         if baselines and self.source.has(ACKNOWLEDGEMENT):  # an acknowledgement may name a cell that is not planned
             cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id))
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
-        self.take(CELL, CELL.c.key.in_(cells))
-        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
+        keys = {row[0] for row in self.source.fetch(cells)}
+        for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
+            self.take(CELL, CELL.c.key.in_(chunk))
+        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id, is_new)
         self.take_trials(sweep_id, samples)
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
@@ -138,28 +146,30 @@ class _Copy:
             rebuild_results(self.connection, sweep_id)
         if is_new or has_gone_on or self.arrival.added:
             self.arrival.outcome = "imported" if is_new else "completed"
+        return keys
 
-    def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> int:
-        """Insert missing rows and return their number. Raises RefusedError for an existing row that differs."""
-        inserted = 0
+    def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]], is_new: bool = False) -> None:
+        """Insert missing rows and count them. `is_new`: all are missing. Raises RefusedError for an existing row that
+        differs."""
         names = _KEYS[table]
-        key = sa.tuple_(*(table.c[name] for name in names))
+        key_of = itemgetter(*names)
+        key = sa.tuple_(*(table.c[name] for name in names)) if len(names) > 1 else table.c[names[0]]
         # always in the same order, so that two simultaneous imports cannot deadlock
-        rows = sorted(rows, key=lambda row: tuple(row[name] for name in names))
-        for start in range(0, len(rows), CHUNK):
-            chunk = rows[start : start + CHUNK]
-            missing = {tuple(row[name] for name in names): row for row in chunk}
+        for chunk in batched(sorted(rows, key=key_of), CHUNK):
+            missing = {key_of(row): row for row in chunk}
             if len(missing) < len(chunk):
                 raise ValueError(f"rows of {table.name} with the same key")
-            for here in self.connection.execute(sa.select(table).where(key.in_(list(missing)))).mappings():
-                self.compare(table, missing.pop(tuple(here[name] for name in names)), here)
+            present = (
+                [] if is_new else self.connection.execute(sa.select(table).where(key.in_(list(missing)))).mappings()
+            )
+            for here in present:
+                self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
             if names == tuple(table.primary_key.columns.keys()):  # another import may have been faster
                 insert = insert.on_conflict_do_nothing(index_elements=names)
             if missing:
                 self.connection.execute(insert, list(missing.values()))
-            inserted += len(missing)
-        return inserted
+            self.arrival.added += Counter({table.name: len(missing)})
 
     def compare(self, table: sa.Table, row: dict[str, Any], here: sa.RowMapping) -> None:
         for name, value in row.items():
@@ -170,31 +180,37 @@ class _Copy:
                     f"has {name} {one_line(here[name], 60)} there, but {one_line(value, 60)} in the import"
                 )
 
-    def take(self, table: sa.Table, where: Any) -> None:
-        """Merge rows and count the new ones; drop ids of trials and decisions, which belong to one database."""
+    def take(self, table: sa.Table, where: Any, is_new: bool = False) -> None:
+        """Merge rows; drop ids of decisions, which belong to one database."""
         rows = list(self.source.rows(table, where))
         for row in rows:
             if "id" not in _KEYS[table]:
                 row.pop("id", None)
             if row.get("overrides"):
                 row["overrides"] = masked_db(row["overrides"])
-        self.arrival.added += Counter({table.name: self.merge(table, rows)})
+        self.merge(table, rows, is_new)
 
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:
-        ids = [row["id"] for row in self.source.fetch(sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id))]
-        names = _KEYS[TRIAL]
-        key = sa.tuple_(*(TRIAL.c[name] for name in names))
-        for start in range(0, len(ids), CHUNK):
-            chunk = ids[start : start + CHUNK]
+        key_of = itemgetter(*_KEYS[TRIAL])
+        here = self.trial_ids(sweep_id)
+        known, ids = set(here), {}
+        query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
+        for chunk in batched((row.id for row in self.source.fetch(query)), CHUNK):
             trials = list(self.source.rows(TRIAL, TRIAL.c.id.in_(chunk)))
-            keys = {tuple(row[name] for name in names): row.pop("id") for row in trials}
-            self.arrival.added += Counter(trial=self.merge(TRIAL, trials))
-            if with_samples:
-                query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in names)).where(key.in_(list(keys)))
-                here = {keys[tuple(row[1:])]: row[0] for row in self.connection.execute(query)}
-                samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk)))
-                samples = [row | {"trial_id": here[row["trial_id"]]} for row in samples]
-                self.arrival.added += Counter(sample=self.merge(SAMPLE, samples))
+            ids |= {row.pop("id"): key_of(row) for row in trials}
+            for is_new in (True, False):
+                self.merge(TRIAL, [row for row in trials if (key_of(row) not in known) == is_new], is_new)
+        here = self.trial_ids(sweep_id)
+        for chunk in batched(ids if with_samples else (), CHUNK):
+            samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk)))
+            for is_new in (True, False):
+                rows = [row for row in samples if (ids[row["trial_id"]] not in known) == is_new]
+                self.merge(SAMPLE, [row | {"trial_id": here[ids[row["trial_id"]]]} for row in rows], is_new)
+
+    def trial_ids(self, sweep_id: str) -> dict[tuple, int]:
+        """Return key -> id of the sweep's trials in the target."""
+        query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(TRIAL.c.sweep_id == sweep_id)
+        return {tuple(key): trial_id for trial_id, *key in self.connection.execute(query)}
 
     def go_on(self, row: dict[str, Any]) -> bool:
         """Take over the source's state if it brought trials or ended later; return whether this changed the state.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Trial
+from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store.schema import CELL, PLANNED, RESULT, RESULT_DTYPES, RESULTS, SAMPLE, SWEEP, TRIAL
 from effbench.store.summary import last_attempts, summarise
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 _SAMPLES_PER_CALL = sa.func.coalesce(
     CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)
 ).label("samples_per_call")
-#: columns that a summary reads; not `extra`, which can be large
-_SUMMARISED = [TRIAL.c[name] for name in TRIAL_FIELDS if name != "extra"]
+#: fields that a summary reads; not `extra`, which can be large
+_SUMMARISED = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
@@ -105,7 +106,13 @@ def derive(
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
     `comparison_key` in one environment."""
     query = (
-        sa.select(TRIAL.c.environment_id, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL, *_SUMMARISED)
+        sa.select(
+            TRIAL.c.environment_id,
+            CELL.c.comparison_key,
+            CELL.c.mode,
+            _SAMPLES_PER_CALL,
+            *(TRIAL.c[name] for name in _SUMMARISED),
+        )
         .join(CELL, CELL.c.key == TRIAL.c.cell_key)
         .join(PLANNED, sa.and_(PLANNED.c.sweep_id == TRIAL.c.sweep_id, PLANNED.c.cell_key == TRIAL.c.cell_key))
         .where(TRIAL.c.sweep_id == sweep_id)
@@ -115,10 +122,11 @@ def derive(
         query = query.where(TRIAL.c.environment_id == environment_id, CELL.c.comparison_key == comparison_key)
     compared: dict[tuple[str, str], dict[str, list[Trial]]] = {}
     facts: dict[str, tuple[str, float]] = {}
-    for row in connection.execute(query).mappings():
-        cells = compared.setdefault((row["environment_id"], row["comparison_key"]), {})
-        cells.setdefault(row["cell_key"], []).append(trial_of({**row, "extra": {}}))
-        facts[row["cell_key"]] = (row["mode"], row["samples_per_call"])
+    for environment, comparison, mode, size, *values in connection.execute(query):
+        trial = Trial(**dict(zip(_SUMMARISED, values, strict=True)))
+        trial.status = Status(trial.status)
+        compared.setdefault((environment, comparison), {}).setdefault(trial.cell_key, []).append(trial)
+        facts[trial.cell_key] = (mode, size)
     rows = []
     for (environment, _), cells in compared.items():
         # of several variants of the baseline mode, the first in the plan is the baseline of all cells
@@ -145,14 +153,19 @@ def rebuild_results(
         connection.execute(sa.insert(RESULT), rows)
 
 
+def stream_results(connection: sa.Connection, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the view `results` of these sweeps (empty: all, oldest first), in the order of the plan."""
+    place = sa.and_(PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key)
+    query = sa.select(RESULTS).join(PLANNED, place).order_by(PLANNED.c.position, RESULTS.c.environment_id)
+    ids = list(sweep_ids) or connection.scalars(sa.select(SWEEP.c.id).order_by(SWEEP.c.started_at, SWEEP.c.id)).all()
+    for sweep_id in ids:  # one after the other, because the database would sort all rows in memory
+        rows = connection.execute(query.where(PLANNED.c.sweep_id == sweep_id).execution_options(yield_per=500))
+        yield from map(dict, rows.mappings())
+
+
 def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict[str, Any]]:
     """Return the rows of the view `results` for one sweep or all: oldest sweep first, then in the order of the plan."""
-    place = sa.and_(PLANNED.c.sweep_id == RESULTS.c.sweep_id, PLANNED.c.cell_key == RESULTS.c.cell_key)
-    query = sa.select(RESULTS).join(PLANNED, place)
-    if sweep_id is not None:
-        query = query.where(RESULTS.c.sweep_id == sweep_id)
-    order = (RESULTS.c.started_at, RESULTS.c.sweep_id, PLANNED.c.position, RESULTS.c.environment_id)
-    return [dict(row) for row in connection.execute(query.order_by(*order)).mappings()]
+    return list(stream_results(connection, [] if sweep_id is None else [sweep_id]))
 
 
 def results_frame(connection: sa.Connection, sweep_id: str | None = None) -> pd.DataFrame:

@@ -47,12 +47,22 @@ def plain(value: Any) -> Any:
     return text(str(value))
 
 
+class Document(dict[str, Any]):
+    """A JSON object that is not changed, with its text: strict JSON in ASCII."""
+
+    source: str | None = None
+
+
 def dump_json(value: Any) -> str:
+    if isinstance(value, Document) and value.source is not None:
+        return value.source
     return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
 def scalar(value: Any) -> Any:
     """Return `value` for a typed column; an integer beyond 64 bits becomes None."""
+    if value is None or type(value) in (bool, float):  # most values
+        return value if type(value) is not float or math.isfinite(value) else None
     if hasattr(value, "item"):  # numpy's
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**63:

@@ -1,0 +1,78 @@
+"""Memory and statements that do not grow with the rows, and checks that several processes share."""
+
+import shutil
+import tracemalloc
+
+import pytest
+import sqlalchemy as sa
+import whole_sweeps as whole
+from made_sweeps import a_cell, begun, sql, trials_of
+
+from effbench import cli as command_line
+from effbench.store import Store, maintenance
+from effbench.store.schema import TRIAL
+
+
+def database(path, sweeps, rounds=1, cells=40):
+    with Store.open(path, mode="write") as store:
+        environment_id = store.add_environment(whole.environment(), {})
+        plan = [a_cell(bs=bs + 1) for bs in range(cells)]
+        for number in range(sweeps):
+            sweep_id = begun(store, plan, name=f"s{number}", rounds=rounds)
+            for trial in (trial for cell in plan for trial in trials_of(cell, {}, rounds)):
+                trial.samples = {"latency_ms": [1.0] * 8}
+                store.record(sweep_id, environment_id, trial)
+            store.finish_sweep(sweep_id, "completed")
+    return path
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path, form):
+    peaks, sizes = [], []
+    for name, sweeps in (("warm", 1), ("small", 1), ("large", 8)):
+        db, out = database(tmp_path / f"{name}.db", sweeps), tmp_path / f"{name}.{form}"
+        tracemalloc.start()
+        assert command_line.run(["export", "--db", str(db), "--out", str(out)]) == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        sizes.append(out.stat().st_size)
+    assert sizes[2] > 6 * sizes[1]
+    assert peaks[2] < 1.5 * peaks[1]
+
+
+def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
+    statements, counts = [], []
+
+    def count(*args):
+        statements.append(args[2])
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count)
+    try:
+        for rounds in (1, 5):
+            source = database(tmp_path / f"{rounds}.db", 1, rounds, cells=20)
+            into = shutil.copy(target, tmp_path / f"into{rounds}.db")
+            statements.clear()
+            (arrival,) = whole.take(source, into)
+            counts.append(len(statements))
+            assert arrival.added["trial"] == arrival.added["sample"] == 20 * rounds
+            assert Store.check(into) == []
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", count)
+    assert counts[0] == counts[1]
+
+
+def test_several_processes_find_the_same_faults(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(maintenance, "PART", 7)
+    assert Store.check(source, processes=2) == []
+    with Store.open(source) as store, store._reading() as connection:
+        last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id)))
+    for statement, said in (
+        (f"UPDATE trial SET power_w = 'high' WHERE id IN (2, {last})", "and 1 more"),
+        ("UPDATE sample SET data = x'00' WHERE trial_id IN (1, 20)", "damaged samples"),
+        ("UPDATE result SET trials = 99", "differs from its trials in trials"),
+    ):
+        path = shutil.copy(source, tmp_path / "faulty.db")
+        sql(path, statement)
+        lines = Store.check(path, processes=2)
+        assert lines == Store.check(path)
+        assert any(said in line for line in lines), lines
