@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from postgres_server import own_postgres, own_server, postgres  # noqa: F401
 
 from effbench.sweeping.client import ForkServer
 

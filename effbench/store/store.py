@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Trial
-from effbench.errors import StoreError
+from effbench.errors import ConnectionLostError, StoreError
 from effbench.store import connect, decisions, maintenance, sides, sweeps, trials
 from effbench.store.schema import make
 
@@ -30,12 +31,23 @@ P, R = ParamSpec("P"), TypeVar("R")
 def in_transaction(
     query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
 ) -> Callable[Concatenate[Store, P], R]:
-    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call."""
+    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call.
+
+    If the connection breaks, the method waits for the server and repeats the transaction. It may have been committed
+    before: a function that writes must therefore do the same when it runs twice with the same arguments.
+    """
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._writing() if write else self._reading() as connection:
-            return query(connection, *args, **kwargs)
+        deadline = None
+        while True:
+            try:
+                with self._writing() if write else self._reading() as connection:
+                    return query(connection, *args, **kwargs)
+            except ConnectionLostError:
+                deadline = deadline or time.monotonic() + connect.BUSY_TIMEOUT_S
+                if time.monotonic() > deadline:
+                    raise
 
     return method
 
@@ -45,7 +57,8 @@ class Store:
 
     A Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
     transaction, and raises StoreError if the database fails. Several processes may write to one database: each waits
-    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). The queries are functions of this
+    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). A server that restarts is waited
+    for, also 30 s. The queries are functions of this
     package that take a connection, so that several can share a transaction.
     """
 
@@ -111,6 +124,8 @@ class Store:
     results = in_transaction(trials.results)
     results_frame = in_transaction(trials.results_frame)
     rebuild_results = in_transaction(trials.rebuild_results, write=True)
+    _record = in_transaction(trials.record, write=True)
+    _trials_of_cells = in_transaction(trials.trials_of_cells)
     trials = in_transaction(trials.trials)
     set_baseline = in_transaction(decisions.set_baseline, write=True)
     remove_baseline = in_transaction(decisions.remove_baseline, write=True)
@@ -131,8 +146,7 @@ class Store:
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`). Also raises StoreError if the database file was moved, deleted or
         replaced; the trial is then stored where `rescue` finds it."""
-        with self._writing() as connection:
-            trial_id = trials.record(connection, sweep_id, environment_id, trial)
+        trial_id = self._record(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
@@ -144,9 +158,7 @@ class Store:
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
-            with self._reading() as connection:
-                chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
-            yield from chunk
+            yield from self._trials_of_cells(sweep_id, environment_ids, keys[start : start + CELLS])
 
     def is_moved(self) -> bool:
         """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""

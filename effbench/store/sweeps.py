@@ -119,13 +119,18 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
 
 def begin_sweep(
     connection: sa.Connection, *, plan: Iterable[Cell], cell_overrides: Mapping[str, list[str]] | None = None,
-    **facts: Any,
+    started_at: dt.datetime | None = None, **facts: Any,
 ) -> str:  # fmt: skip
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
-    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell.
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell. If this
+    process has begun a sweep at exactly `started_at`, return its id.
     """
-    started = now()
+    started = started_at or now()
+    begun = sa.select(SWEEP.c.id, SWEEP.c.host).where(SWEEP.c.started_at == started)
+    for sweep_id, host in connection.execute(begun) if started_at else ():
+        if host.get("process") == facts["host"].get("process"):
+            return sweep_id  # the connection broke after its commit
     values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
     sweep_id = None
     while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
