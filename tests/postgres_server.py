@@ -39,7 +39,11 @@ class Server:
 
     def run(self, program: str, *words: str) -> None:
         subprocess.run(
-            [self.programs / program, "-D", "data", *words], cwd=self.folder, check=True, capture_output=True, **self.user
+            [self.programs / program, "-D", "data", *words],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            **self.user,
         )
 
     def start(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -27,6 +27,7 @@ from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
+R = TypeVar("R")
 ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
 #: How long a locked SQLite file, or a PostgreSQL server that was reached before, is waited for.
 BUSY_TIMEOUT_S = 30.0
@@ -34,8 +35,9 @@ POLL_S = 0.2
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
-#: SQLSTATE of a transaction that failed only because of another one: serialization failure, deadlock.
-_CONFLICTS = ("40001", "40P01")
+#: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator intervention (shutdown,
+#: crash), serialization failure, deadlock.
+_LOST = ("08", "57P", "40001", "40P01")
 #: Options of libpq, so that a connection to a machine that was switched off does not hang for hours.
 _TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
 #: URLs of the servers that this process has reached.
@@ -164,8 +166,8 @@ def require_head(current: str, name: str) -> None:
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
     """Return a database's error as a StoreError with an explanation; ConnectionLostError if a second attempt may
     succeed."""
-    text, cause = _first_line(error), getattr(error, "orig", None)
-    if getattr(error, "connection_invalidated", False) or getattr(cause, "sqlstate", None) in _CONFLICTS:
+    text = _first_line(error)
+    if _is_lost(error):
         return ConnectionLostError(f"{name}: {text}")
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
@@ -173,6 +175,27 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
         if any(word in text.lower() for word in words):
             return StoreError(f"{name} {meaning} ({text})")
     return StoreError(f"{name}: {text}")
+
+
+def _is_lost(error: exc.SQLAlchemyError | sqlite3.Error) -> bool:
+    """Return whether a server's connection broke, or another transaction was in the way."""
+    cause = getattr(error, "orig", None)
+    if not isinstance(error, exc.OperationalError) or not hasattr(cause, "sqlstate"):
+        return False
+    # psycopg has no code for what it finds out itself, such as a closed socket
+    return cause.sqlstate is None or cause.sqlstate.startswith(_LOST)
+
+
+def repeated(attempt: Callable[[], R]) -> R:
+    """Return what `attempt` returns. Repeat it for ConnectionLostError, which is raised after `BUSY_TIMEOUT_S`."""
+    deadline = None
+    while True:
+        try:
+            return attempt()
+        except ConnectionLostError:
+            deadline = deadline or time.monotonic() + BUSY_TIMEOUT_S
+            if time.monotonic() > deadline:
+                raise
 
 
 def _first_line(error: Exception) -> str:
@@ -207,17 +230,20 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
 
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)
-    try:
-        engine.connect().close()
-    except exc.SQLAlchemyError as error:
-        engine.dispose()
-        raise StoreError(f"{name} cannot be reached: {_first_line(error)}") from error
+
+    def test() -> None:
+        try:
+            engine.connect().close()
+        except exc.SQLAlchemyError as error:
+            raise explain(error, name) from error
+
+    repeated(test)
     return engine
 
 
 def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) -> Any:
     """Return a connection. Wait for a server that is starting, or that this process has reached before: it may have
-    been restarted. Raise StoreError if it does not come back, the driver's error if it was never there."""
+    been restarted. Raise StoreError if it is not there, or does not come back."""
     name, start, is_told = describe(url), time.monotonic(), False
     while True:
         try:
@@ -225,7 +251,7 @@ def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) ->
         except failure as error:
             reason = _first_line(error)
             if url not in _reached and not re.search("starting up|shutting down|recovery|too many", str(error)):
-                raise
+                raise StoreError(f"{name} cannot be reached: {reason}") from error
             if time.monotonic() - start > BUSY_TIMEOUT_S:
                 _reached.discard(url)  # the next attempt need not wait again
                 raise StoreError(f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import wraps
@@ -16,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Trial
-from effbench.errors import ConnectionLostError, StoreError
+from effbench.errors import StoreError
 from effbench.store import connect, decisions, maintenance, sides, sweeps, trials
 from effbench.store.schema import make
 
@@ -39,17 +38,21 @@ def in_transaction(
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        deadline = None
-        while True:
-            try:
-                with self._writing() if write else self._reading() as connection:
-                    return query(connection, *args, **kwargs)
-            except ConnectionLostError:
-                deadline = deadline or time.monotonic() + connect.BUSY_TIMEOUT_S
-                if time.monotonic() > deadline:
-                    raise
+        def attempt() -> R:
+            with self._writing() if write else self._reading() as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt)
 
     return method
+
+
+def _make_unless_there(connection: sa.Connection) -> str:
+    """Create the schema in an empty database; return the revision."""
+    if connection.dialect.name == "postgresql":
+        # if two processes find the database empty, the second waits, then finds the schema
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+    return connect.revision(connection) or make(connection)
 
 
 class Store:
@@ -87,24 +90,17 @@ class Store:
 
     def _prepare(self) -> None:
         """Require this version's schema; create it in an empty database that is opened for writing."""
-        with self._reading() as connection:
-            current = connect.revision(connection)
+        current = self._revision()
         if current is None and not self._writable:
             raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
-        if current is None:
-            with self._writing() as connection:
-                if connection.dialect.name == "postgresql":
-                    # if two processes find the database empty, the second waits, then finds the schema
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
-                current = connect.revision(connection)
-                if current is None:
-                    current = make(connection)
-        connect.require_head(current, self.name)
+        connect.require_head(current or self._make(), self.name)
         if self._writable and self._engine.dialect.name == "sqlite":
             with self._translated():
                 connect.use_wal(self._engine)
 
     # a method that has the name of its module comes last, because it shadows the module in this class body
+    _revision = in_transaction(connect.revision)
+    _make = in_transaction(_make_unless_there, write=True)
     find_sweep = in_transaction(sweeps.find_sweep)
     planned = in_transaction(sweeps.planned)
     cell_overrides = in_transaction(sweeps.cell_overrides)
