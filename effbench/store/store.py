@@ -16,7 +16,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Trial
 from effbench.errors import StoreError
-from effbench.store import connect, decisions, maintenance, sides, sweeps, trials
+from effbench.store import connect, decisions, maintenance, sides, signature, sweeps, trials
 from effbench.store.schema import make
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Store:
     _revision = in_transaction(connect.revision)
     _make = in_transaction(_make_unless_there, write=True)
     find_sweep = in_transaction(sweeps.find_sweep)
+    is_own = in_transaction(signature.is_own)
     planned = in_transaction(sweeps.planned)
     cell_overrides = in_transaction(sweeps.cell_overrides)
     environments = in_transaction(sweeps.environments)

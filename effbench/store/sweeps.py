@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store import liveness
+from effbench.store import liveness, signature
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.values import cell_row, now, scalar
@@ -136,7 +137,8 @@ def begin_sweep(
     while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
         new = insert(connection, SWEEP).values(id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
-    extend_sweep(connection, sweep_id, plan, cell_overrides)
+    _plan(connection, sweep_id, plan, cell_overrides)
+    signature.sign(connection, sweep_id)
     return sweep_id
 
 
@@ -146,6 +148,23 @@ def extend_sweep(
 ) -> None:  # fmt: skip
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
+    with _signed(connection, sweep_id):
+        _plan(connection, sweep_id, cells, cell_overrides)
+
+
+@contextmanager
+def _signed(connection: sa.Connection, sweep_id: str) -> Iterator[None]:
+    """Sign the sweep again after a change if it is this user's own."""
+    is_own = signature.is_own(connection, sweep_id)
+    yield
+    if is_own:
+        signature.sign(connection, sweep_id)
+
+
+def _plan(
+    connection: sa.Connection, sweep_id: str, cells: Iterable[Cell],
+    cell_overrides: Mapping[str, list[str]] | None,
+) -> None:  # fmt: skip
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
     known = dict(connection.execute(planned).all())
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
@@ -175,8 +194,9 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
     """Add facts of further environments to the sweep's `host["environments"]`; existing ones stay unchanged."""
     lock(connection, sweep_id)
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    known = {**facts, **(host.get("environments") or {})}
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known}))
+    host["environments"] = {**facts, **(host.get("environments") or {})}
+    with _signed(connection, sweep_id):
+        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
