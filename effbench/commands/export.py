@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.commands import options
 from effbench.errors import UsageError
+from effbench.printable import csv_value
 from effbench.store import RESULT_COLUMNS, Store
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def view(args: argparse.Namespace) -> int:
         options.write("".join(json.dumps(row, default=str, allow_nan=False) + "\n" for row in rows), args)
     elif form == "csv":
         frame = frame_of([{**row, "started_at": str(row["started_at"])} for row in rows])
-        options.write(frame.to_csv(index=False, lineterminator="\n"), args)
+        options.write(frame.map(csv_value).to_csv(index=False, lineterminator="\n"), args)
     else:
         content = as_parquet(frame_of(rows))
         with options.output(args, set(RESULT_COLUMNS)) as stream:

@@ -81,7 +81,8 @@ def hydra_sweep(
     before = sys.argv
     sys.argv = ["effbench", *words]
     try:
-        hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
+        with overrides.masked_output(words):
+            hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
         return task.outcome

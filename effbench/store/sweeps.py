@@ -12,10 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment
-from effbench.errors import NothingFoundError, UsageError
+from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.printable import one_line
 from effbench.store import liveness, signature
 from effbench.store.connect import insert, name_of
-from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
+from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, SWEEP_ID, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
@@ -88,7 +89,10 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """
     query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
     rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
-    return sweeps(connection, resolve(ref, rows, name_of(connection)))[0]
+    sweep_id = resolve(ref, rows, name_of(connection))
+    if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
+        raise StoreError(f"{name_of(connection)}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or forged")
+    return sweeps(connection, sweep_id)[0]
 
 
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:

@@ -76,7 +76,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "another user", "another database"])
-def test_what_others_wrote_into_a_database_is_not_run(change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path):
+def test_what_others_wrote_is_not_run(change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path):
     """Neither by resuming nor by confirming."""
     where = stranger if change == "another database" else made
     with monkeypatch.context() as patch:

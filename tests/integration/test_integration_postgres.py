@@ -31,7 +31,7 @@ def test_recorded_there_as_in_sqlite(postgres, tmp_path):
             return (
                 [{**row, "sweep_id": "", "started_at": ""} for row in store.results(sweep_id)],
                 [str(kind) for kind in store.results_frame(sweep_id).dtypes],
-                {**vars(store.find_sweep("same")), "id": "", "started_at": "", "finished_at": ""},
+                {**vars(store.find_sweep("same")), "id": "", "started_at": "", "finished_at": "", "host": ""},
                 store.planned(sweep_id),
                 {key: [trial.to_json() for trial in trials] for key, trials in history.items()},
                 store.levels(sweep_id, [environment_id], later, ["latency_ms"], None),
