@@ -28,10 +28,6 @@ class StoreError(EffbenchError):
     """The database cannot be opened, read or written."""
 
 
-class ConnectionLostError(StoreError):
-    """The connection to a database server broke, or another transaction was in the way: a new attempt may succeed."""
-
-
 class SchemaError(StoreError):
     """The schema of the database does not match this version of effbench."""
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
-import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from effbench.config import DEFAULT_DB, shipped
 from effbench.errors import ConfigError, UsageError
-from effbench.store.secrets import masked_text
 from effbench.store.store import Store
 from effbench.sweeping import resume
 
@@ -97,20 +93,6 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
-
-
-@contextmanager
-def masked_output(words: Iterable[str]) -> Iterator[None]:
-    """Mask passwords in the configuration that Hydra prints for --cfg and --info."""
-    if not any(word.startswith(("--cfg", "--info")) for word in words):
-        yield
-        return
-    output = io.StringIO()
-    try:
-        with redirect_stdout(output):
-            yield
-    finally:
-        sys.stdout.write(masked_text(output.getvalue()))
 
 
 def overrides_of_cell(words: Iterable[str], dropped: Collection[str] = ()) -> list[str]:

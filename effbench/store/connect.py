@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from effbench.errors import ConnectionLostError, SchemaError, StoreError
+from effbench.errors import SchemaError, StoreError
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
@@ -164,11 +164,8 @@ def require_head(current: str, name: str) -> None:
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
-    """Return a database's error as a StoreError with an explanation; ConnectionLostError if a second attempt may
-    succeed."""
+    """Return a database's error as a StoreError with an explanation."""
     text = _first_line(error)
-    if _is_lost(error):
-        return ConnectionLostError(f"{name}: {text}")
     if "disk I/O" in text and name and not Path(name).exists():
         return moved(name)
     for words, meaning in _EXPLANATIONS:
@@ -177,7 +174,7 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     return StoreError(f"{name}: {text}")
 
 
-def _is_lost(error: exc.SQLAlchemyError | sqlite3.Error) -> bool:
+def _is_lost(error: BaseException | None) -> bool:
     """Return whether a server's connection broke, or another transaction was in the way."""
     cause = getattr(error, "orig", None)
     if not isinstance(error, exc.OperationalError) or not hasattr(cause, "sqlstate"):
@@ -187,14 +184,14 @@ def _is_lost(error: exc.SQLAlchemyError | sqlite3.Error) -> bool:
 
 
 def repeated(attempt: Callable[[], R]) -> R:
-    """Return what `attempt` returns. Repeat it for ConnectionLostError, which is raised after `BUSY_TIMEOUT_S`."""
+    """Return what `attempt` returns. Repeat it for `BUSY_TIMEOUT_S` if it raises StoreError for a lost connection."""
     deadline = None
     while True:
         try:
             return attempt()
-        except ConnectionLostError:
+        except StoreError as error:
             deadline = deadline or time.monotonic() + BUSY_TIMEOUT_S
-            if time.monotonic() > deadline:
+            if not _is_lost(error.__cause__) or time.monotonic() > deadline:
                 raise
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,7 +140,7 @@ def begin_sweep(
     while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
         new = insert(connection, SWEEP).values(id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
-    _plan(connection, sweep_id, plan, cell_overrides)
+    extend_sweep(connection, sweep_id, plan, cell_overrides)
     signature.sign(connection, sweep_id)
     return sweep_id
 
@@ -152,23 +151,7 @@ def extend_sweep(
 ) -> None:  # fmt: skip
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
-    with _signed(connection, sweep_id):
-        _plan(connection, sweep_id, cells, cell_overrides)
-
-
-@contextmanager
-def _signed(connection: sa.Connection, sweep_id: str) -> Iterator[None]:
-    """Sign the sweep again after a change if it is this user's own."""
     is_own = signature.is_own(connection, sweep_id)
-    yield
-    if is_own:
-        signature.sign(connection, sweep_id)
-
-
-def _plan(
-    connection: sa.Connection, sweep_id: str, cells: Iterable[Cell],
-    cell_overrides: Mapping[str, list[str]] | None,
-) -> None:  # fmt: skip
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
     known = dict(connection.execute(planned).all())
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
@@ -179,6 +162,8 @@ def _plan(
     if rows:
         connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
         connection.execute(sa.insert(PLANNED), places)
+    if is_own:
+        signature.sign(connection, sweep_id)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
@@ -199,8 +184,10 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
     lock(connection, sweep_id)
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
     host["environments"] = {**facts, **(host.get("environments") or {})}
-    with _signed(connection, sweep_id):
-        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
+    is_own = signature.is_own(connection, sweep_id)
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
+    if is_own:
+        signature.sign(connection, sweep_id)
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:

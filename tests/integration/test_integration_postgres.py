@@ -5,52 +5,15 @@ import shutil
 import threading
 from pathlib import Path
 
-import pytest
 import whole_sweeps as whole
 from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
 from effbench import cli as command_line
 from effbench.cell import Status, Trial
-from effbench.errors import StoreError
 from effbench.store import Store
 from effbench.store.source import opened
 from effbench.store.transfer import copy
-
-
-def test_recorded_there_as_in_sqlite(postgres, tmp_path):
-    """The same sweep, trial by trial, gives the same rows of every reader."""
-
-    def recorded(url):
-        with Store.open(url, mode="write") as store:
-            sweep_id = whole.sweep(store, "same", seed=3)
-            whole.decide(store, sweep_id)
-            environment_id = whole.environment().id
-            history = store.history(sweep_id, environment_id)
-            later = store.find_sweep("same").started_at + whole.dt.timedelta(days=1)
-            return (
-                [{**row, "sweep_id": "", "started_at": ""} for row in store.results(sweep_id)],
-                [str(kind) for kind in store.results_frame(sweep_id).dtypes],
-                {**vars(store.find_sweep("same")), "id": "", "started_at": "", "finished_at": "", "host": ""},
-                store.planned(sweep_id),
-                {key: [trial.to_json() for trial in trials] for key, trials in history.items()},
-                store.levels(sweep_id, [environment_id], later, ["latency_ms"], None),
-                store.levels(sweep_id, [environment_id], later, ["latency_ms"], "elsewhere"),
-                {**store.calibration(environment_id), "measured_at": None},
-                [row["verdict"] for row in store.verdicts()],
-                [{name: values.tobytes() for name, values in store.samples(row["id"]).items()}
-                 for row in store.trials(sweep_id)],
-            )  # fmt: skip
-
-    for here, there in zip(recorded(postgres), recorded(tmp_path / "x.db"), strict=True):
-        assert here == there
-    assert Store.check(postgres) == []
-    assert Store.upgrade(postgres)[0] == Store.upgrade(postgres)[1]
-    with Store.open(postgres, mode="write") as store:
-        sweep_id, key = store.find_sweep("same").id, whole.cells()[0].key
-        for cell, said in ((key, "already recorded"), ("0" * 64, "not planned")):
-            with pytest.raises(StoreError, match=said):
-                store.record(sweep_id, whole.environment().id, Trial(cell, 0, Status.OK))
 
 
 def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):

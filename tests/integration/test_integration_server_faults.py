@@ -12,7 +12,9 @@ from contextlib import suppress
 
 import psycopg
 import pytest
+import whole_sweeps as whole
 from made_sweeps import a_cell, begun, environment
+from postgres_server import PASSWORD
 
 from effbench.cell import Status, Trial
 from effbench.store import Store, connect
@@ -134,6 +136,7 @@ def test_a_server_that_restarts_in_mid_sweep(cli, own_server, own_postgres):
     thread.join()
     assert done.code == 0, done.err
     assert done.err.count("waiting for postgresql://me:***@") == 1
+    assert PASSWORD not in done.out + done.err + str(whole.contents(own_postgres))
     with Store.open(own_postgres) as store:
         (info,) = store.sweeps()
         assert (info.state, info.trials, info.statuses) == ("completed", 4, {"ok": 2})
@@ -148,7 +151,7 @@ def test_a_server_that_does_not_come_back(cli, own_server, own_postgres, monkeyp
     assert done.code == 2
     last = [line for line in done.err.splitlines() if "waiting" not in line][-2:]
     assert "was not reachable for 1 s" in last[0] and "Continue with: effbench -m resume=" in last[1]
-    assert "s3cret" not in done.err
+    assert PASSWORD not in done.err
     own_server.start()
     done = cli.sweep(f"db={own_postgres}", "resume=last")
     assert done.code == 0, done.err
