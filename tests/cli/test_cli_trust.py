@@ -88,9 +88,9 @@ def test_what_others_wrote_is_not_run(change, made, stranger, effbench, rerun_of
     if change in CHANGES:
         where.sql(CHANGES[change])
     db = str(where.path)
-    done = effbench("-m", f"resume={checked}", f"db={db}")
-    assert done.code == 2
-    assert change == "cell" or "not begun here by this user" in done.err
+    if change != "cell":  # resuming plans the cells anew
+        done = effbench("-m", f"resume={checked}", f"db={db}")
+        assert (done.code, "not begun here by this user" in done.err) == (2, True)
     done = effbench(*CHECK, "--sweep", checked, "--db", db)
     assert done.code != 0 and rerun_of == []
 
