@@ -60,7 +60,7 @@ def _key() -> bytes | None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
             draft.unlink()
-        key = path.read_bytes()
+        key = path.read_bytes() if path.stat().st_uid == os.getuid() else b""  # another user may have created it
     except (OSError, RuntimeError):  # a user without a home
         return None
     return key if len(key) == 32 else None
