@@ -71,11 +71,11 @@ def do(argv: list[str]) -> int:
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
-    """Print the message to stderr, without passwords, and return `code`. With EFFBENCH_DEBUG=1, raise the error."""
-    if os.environ.get("EFFBENCH_DEBUG") == "1":
-        raise error
+    """Print the message (with EFFBENCH_DEBUG=1 the traceback) to stderr, without passwords, and return `code`."""
     from effbench.store.secrets import masked_text
 
+    if os.environ.get("EFFBENCH_DEBUG") == "1":
+        message = "".join(traceback.format_exception(error))
     print(f"effbench: {printable(masked_text(message, argv))}", file=sys.stderr)
     return code
 

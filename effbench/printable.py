@@ -15,6 +15,11 @@ def one_line(text: object, longest: int | None = None) -> str:
     return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
 
 
+def csv_value(value: object) -> object:
+    """Return text that a spreadsheet would run as a formula with an apostrophe before it, other values unchanged."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
     """Return the text. A longer one is cut to its `first` and `last` characters and the number of omitted ones."""
     if len(text) <= first + last:

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 
 from effbench.errors import UsageError
-from effbench.printable import one_line
+from effbench.printable import csv_value, one_line
 from effbench.terminal import escape
 
 #: Tone -> rich style; in HTML the tone is a CSS class.
@@ -175,7 +175,9 @@ class Table:
         writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for record in records:
-            writer.writerow({key: str(it).lower() if isinstance(it, bool) else it for key, it in record.items()})
+            writer.writerow(
+                {key: str(it).lower() if isinstance(it, bool) else csv_value(it) for key, it in record.items()}
+            )
         return out.getvalue()
 
 

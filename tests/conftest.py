@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from postgres_server import own_postgres, own_server, postgres  # noqa: F401
 
 from effbench.sweeping.client import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}" / "state")
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
@@ -80,7 +81,7 @@ def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
 class Made:
     """A database at `path` with sweeps in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
 
     def sweep(
@@ -118,8 +119,9 @@ class Made:
 
 def sql(path: Any, *statements: str, rows: int | None = None) -> None:
     """Do what only someone with a database browser does. `rows`: how many a statement must change."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
+    is_file = "://" not in str(path)
+    with closing(sqlite3.connect(path) if is_file else psycopg.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF" if is_file else "SET session_replication_role = replica")
         for statement in statements:
             count = connection.execute(statement).rowcount
             assert rows in (None, count), statement

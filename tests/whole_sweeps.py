@@ -120,8 +120,8 @@ def odd_database(url: Any, sweeps: int = 2) -> list[str]:
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but `imported_at` and ids that the database gave; a sample is known by its
-    trial."""
+    """Every table with every column but `imported_at`, signatures and ids that the database gave; a sample is known by
+    its trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
     with Store.open(url) as store, store._reading() as connection:
@@ -129,6 +129,8 @@ def contents(url: Any) -> dict[str, list[str]]:
             rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
             for row in rows:
                 row.pop("imported_at", None)
+                if table.name == "sweep":
+                    row["host"].pop("signature", None)
                 number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
                     trials[number] = tuple(

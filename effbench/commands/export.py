@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from effbench.commands import options
 from effbench.errors import UsageError
-from effbench.printable import printable
+from effbench.printable import csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows)
+    for row in rows:
+        row = {**row, "params": json.dumps(row["params"], sort_keys=True)}
+        writer.writerow({name: csv_value(value) for name, value in row.items()})
     text.detach()  # else the stream would be closed with it
 
 

@@ -146,7 +146,7 @@ def take_back(args: argparse.Namespace) -> int:
         known = {row["change"]: row for row in known_acknowledgements(store)}
     gone = [known[meant(start, known, "effbench history acks")] for start in args.rm]
     with Store.open(args.db, mode="write") as store:
-        store.unacknowledge(row["id"] for row in gone)
+        store.unacknowledge([row["id"] for row in gone])
     for row in gone:
         print(f"removed acknowledgement {row['change'][:6]}: {row['cell']} {row['metric']}")
     return 0

@@ -135,6 +135,7 @@ def end_of_sweep(outcome: Any) -> int:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
         db = store.name  # without a password, because output ends up in logs
+        again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id))
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)
@@ -143,7 +144,6 @@ def end_of_sweep(outcome: Any) -> int:
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
     if outcome.state == "interrupted":
-        again = resume_command(sweep.id, outcome.db, db, is_imported=sweep.imported_at is not None)
         console.print_line(f"interrupted; resume with: {escape(again)}")
         return options.INTERRUPTED
     option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,12 +48,13 @@ def confirm(
     interval over pairs must exceed the floor. Otherwise only the new side of slower cells runs, and is compared with
     the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of
     cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays.
-    `trust_imported`: run what an imported sweep recorded. Raises UsageError if the sides differ in their cells.
+    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ in their cells.
     """
     flagged = [change for change in compared.changes if not change.ignored and may_be_slower(change)]
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
+        foreign = {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
     compilations = {"compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
@@ -75,7 +76,7 @@ def confirm(
         return done
     why = "the re-run was interrupted"
     try:
-        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, trust_imported)
+        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, foreign, trust_imported)
         done.sweep_id, done.interrupted = outcome.sweep_id, outcome.state != "completed"
     except KeyboardInterrupt:  # before the re-run began: the first verdicts are still reported
         done.interrupted = True
@@ -96,19 +97,19 @@ def confirm(
 
 def run_again(
     compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
-    run: Callable[..., Outcome], trust_imported: bool,
+    run: Callable[..., Outcome], foreign: Collection[str], trust_imported: bool,
 ) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
     """Run the cells on the new side and, if possible, alternating on the baseline's side. Return the outcome, the new
-    side, the baseline's side, and why this is None."""
+    side, the baseline's side, and why this is None. `foreign`: sweeps that run nothing without `trust_imported`."""
     for sweep in (before, after):
-        if sweep.imported_at is not None and trust_imported:
+        if sweep.id in foreign and trust_imported:
             resume.announce(sweep, cells)
-    if after.imported_at is not None and not trust_imported:
+    if after.id in foreign and not trust_imported:
         raise UsageError(resume.refusal(after))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     here = current(new_facts, after.id, cells)
     try:
-        if before.imported_at is not None and not trust_imported:
+        if before.id in foreign and not trust_imported:
             raise UsageError(resume.refusal(before))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:

@@ -110,7 +110,7 @@ class Run:
         with Store.open(self.db, mode="write") as store:
             if probed := self.machine.probed:
                 store.add_environment(Environment(**probed["environment"]), probed["details"])
-            store.add_verdicts(self.machine.environment_id, map(self.verdict_row, self.judgements))
+            store.add_verdicts(self.machine.environment_id, [*map(self.verdict_row, self.judgements)])
         return self
 
     def gather(self) -> None:

@@ -36,6 +36,7 @@ from effbench import config, streams
 from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
 from effbench.launcher.cells import Job, conduct
+from effbench.store.secrets import masked_db
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import FLAG
@@ -64,6 +65,8 @@ def hydra_sweep(
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
+    if any(word.startswith(("--cfg", "--info")) for word in words):  # Hydra prints them, and runs nothing
+        words = masked_db(words)
     config.register()
     register()
     bypassed = False

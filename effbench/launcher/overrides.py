@@ -73,7 +73,7 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     """Return the arguments for Hydra, and the words to store with the sweep: its overrides and CONFIG_OPTIONS.
 
     `resume=REF` adds the stored words of that sweep, except keys that are given again, and REF becomes the sweep's id.
-    Raises UsageError for an imported sweep without `trust_imported`, because another person chose its words.
+    Raises UsageError for another user's sweep without `trust_imported`, because another person chose its words.
     """
     given = {name: word for word in words if (name := key_of(word))}
     reference = value_of(given.get("resume"))
@@ -84,7 +84,7 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     db = value_of(given.get("db")) or DEFAULT_DB
     with Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
-        if sweep.imported_at is not None:
+        if not store.is_own(sweep.id):
             if not trust_imported:
                 raise UsageError(resume.refusal(sweep))
             resume.announce(sweep, store.planned(sweep.id), sweep.overrides)

@@ -7,13 +7,17 @@ read-only folder must be readable, and Python's own transaction handling must no
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sqlite3
+import sys
+import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -23,11 +27,21 @@ from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
 
+R = TypeVar("R")
 ELSEWHERE = "choose another database (db=URL for a sweep, --db URL for a command)"
+#: How long a locked SQLite file, or a PostgreSQL server that was reached before, is waited for.
 BUSY_TIMEOUT_S = 30.0
+POLL_S = 0.2
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
+#: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator intervention (shutdown,
+#: crash), serialization failure, deadlock.
+_LOST = ("08", "57P", "40001", "40P01")
+#: Options of libpq, so that a connection to a machine that was switched off does not hang for hours.
+_TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
+#: URLs of the servers that this process has reached.
+_reached: set[sa.URL] = set()
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
 #: Words in a database's error -> the explanation for the user.
 _EXPLANATIONS = (
@@ -160,6 +174,27 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
     return StoreError(f"{name}: {text}")
 
 
+def _is_lost(error: BaseException | None) -> bool:
+    """Return whether a server's connection broke, or another transaction was in the way."""
+    cause = getattr(error, "orig", None)
+    if not isinstance(error, exc.OperationalError) or not hasattr(cause, "sqlstate"):
+        return False
+    # psycopg has no code for what it finds out itself, such as a closed socket
+    return cause.sqlstate is None or cause.sqlstate.startswith(_LOST)
+
+
+def repeated(attempt: Callable[[], R]) -> R:
+    """Return what `attempt` returns. Repeat it for `BUSY_TIMEOUT_S` if it raises StoreError for a lost connection."""
+    deadline = None
+    while True:
+        try:
+            return attempt()
+        except StoreError as error:
+            deadline = deadline or time.monotonic() + BUSY_TIMEOUT_S
+            if not _is_lost(error.__cause__) or time.monotonic() > deadline:
+                raise
+
+
 def _first_line(error: Exception) -> str:
     cause = getattr(error, "orig", None) or error
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
@@ -180,19 +215,50 @@ def identity(file: Path) -> tuple[int, int] | None:
 
 def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
-    connect_args = {} if "connect_timeout" in url.query else {"connect_timeout": 10}
+    connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
         engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
     except ImportError as error:
         raise StoreError(f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'") from error
+
+    @event.listens_for(engine, "do_connect")
+    def reach(dialect: sa.Dialect, record: Any, args: list[Any], settings: dict[str, Any]) -> Any:
+        return _reach(url, partial(dialect.connect, *args, **settings), dialect.loaded_dbapi.OperationalError)
+
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)
-    try:
-        engine.connect().close()
-    except exc.SQLAlchemyError as error:
-        engine.dispose()
-        raise StoreError(f"{name} cannot be reached: {_first_line(error)}") from error
+
+    def test() -> None:
+        try:
+            engine.connect().close()
+        except exc.SQLAlchemyError as error:
+            raise explain(error, name) from error
+
+    repeated(test)
     return engine
+
+
+def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) -> Any:
+    """Return a connection. Wait for a server that is starting, or that this process has reached before: it may have
+    been restarted. Raise StoreError if it is not there, or does not come back."""
+    name, start, is_told = describe(url), time.monotonic(), False
+    while True:
+        try:
+            connection = attempt()
+        except failure as error:
+            reason = _first_line(error)
+            if url not in _reached and not re.search("starting up|shutting down|recovery|too many", str(error)):
+                raise StoreError(f"{name} cannot be reached: {reason}") from error
+            if time.monotonic() - start > BUSY_TIMEOUT_S:
+                _reached.discard(url)  # the next attempt need not wait again
+                raise StoreError(f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}") from error
+            if not is_told:
+                print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
+            is_told = True
+            time.sleep(POLL_S)
+        else:
+            _reached.add(url)
+            return connection
 
 
 def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> sa.Engine:

@@ -7,6 +7,7 @@ A change also needs a migration in `store/migrations` for existing databases, an
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ REVISIONS = ("0006", "0007", "0008", "0009")
 #: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
 HEAD_REVISION = REVISIONS[-1]
+#: restricted because folders are named after sweeps
+SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 STATES = ("running", "completed", "interrupted", "failed")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -22,7 +21,7 @@ from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
-from effbench.store.schema import STATES, UtcDateTime, utc
+from effbench.store.schema import STATES, SWEEP_ID, UtcDateTime, utc
 from effbench.store.values import Document, artifact_folder, cell_row, decode_samples, plain, text
 
 #: column -> allowed values
@@ -33,8 +32,6 @@ LISTS = {"command", "overrides"}
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)
-#: restricted because folders are named after sweeps
-SWEEP_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 
 T = TypeVar("T")
 #: column, whether it is valid, and the fault otherwise

@@ -16,7 +16,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Trial
 from effbench.errors import StoreError
-from effbench.store import connect, decisions, maintenance, sides, sweeps, trials
+from effbench.store import connect, decisions, maintenance, sides, signature, sweeps, trials
 from effbench.store.schema import make
 
 if TYPE_CHECKING:
@@ -30,14 +30,29 @@ P, R = ParamSpec("P"), TypeVar("R")
 def in_transaction(
     query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
 ) -> Callable[Concatenate[Store, P], R]:
-    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call."""
+    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call.
+
+    If the connection breaks, the method waits for the server and repeats the transaction. It may have been committed
+    before: a function that writes must therefore do the same when it runs twice with the same arguments.
+    """
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._writing() if write else self._reading() as connection:
-            return query(connection, *args, **kwargs)
+        def attempt() -> R:
+            with self._writing() if write else self._reading() as connection:
+                return query(connection, *args, **kwargs)
+
+        return connect.repeated(attempt)
 
     return method
+
+
+def _make_unless_there(connection: sa.Connection) -> str:
+    """Create the schema in an empty database; return the revision."""
+    if connection.dialect.name == "postgresql":
+        # if two processes find the database empty, the second waits, then finds the schema
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+    return connect.revision(connection) or make(connection)
 
 
 class Store:
@@ -45,7 +60,8 @@ class Store:
 
     A Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
     transaction, and raises StoreError if the database fails. Several processes may write to one database: each waits
-    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). The queries are functions of this
+    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). A server that restarts is waited
+    for, also 30 s. The queries are functions of this
     package that take a connection, so that several can share a transaction.
     """
 
@@ -74,25 +90,19 @@ class Store:
 
     def _prepare(self) -> None:
         """Require this version's schema; create it in an empty database that is opened for writing."""
-        with self._reading() as connection:
-            current = connect.revision(connection)
+        current = self._revision()
         if current is None and not self._writable:
             raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
-        if current is None:
-            with self._writing() as connection:
-                if connection.dialect.name == "postgresql":
-                    # if two processes find the database empty, the second waits, then finds the schema
-                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
-                current = connect.revision(connection)
-                if current is None:
-                    current = make(connection)
-        connect.require_head(current, self.name)
+        connect.require_head(current or self._make(), self.name)
         if self._writable and self._engine.dialect.name == "sqlite":
             with self._translated():
                 connect.use_wal(self._engine)
 
     # a method that has the name of its module comes last, because it shadows the module in this class body
+    _revision = in_transaction(connect.revision)
+    _make = in_transaction(_make_unless_there, write=True)
     find_sweep = in_transaction(sweeps.find_sweep)
+    is_own = in_transaction(signature.is_own)
     planned = in_transaction(sweeps.planned)
     cell_overrides = in_transaction(sweeps.cell_overrides)
     environments = in_transaction(sweeps.environments)
@@ -111,6 +121,8 @@ class Store:
     results = in_transaction(trials.results)
     results_frame = in_transaction(trials.results_frame)
     rebuild_results = in_transaction(trials.rebuild_results, write=True)
+    _record = in_transaction(trials.record, write=True)
+    _trials_of_cells = in_transaction(trials.trials_of_cells)
     trials = in_transaction(trials.trials)
     set_baseline = in_transaction(decisions.set_baseline, write=True)
     remove_baseline = in_transaction(decisions.remove_baseline, write=True)
@@ -132,8 +144,7 @@ class Store:
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
         """Store a trial (see `trials.record`). Also raises StoreError if the database file was moved, deleted or
         replaced; the trial is then stored where `rescue` finds it."""
-        with self._writing() as connection:
-            trial_id = trials.record(connection, sweep_id, environment_id, trial)
+        trial_id = self._record(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
         return trial_id
@@ -145,9 +156,7 @@ class Store:
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
-            with self._reading() as connection:
-                chunk = trials.trials_of_cells(connection, sweep_id, environment_ids, keys[start : start + CELLS])
-            yield from chunk
+            yield from self._trials_of_cells(sweep_id, environment_ids, keys[start : start + CELLS])
 
     def stream_results(self, sweep_ids: Iterable[str] = ()) -> Iterator[dict[str, Any]]:
         """Yield rows of the view `results` in one transaction; see `trials.stream_results`."""

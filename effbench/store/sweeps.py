@@ -11,10 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment
-from effbench.errors import NothingFoundError, UsageError
-from effbench.store import liveness
+from effbench.errors import NothingFoundError, StoreError, UsageError
+from effbench.printable import one_line
+from effbench.store import liveness, signature
 from effbench.store.connect import insert, name_of
-from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
+from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, SWEEP_ID, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
@@ -87,7 +88,10 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """
     query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
     rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
-    return sweeps(connection, resolve(ref, rows, name_of(connection)))[0]
+    sweep_id = resolve(ref, rows, name_of(connection))
+    if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
+        raise StoreError(f"{name_of(connection)}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or forged")
+    return sweeps(connection, sweep_id)[0]
 
 
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
@@ -119,19 +123,25 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
 
 def begin_sweep(
     connection: sa.Connection, *, plan: Iterable[Cell], cell_overrides: Mapping[str, list[str]] | None = None,
-    **facts: Any,
+    started_at: dt.datetime | None = None, **facts: Any,
 ) -> str:  # fmt: skip
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
-    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell.
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell. If this
+    process has begun a sweep at exactly `started_at`, return its id.
     """
-    started = now()
+    started = started_at or now()
+    begun = sa.select(SWEEP.c.id, SWEEP.c.host).where(SWEEP.c.started_at == started)
+    for sweep_id, host in connection.execute(begun) if started_at else ():
+        if host.get("process") == facts["host"].get("process"):
+            return sweep_id  # the connection broke after its commit
     values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
     sweep_id = None
     while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
         new = insert(connection, SWEEP).values(id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values)
         sweep_id = connection.scalar(new.on_conflict_do_nothing().returning(SWEEP.c.id))
     extend_sweep(connection, sweep_id, plan, cell_overrides)
+    signature.sign(connection, sweep_id)
     return sweep_id
 
 
@@ -141,6 +151,7 @@ def extend_sweep(
 ) -> None:  # fmt: skip
     """Append cells to the sweep's plan; cells that are already planned keep their position."""
     lock(connection, sweep_id)
+    is_own = signature.is_own(connection, sweep_id)
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
     known = dict(connection.execute(planned).all())
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
@@ -151,6 +162,8 @@ def extend_sweep(
     if rows:
         connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
         connection.execute(sa.insert(PLANNED), places)
+    if is_own:
+        signature.sign(connection, sweep_id)
 
 
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
@@ -170,8 +183,11 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
     """Add facts of further environments to the sweep's `host["environments"]`; existing ones stay unchanged."""
     lock(connection, sweep_id)
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    known = {**facts, **(host.get("environments") or {})}
-    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host={**host, "environments": known}))
+    host["environments"] = {**facts, **(host.get("environments") or {})}
+    is_own = signature.is_own(connection, sweep_id)
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
+    if is_own:
+        signature.sign(connection, sweep_id)
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:

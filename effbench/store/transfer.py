@@ -57,7 +57,7 @@ _KEYS = {
 }
 #: table -> columns that may differ: a sweep may have continued, passwords are masked, and the target's decisions stay
 _MAY_DIFFER = {
-    SWEEP: {"state", "finished_at", "imported_at", "command", "overrides"},
+    SWEEP: {"state", "finished_at", "imported_at", "command", "overrides", "host"},
     ENVIRONMENT: {"details", "first_seen_at"},
     PLANNED: {"overrides"},
     ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},

@@ -11,6 +11,7 @@ from sqlalchemy import exc
 
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
+from effbench.store.connect import insert
 from effbench.store.schema import CELL, PLANNED, RESULT, RESULT_DTYPES, RESULTS, SAMPLE, SWEEP, TRIAL
 from effbench.store.summary import last_attempts, summarise
 from effbench.store.sweeps import calibration, lock
@@ -30,17 +31,26 @@ _SUMMARISED = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
     """Store a trial with its samples, and derive the results of its cell and of all cells compared with it; return its
-    id. Raises StoreError for a trial that is already recorded, or whose cell or environment is unknown.
+    id. Recording the same trial twice changes nothing.
+
+    Raises StoreError if another trial is recorded in its place, or if its cell or environment is unknown.
     """
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
+    what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
+    new = insert(connection, TRIAL).values(**row).on_conflict_do_nothing().returning(TRIAL.c.id)
     try:
-        (trial_id,) = connection.execute(sa.insert(TRIAL).values(**row)).inserted_primary_key
+        trial_id = connection.scalar(new)
     except exc.IntegrityError as error:
-        is_known = "unique" in str(error.orig).lower()
-        fault = "is already recorded" if is_known else "belongs to an unknown environment or a cell that is not planned"
-        what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
+        fault = "belongs to an unknown environment or a cell that is not planned"
         raise StoreError(f"{what} {fault} in sweep {sweep_id}") from error
+    if trial_id is None:
+        key = ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+        query = sa.select(TRIAL).where(*(TRIAL.c[name] == row[name] for name in key))
+        known = connection.execute(query).mappings().one()
+        if any(known[name] != value for name, value in row.items() if name not in ("extra", "recorded_at")):
+            raise StoreError(f"{what} is already recorded in sweep {sweep_id}")
+        return known["id"]  # the connection broke after its commit
     for timer, values in trial.samples.items():
         stored, data = encode_samples(values)
         blob = {"trial_id": trial_id, "timer": scalar(timer), "count": len(values), "stored": stored}

@@ -1,6 +1,7 @@
 """Resume a sweep: the command, the comparison of plans, and the option `--trust-imported`.
 
-An imported sweep is data: effbench does not run anything recorded in it without that option.
+A sweep that was imported, or that another user began, is data: effbench runs nothing recorded in it without that
+option.
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import Settings
 
 FLAG = "--trust-imported"
-HELP = "list the models, modes, interpreters and revisions recorded in imported sweeps, then run them"
+HELP = "list the models, modes, interpreters and revisions that an imported or another user's sweep names; run them"
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 
 
-def resume_command(sweep_id: str, db: str, name: str, is_imported: bool = False) -> str:
+def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True) -> str:
     """Return the command that resumes the sweep. `db`: the given setting; `name`: `db` without its password."""
     words = ["effbench", "-m", f"resume={sweep_id}"]
     if db != DEFAULT_DB:
         words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
-    return shlex.join([*words, *([FLAG] if is_imported else [])])
+    return shlex.join([*words, *([] if is_own else [FLAG])])
 
 
 def refusal(sweep: SweepInfo) -> str:
-    """Return the message that effbench does not run an imported sweep, and what to do."""
+    """Return the message that effbench does not run another user's sweep, and what to do."""
+    origin = "not begun here by this user, or changed by another program" if sweep.imported_at is None else "imported"
     return (
-        f"sweep {sweep.id} was imported, so effbench does not run the code it recorded; review it "
+        f"sweep {sweep.id} was {origin}, so effbench does not run the code it recorded; review it "
         f"(effbench export --whole --sweep {sweep.id} --out review.db; sqlite3 review.db .dump), then add {FLAG}"
     )
 
 
 def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
-    """Print to stderr the `overrides` of an imported sweep, the code that these cells run, and its interpreters."""
-    print(f"effbench: {FLAG}: sweep {sweep.id} was imported; effbench runs this from it:", file=sys.stderr)
+    """Print to stderr the `overrides` of another user's sweep, the code that these cells run, and its interpreters."""
+    print(f"effbench: {FLAG}: effbench runs this from sweep {sweep.id}, which is not yours:", file=sys.stderr)
     for line in dict.fromkeys([*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]):
         # an escape sequence must not hide what follows it
         print(f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}", file=sys.stderr, flush=True)

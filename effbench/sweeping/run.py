@@ -18,7 +18,7 @@ from effbench.config import Config
 from effbench.errors import ConfigError, StoreError
 from effbench.store import connect, liveness, secrets
 from effbench.store.store import Store
-from effbench.store.values import artifact_folder
+from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import lock_folder, slots_of
@@ -188,6 +188,7 @@ def begin(
         return info.id
     here = Path.cwd()
     return store.begin_sweep(
+        started_at=now(),
         name=settings.sweep["name"],
         label=settings.sweep["label"] or git_description(here),
         command=secrets.masked([*command.argv]),

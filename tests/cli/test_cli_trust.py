@@ -65,6 +65,36 @@ def taken(stranger, effbench, *options):
     return done
 
 
+#: What someone with write access to the database may change in another user's sweep.
+CHANGES = {
+    "overrides": f"UPDATE sweep SET overrides = '{json.dumps(FORGED)}'",
+    "interpreter": "UPDATE sweep SET host = replace(host, '" + sys.executable + "', '/evil/python')",
+    "plan": "UPDATE sweep_cell SET cell_key = 'evil'",
+    "cell": f"UPDATE cell SET params = '{json.dumps(EVIL.params())}'",
+    "signature": "UPDATE sweep SET host = json_remove(host, '$.signature')",
+}
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "another user", "another database"])
+def test_what_others_wrote_is_not_run(change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path):
+    """Neither by resuming nor by confirming."""
+    where = stranger if change == "another database" else made
+    with monkeypatch.context() as patch:
+        if change.startswith("another"):
+            patch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+        where.sweep({OWN: FAST}, host=facts())
+        effbench("baseline", "set", "main", "--db", str(where.path))
+        checked = where.sweep({OWN: SLOW}, host=facts(), overrides=["bs=8"], state="interrupted")
+    if change in CHANGES:
+        where.sql(CHANGES[change])
+    db = str(where.path)
+    if change != "cell":  # resuming plans the cells anew
+        done = effbench("-m", f"resume={checked}", f"db={db}")
+        assert (done.code, "not begun here by this user" in done.err) == (2, True)
+    done = effbench(*CHECK, "--sweep", checked, "--db", db)
+    assert done.code != 0 and rerun_of == []
+
+
 @pytest.mark.parametrize("reference", ["id", "last"])
 def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
     sweep_id = forged(stranger)
@@ -227,8 +257,9 @@ def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):
     sweep = SimpleNamespace(id="s1", cells=1, baseline_mode="eager", host={}, imported_at=None)
     url = "postgresql+psycopg://me:{}@host/bench?sslmode=require"
     server = SimpleNamespace(
-        name=url.format("***"), find_sweep=lambda ref: sweep, results=lambda ref: [], environments=list
-    )
+        name=url.format("***"), find_sweep=lambda ref: sweep, results=lambda ref: [], environments=list,
+        is_own=lambda ref: True,
+    )  # fmt: skip
     monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
     for state, code in (("completed", 0), ("interrupted", 130)):
         assert show.end_of_sweep(Outcome("s1", url.format("secret"), state, "fail", [])) == code

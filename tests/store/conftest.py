@@ -25,9 +25,28 @@ def begin():
     return lambda store, plan, **changed: made_sweeps.begun(store, plan, **{"rounds": 3, **changed})
 
 
+#: Modules whose tests run on SQLite and on PostgreSQL, and single tests.
+ON_BOTH = {"test_store_processes", "test_store_record", "test_store_sides", "test_store_sweeps"}
+ON_BOTH |= {"test_a_migration_is_all_or_nothing", "test_a_database_of_the_first_revision_is_upgraded"}
+
+
+def pytest_generate_tests(metafunc):
+    if "path" in metafunc.fixturenames and ON_BOTH & {metafunc.module.__name__, metafunc.function.__name__}:
+        metafunc.parametrize("path", ["sqlite", "postgresql"], indirect=True)
+
+
 @pytest.fixture
-def path(tmp_path):
+def path(request, tmp_path):
+    """The path of a database that does not exist yet, or the URL of an empty one."""
+    if getattr(request, "param", "sqlite") == "postgresql":
+        return request.getfixturevalue("postgres")
     return tmp_path / "results" / "effbench.db"
+
+
+@pytest.fixture
+def made(path):
+    """A database of made-up sweeps."""
+    return made_sweeps.Made(path)
 
 
 @pytest.fixture

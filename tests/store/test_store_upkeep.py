@@ -101,9 +101,9 @@ def test_a_migration_is_all_or_nothing(filled, tmp_path, monkeypatch, more):
     else:
         assert Store.upgrade(filled) == (HEAD_REVISION, "next")
         assert Store.check(filled) == []
-    with closing(sqlite3.connect(filled)) as raw:
-        assert raw.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD_REVISION if more else "next",)
-        columns = [row[1] for row in raw.execute("PRAGMA table_info(trial)")]
+    with connect.connected(filled) as connection:
+        assert connect.revision(connection) == (HEAD_REVISION if more else "next")
+        columns = [column["name"] for column in sa.inspect(connection).get_columns("trial")]
         assert ("humidity" in columns) is not bool(more)
 
 

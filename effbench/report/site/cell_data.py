@@ -204,7 +204,7 @@ class ArtifactFiles:
             return None, "file not found"
         try:
             path = (self.home / name).resolve()
-            if not path.is_relative_to(self.home.resolve()) or not path.is_file():
+            if not path.is_relative_to((self.home / "artifacts").resolve()) or not path.is_file():
                 return None, "file not found"
             size = path.stat().st_size
         except (OSError, ValueError):  # removed meanwhile, or an invalid name: too long, a null character

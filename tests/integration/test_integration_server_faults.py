@@ -1,0 +1,161 @@
+"""A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is recorded twice."""
+
+import random
+import select
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import psycopg
+import pytest
+import whole_sweeps as whole
+from made_sweeps import a_cell, begun, environment
+from postgres_server import PASSWORD
+
+from effbench.cell import Status, Trial
+from effbench.store import Store, connect
+from effbench.store.values import now
+
+WRITER = """
+import sys
+from effbench.cell import Status, Trial
+from effbench.store import Store
+
+url, sweep, here, first = sys.argv[1:]
+with Store.open(url, mode="write") as store:
+    for number in range(int(first), int(first) + 6):
+        for cell in store.planned(sweep):
+            trial = Trial(cell.key, number, Status.OK, latency_ms=1.0, samples={"latency_ms": [1.0] * 100})
+            store.record(sweep, here, trial)
+"""
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """A relay to a server. It breaks one connection at its next COMMIT, before or after the server gets it."""
+
+    moment: str | None = None
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        super().__init__(("127.0.0.1", 0), Forward)
+        self.port = self.server_address[1]
+
+
+class Forward(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        relay = self.server
+        with socket.create_connection(("127.0.0.1", relay.target)) as server, suppress(OSError):
+            while True:
+                for end in select.select([self.request, server], [], [])[0]:
+                    data = end.recv(65536)
+                    moment, relay.moment = relay.moment, None if b"COMMIT" in data else relay.moment
+                    if not data or (moment == "before" and not relay.moment):
+                        return
+                    (server if end is self.request else self.request).sendall(data)
+                    if moment and not relay.moment:
+                        server.recv(65536)  # it is committed; nobody is told
+                        return
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_that_breaks_during_a_commit(moment, own_server, own_postgres):
+    started, cells = now(), [a_cell(), a_cell("default")]
+    with Relay(own_server.port) as relay:
+        threading.Thread(target=relay.serve_forever, daemon=True).start()
+        with Store.open(own_postgres.replace(str(own_server.port), str(relay.port)), mode="write") as store:
+            here = store.add_environment(environment(), {})
+            relay.moment = moment
+            sweep = begun(store, cells, started_at=started)
+            assert relay.moment is None
+            for number, cell in enumerate(cells):
+                relay.moment = moment
+                store.record(sweep, here, Trial(cell.key, 0, Status.OK, latency_ms=number + 1.0, samples={"x": [1.0]}))
+                assert relay.moment is None
+            relay.moment = moment
+            store.finish_sweep(sweep, "completed")
+        relay.shutdown()
+    with Store.open(own_postgres) as store:
+        (info,) = store.sweeps()
+        assert (info.id, info.state, info.trials, info.cells) == (sweep, "completed", 2, 2)
+        assert [list(store.samples(row["id"])) for row in store.trials(sweep)] == [["x"]] * 2
+    assert Store.check(own_postgres) == []
+
+
+def test_connections_that_are_ended_at_random(own_postgres):
+    random.seed(7)
+    cells = [a_cell(bs=bs) for bs in range(1, 5)]
+    with Store.open(own_postgres, mode="write") as store:
+        sweep, here = begun(store, cells), store.add_environment(environment(), {})
+    words = [[sys.executable, "-c", WRITER, own_postgres, sweep, here, str(first)] for first in (0, 6, 12)]
+    writers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in words]
+    killed = 0
+    with psycopg.connect(own_postgres, autocommit=True) as admin:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
+        while any(writer.poll() is None for writer in writers):
+            if pids := [row[0] for row in admin.execute(query)]:
+                killed += admin.execute("SELECT pg_terminate_backend(%s)", [random.choice(pids)]).fetchone()[0]
+            time.sleep(random.uniform(0.05, 0.2))
+    ended = [(writer.communicate()[1], writer.returncode) for writer in writers]
+    assert ended == [("", 0)] * 3
+    assert killed > 3
+    with Store.open(own_postgres) as store:
+        assert store.find_sweep(sweep).trials == 3 * 6 * 4
+    assert Store.check(own_postgres) == []
+
+
+SWEEP = ("model=tiny", "bs=1,2", "mode=eager", "protocol.rounds=2")
+
+
+def after_first_trial(url, action):
+    """Start a thread that acts once a trial is recorded."""
+
+    def wait():
+        with Store.open(url) as store:
+            while not any(sweep.trials for sweep in store.sweeps()):
+                time.sleep(0.02)
+        action()
+
+    Store.open(url, mode="write").close()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_server_that_restarts_in_mid_sweep(cli, own_server, own_postgres):
+    def restart():
+        own_server.stop()
+        time.sleep(1.0)
+        own_server.start()
+
+    thread = after_first_trial(own_postgres, restart)
+    done = cli.sweep(f"db={own_postgres}", *SWEEP)
+    thread.join()
+    assert done.code == 0, done.err
+    assert done.err.count("waiting for postgresql://me:***@") == 1
+    assert PASSWORD not in done.out + done.err + str(whole.contents(own_postgres))
+    with Store.open(own_postgres) as store:
+        (info,) = store.sweeps()
+        assert (info.state, info.trials, info.statuses) == ("completed", 4, {"ok": 2})
+    assert Store.check(own_postgres) == []
+
+
+def test_a_server_that_does_not_come_back(cli, own_server, own_postgres, monkeypatch):
+    monkeypatch.setattr(connect, "BUSY_TIMEOUT_S", 1.0)
+    thread = after_first_trial(own_postgres, lambda: own_server.stop("immediate"))
+    done = cli.sweep(f"db={own_postgres}", *SWEEP)
+    thread.join()
+    assert done.code == 2
+    last = [line for line in done.err.splitlines() if "waiting" not in line][-2:]
+    assert "was not reachable for 1 s" in last[0] and "Continue with: effbench -m resume=" in last[1]
+    assert PASSWORD not in done.err
+    own_server.start()
+    done = cli.sweep(f"db={own_postgres}", "resume=last")
+    assert done.code == 0, done.err
+    with Store.open(own_postgres) as store:
+        (info,) = store.sweeps()
+        assert (info.state, info.trials) == ("completed", 4)
+    assert Store.check(own_postgres) == []

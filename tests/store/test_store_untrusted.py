@@ -1,0 +1,63 @@
+"""A database that someone else filled: no path leaves the folders given, no text becomes code or markup."""
+
+import csv
+import json
+
+import pytest
+from made_sweeps import Made, a_cell
+
+from effbench.store import Store
+
+SCRIPT = "<script>alert(1)</script>"
+FORMULA = "=cmd|' /C calc'!A0"
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """A database whose texts are code for browsers, spreadsheets and terminals."""
+    monkeypatch.chdir(tmp_path)
+    made = Made(tmp_path / "hostile.db")
+    cells = {a_cell(model=FORMULA): {}, a_cell(SCRIPT, FORMULA): {"status": "error", "reason": f"@{SCRIPT}\x1b[2J"}}
+    made.sweep(cells, name=f"../../{SCRIPT}", label=f"[x](javascript:alert(1)){SCRIPT}")
+    return made
+
+
+def test_texts_do_not_become_code(hostile, effbench, tmp_path):
+    db = ("--db", str(hostile.path))
+    assert effbench("report", "--format", "markdown", "--out", "deep/summary.md", *db).code == 0
+    shown = effbench("show", *db).out + effbench("ls", *db).out
+    markdown = effbench("show", "--format", "markdown", *db).out + (tmp_path / "deep" / "summary.md").read_text()
+    assert "\x1b[2J" not in shown + markdown and SCRIPT not in markdown and "](javascript" not in markdown
+    for words in (["export"], ["show", "--format", "csv"]):
+        rows = list(csv.DictReader(effbench(*words, *db).out.splitlines()))
+        assert {row["model"] for row in rows} == {f"'{FORMULA}"}
+    assert effbench("report", "--out", "deep/site", *db).code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"hostile.db", "deep"}
+    for page in (tmp_path / "deep" / "site").rglob("*.html"):
+        assert SCRIPT not in page.read_text()
+
+
+@pytest.mark.parametrize("sweep_id", ["../../victim", "/tmp/victim", "..", "a/b"])
+def test_a_sweep_id_is_no_path(sweep_id, hostile, effbench):
+    for table, column in (("sweep", "id"), ("sweep_cell", "sweep_id"), ("trial", "sweep_id"), ("result", "sweep_id")):
+        hostile.sql(f"UPDATE {table} SET {column} = '{sweep_id}'")
+    for words in (["-m", "resume=last", f"db={hostile.path}", "--trust-imported"], ["show", "--db", str(hostile.path)]):
+        done = effbench(*words)
+        assert (done.code, "not a sweep id" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["private.txt", "../private.txt", "artifacts/../private.txt", "artifacts/link.txt"])
+def test_the_site_copies_only_artifacts(name, hostile, effbench, tmp_path):
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "link.txt").symlink_to(tmp_path / "private.txt")
+    (tmp_path / "private.txt").write_text("private")
+    with Store.open(hostile.path) as store:
+        sweep_id = store.find_sweep("last").id
+    hostile.sql(f"UPDATE trial SET extra = '{json.dumps({'artifacts': [name]})}' WHERE sweep_id = '{sweep_id}'")
+    assert effbench("report", "--db", str(hostile.path), "--out", "site").code == 0
+    assert not list((tmp_path / "site").rglob("*private*")) + list((tmp_path / "site").rglob("*link.txt"))
+
+
+def test_hydra_prints_no_password(effbench):
+    done = effbench("--cfg", "job", 'db="postgresql://me:s3cret@localhost/x"')
+    assert (done.code, "me:***@localhost" in done.out, "s3cret" in done.out + done.err) == (0, True, False)
