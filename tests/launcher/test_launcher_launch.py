@@ -5,7 +5,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 
 from effbench.errors import ConfigError
-from effbench.launcher.launch import Composer
+from effbench.launcher.compose import Composer
 
 
 def by_hydra(loader, overrides):
