@@ -109,9 +109,11 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid."""
-        params = dataclasses.asdict(self)
-        return {name: value for name, value in params.items() if value is not None}
+        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid.
+
+        The values are the cell's own: do not change them.
+        """
+        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:
