@@ -44,7 +44,8 @@ def first_trial(checkout: Path, cells: int) -> tuple[float, float, float]:
         (home / "probe.py").write_text(PROBE)
         sizes = cells // 50
         command = [
-            sys.executable, "-m", "effbench", "-m", f"mode={MODES}", f"bs=range(1,{sizes + 1})", "db=x.db", "device=cpu",
+            sys.executable, "-m", "effbench", "-m", f"mode={MODES}", f"bs=range(1,{sizes + 1})", "db=x.db",
+            "device=cpu",
             "model=custom", "model.module._target_=probe.Probe", "model.inputs.x.shape=[16]",
             "model.module.width=" + ",".join(map(str, range(10))), "protocol=quick", "protocol.rounds=1",
         ]  # fmt: skip
@@ -85,7 +86,7 @@ def main() -> None:
             spoke, first, peak = (median(values) for values in zip(*measured, strict=True))
             rows.append([name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{peak:.0f}"])
     heads = ("effbench", "cells", "first output, s", "first trial, s", "peak memory, MiB")
-    print("\n".join(tables.markdown(heads, rows)) if hasattr(tables, "markdown") else rows)
+    print(tables.render(heads, rows, "markdown"))
 
 
 if __name__ == "__main__":

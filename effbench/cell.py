@@ -100,6 +100,11 @@ class Cell:
         """SHA-256 of the cell's canonical JSON, in hex."""
         return digest(self.params())
 
+    @cached_property
+    def comparison_key(self) -> str:
+        """SHA-256 of all but the mode: cells that share it are compared."""
+        return digest({name: value for name, value in self.params().items() if name != "mode"})
+
     @property
     def model_name(self) -> str:
         return self.model["name"]

@@ -14,13 +14,15 @@ from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
+from effbench.printable import one_line
 from effbench.store.sweeps import CONFIRMING
-from effbench.sweeping import interpreters
+from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
+from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
 OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
@@ -41,21 +43,67 @@ def conduct(
     extend: Outcome | None = None,
 ) -> Outcome:  # fmt: skip
     """Run or resume the sweep of these jobs; see `run_sweep`."""
-    parts, settings = split(jobs)
-    chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]
+    settings, asked, plan = prepare(jobs, command, progress)
+    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
 
-    def plan(pools: Pools) -> list[CellRun]:
+
+def print_plan(
+    jobs: Sequence[Job], command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
+    extend: Outcome | None = None,
+) -> None:  # fmt: skip
+    """Print the plan of the sweep that `conduct` would run."""
+    forecast.print_plan(*prepare(jobs, command, progress), command, server, progress)
+
+
+def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[Settings, Asked, Plan]:
+    """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
+    parts, settings = split(jobs)
+    chosen = {pair: interpreters.resolve(*pair) for pair in dict.fromkeys(map(interpreter_of, parts))}
+    asked = [(chosen[interpreter_of(part)], part) for part in parts]
+
+    def plan(pools: Pools) -> list[CellRun | None]:
         cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
         check_baseline(settings, cells)
         options = [word for word in command.overrides if word.startswith("--")]
+        kept = select(cells, settings, command, progress)
         for job, part, cell in zip(jobs, parts, cells, strict=True):
-            # settings that only other modes have were removed from the baseline
-            dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
-            command.of_cells.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
-        return list(map(CellRun, cells, chosen))
+            if cell in kept and cell.key not in command.of_cells:
+                # settings that only other modes have were removed from the baseline
+                dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
+                command.of_cells[cell.key] = [*options, *overrides_of_cell(job.overrides, dropped)]
+        return [CellRun(cell, at) if cell in kept else None for cell, (at, _) in zip(cells, asked, strict=True)]
 
-    asked = list(zip(chosen, parts, strict=True))
-    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
+    return settings, asked, plan
+
+
+def select(cells: Sequence[Cell], settings: Settings, command: Command, progress: Progress) -> set[Cell]:
+    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard. Note these numbers
+    in `command`. Raises ConfigError if no cell or no baseline remains."""
+    matched, unused = excluded(cells, settings.exclude)
+    for rule in unused:
+        progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
+    whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
+    if not whole:
+        raise ConfigError("exclude matches every cell, so nothing is left to run; remove or narrow a rule")
+    if matched:
+        check_baseline(settings, whole, " after exclude")
+        baseline = settings.baseline_mode
+        with_baseline = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
+        without = {cell.comparison_key for cell in matched if cell.mode_name == baseline} - with_baseline
+        if lost := sum(cell.comparison_key in without for cell in whole):
+            progress.note(f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no speedups")
+    command.excluded.extend(matched)
+    command.matrix.extend(whole)
+    if settings.shard is None:
+        return set(whole)
+    index, number = parse_shard(settings.shard)
+    if not (part := shards(whole, number)[index - 1]):
+        raise ConfigError(f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}")
+    return set(part)
+
+
+def interpreter_of(part: dict[str, Any]) -> tuple[str | None, str | None]:
+    return part["python"], part["folder"]
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
@@ -92,6 +140,11 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
         raise ConfigError("phase=training cannot run a stream of batch sizes; use stream=none or phase=inference")
+    check_rules(config["exclude"])
+    if config["shard"] is not None:
+        parse_shard(config["shard"])
+        if config["sweep"]["name"] is None:
+            raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
     for key in SECTION_CHECKS.keys() & new.keys():
         SECTION_CHECKS[key](new[key])
     valid.update(id(value) for value in new.values() if isinstance(value, dict))

@@ -18,7 +18,6 @@ from math import prod
 from typing import Any
 
 import hydra
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -30,11 +29,11 @@ from omegaconf import DictConfig
 from effbench import config
 from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
-from effbench.launcher.cells import Job, conduct
+from effbench.launcher.cells import Job, conduct, print_plan
 from effbench.launcher.compose import Composer
+from effbench.sweeping import forecast, resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.resume import FLAG
 from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
@@ -53,8 +52,8 @@ def hydra_sweep(
     """
     # Hydra raises errors with this variable; without it, it prints tracebacks and exits with code 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    arranged = overrides.arrange([word for word in argv if word != FLAG])
-    words, stored = overrides.expand(arranged, FLAG in argv)
+    arranged = overrides.arrange([word for word in argv if word not in (resume.FLAG, forecast.FLAG)])
+    words, stored = overrides.expand(arranged, resume.FLAG in argv)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
@@ -68,9 +67,9 @@ def hydra_sweep(
 
     # Hydra passes only its task function to the launcher, so the launcher's arguments are attributes of it
     progress, stop = Progress(quiet=quiet), threading.Event()
-    task.conduct = partial(
-        conductor or conduct, command=Command(argv, stored), server=server, progress=progress, stop=stop
-    )
+    conductor = conductor or (print_plan if forecast.FLAG in argv else conduct)
+    task.conduct = partial(conductor, command=Command(argv, stored), server=server, progress=progress, stop=stop)
+    task.progress = progress
     task.outcome = None  # of the last launch
     before = sys.argv
     sys.argv = ["effbench", *words]
@@ -131,6 +130,7 @@ class EffbenchLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        self.task.progress.planning(len(job_overrides), "composing their configurations")
         composer = Composer(self.loader, self.config)
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
         self.task.outcome = self.task.conduct(jobs, extend=self.task.outcome)
