@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,8 +130,18 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
     valid = set() if valid is None else valid
     for section, known in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
-        if id(node) not in valid:
-            check_settings(prefix, node, known)
+        if id(node) in valid:
+            continue
+        if unknown := [key for key in node if key not in known]:
+            raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
+        if missing := [key for key in known if key not in node]:
+            raise ConfigError(f"{prefix}{missing[0]} was removed, but every sweep requires it; omit the ~ override")
+        for key, setting in known.items():
+            value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
+            if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
+                limit = f"at least {least:g}" if above is None else f"above {above:g}"
+                unit = " seconds" if key.endswith("_s") else ""
+                raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
     new = {key: value for key, value in config.items() if id(value) not in valid}
     try:
         canonical_json(new)
@@ -140,75 +150,33 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
         raise ConfigError("phase=training cannot run a stream of batch sizes; use stream=none or phase=inference")
-    check_rules(config["exclude"])
-    if config["shard"] is not None:
-        parse_shard(config["shard"])
-        if config["sweep"]["name"] is None:
-            raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
-    for key in SECTION_CHECKS.keys() & new.keys():
-        SECTION_CHECKS[key](new[key])
-    valid.update(id(value) for value in new.values() if isinstance(value, dict))
-
-
-def check_settings(prefix: str, node: dict[str, Any], known: dict[str, Any]) -> None:
-    if unknown := [key for key in node if key not in known]:
-        raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
-    if missing := [key for key in known if key not in node]:
-        raise ConfigError(f"{prefix}{missing[0]} was removed, but every sweep requires it; omit the ~ override")
-    for key, setting in known.items():
-        value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
-        if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
-            limit = f"at least {least:g}" if above is None else f"above {above:g}"
-            unit = " seconds" if key.endswith("_s") else ""
-            raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
-
-
-def check_protocol(protocol: dict[str, Any]) -> None:
-    if protocol["max_samples"] < protocol["min_samples"]:
+    protocol, model, mode, env = (new.get(name) for name in ("protocol", "model", "mode", "env"))
+    if protocol and protocol["max_samples"] < protocol["min_samples"]:
         raise ConfigError("protocol.max_samples must be at least protocol.min_samples")
-
-
-def check_name(sweep: dict[str, Any]) -> None:
-    name = sweep["name"] or ""
+    name, gpus = config["sweep"]["name"] or "", config["executor"]["gpus"]
     if name == "last" or name.startswith(CONFIRMING):
         use = "the newest sweep" if name == "last" else "reruns by effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
-
-
-def check_executor(executor: dict[str, Any]) -> None:
-    gpus = executor["gpus"]
     if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
         raise ConfigError(f"executor.gpus must be auto or a list of indices such as [0,1], got {gpus!r}")
-
-
-def check_model(model: dict[str, Any]) -> None:
-    if not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str):
+    check_rules(config["exclude"])
+    if config["shard"] is not None and parse_shard(config["shard"]) and not name:
+        raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
+    if model and (not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str)):
         raise ConfigError(
             "model.module._target_ is missing: give the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
-    if not model["inputs"]:
-        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
-    parse_inputs(model["inputs"])
-
-
-def check_mode(mode: Any) -> None:
-    if not isinstance(mode, dict) or not all(isinstance(mode.get(key), str) for key in ("name", "_target_")):
+    named = isinstance(mode, dict) and all(isinstance(mode.get(key), str) for key in ("name", "_target_"))
+    if "mode" in new and not named:
         raise ConfigError("the YAML of a mode requires name and _target_ as texts; see docs/reference/extending.md")
-
-
-def check_env(env: Any) -> None:
-    if not isinstance(env, dict) or not all(isinstance(value, str | int | float) for value in env.values()):
+    if model and not model["inputs"]:
+        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
+    if model:
+        parse_inputs(model["inputs"])
+    plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
+    if "env" in new and not plain:
         raise ConfigError(f"env must map names without dots to texts or numbers, got {env!r}. Example: env.FOO=1")
-
-
-SECTION_CHECKS: dict[str, Callable[[Any], None]] = {
-    "protocol": check_protocol,
-    "sweep": check_name,
-    "executor": check_executor,
-    "model": check_model,
-    "mode": check_mode,
-    "env": check_env,
-}
+    valid.update(id(value) for value in new.values() if isinstance(value, dict))
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:

@@ -26,7 +26,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     comparison (`>256`) or a list of these; it matches cells that fit all its keys. Raises ConfigError for an invalid
     rule, and for a key that no cell has.
     """
-    check_rules(rules)
+    rules = check_rules(rules)
     matched: set[Cell] = set()
     unused = {index: rule_text(rule) for index, rule in enumerate(rules)}
     known = {f"{name}.{key}" for name, keys in config.sections() if name in Cell.__dataclass_fields__ for key in keys}
@@ -46,8 +46,9 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     return matched, list(unused.values())
 
 
-def check_rules(rules: Any) -> None:
-    """Raise ConfigError unless these are rules."""
+def check_rules(rules: Any) -> list[dict[str, Any]]:
+    """Return the rules of the setting `exclude`. Raises ConfigError if it is invalid."""
+    rules = [] if rules is None else rules
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
         raise ConfigError(f"exclude must be a list of rules, each with keys of cells, got {rules!r}. {EXAMPLE}")
     for key, wanted in ((key, wanted) for rule in rules for key, wanted in rule.items()):
@@ -58,6 +59,7 @@ def check_rules(rules: Any) -> None:
                     f"exclude: {key}: expected a value, a pattern, a comparison with a number or a list of these, "
                     f"got {value!r}. {EXAMPLE}"
                 )
+    return rules
 
 
 def is_number(text: str) -> bool:

@@ -29,7 +29,7 @@ class Settings:
     isolation: str
     timeout_s: float
     baseline_mode: str
-    exclude: list[dict[str, Any]]
+    exclude: list[dict[str, Any]] | None
     shard: str | None
     resume: str | None
     artifacts: list[str]
