@@ -135,7 +135,7 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
         if is_cold:
             cold_s, colds = cold_s + lasts_s, colds + 1
     if trials and not seconds:
-        return f"duration: unknown; {settings.db} has no trial of these modes on this hardware with this protocol"
+        return "duration: unknown; no earlier trial of these modes on this hardware has this protocol"
     slots_of_device = Counter(slot.device for slot in slots)
     total_s = sum(value / max(1, slots_of_device[device]) for device, value in seconds.items())
     text = f"duration: about {duration(total_s)}, from the medians of earlier trials"
