@@ -37,8 +37,9 @@ class Probe(torch.nn.Module):
 MOST_S = 300.0
 
 
-def first_trial(checkout: Path, cells: int) -> tuple[float, float, float]:
-    """Return the seconds until the first line of output and until the first trial, and the peak memory in MiB."""
+def first_trial(checkout: Path, cells: int) -> tuple[float, float, float, float]:
+    """Return the seconds until the first line of output and until the first trial, the CPU seconds of the orchestrator
+    until then, and its peak memory in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         home, noted = Path(folder), Path(folder) / "noted"
         (home / "probe.py").write_text(PROBE)
@@ -63,7 +64,9 @@ def first_trial(checkout: Path, cells: int) -> tuple[float, float, float]:
                 peak_kib = max([peak_kib, *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)])
             if not noted.exists():
                 raise SystemExit(f"no trial began: {output.read_text()[-500:]}")
-            return spoke or float(noted.read_text()) - began, float(noted.read_text()) - began, peak_kib / 1024
+            ticks = Path(f"/proc/{sweep.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            first = float(noted.read_text()) - began
+            return spoke or first, first, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), peak_kib / 1024
         finally:
             sweep.send_signal(signal.SIGINT)
             sweep.wait(60)
@@ -78,14 +81,14 @@ def main() -> None:
     checkouts = {"this checkout": HERE} | ({str(args.against): args.against.resolve()} if args.against else {})
     rows = []
     for cells in map(int, args.cells.split(",")):
-        runs: dict[str, list[tuple[float, float, float]]] = {name: [] for name in checkouts}
+        runs: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in checkouts}
         for _ in range(args.repeat):
             for name, checkout in checkouts.items():
                 runs[name].append(first_trial(checkout, cells))
         for name, measured in runs.items():
-            spoke, first, peak = (median(values) for values in zip(*measured, strict=True))
-            rows.append([name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{peak:.0f}"])
-    heads = ("effbench", "cells", "first output, s", "first trial, s", "peak memory, MiB")
+            spoke, first, cpu, peak = (median(values) for values in zip(*measured, strict=True))
+            rows.append([name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{cpu:.1f}", f"{peak:.0f}"])
+    heads = ("effbench", "cells", "first output, s", "first trial, s", "CPU, s", "peak memory, MiB")
     print(tables.render(heads, rows, "markdown"))
 
 
