@@ -69,7 +69,7 @@ def first_trial(checkout: Path, cells: int) -> tuple[float, float, float, float]
             return spoke or first, first, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), peak_kib / 1024
         finally:
             sweep.send_signal(signal.SIGINT)
-            sweep.wait(60)
+            sweep.wait(300)
 
 
 def main() -> None:
