@@ -100,6 +100,11 @@ class Cell:
         """SHA-256 of the cell's canonical JSON, in hex."""
         return digest(self.params())
 
+    @cached_property
+    def comparison_key(self) -> str:
+        """SHA-256 of all but the mode: cells that share it are compared."""
+        return digest({name: value for name, value in self.params().items() if name != "mode"})
+
     @property
     def model_name(self) -> str:
         return self.model["name"]
@@ -109,9 +114,11 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid."""
-        params = dataclasses.asdict(self)
-        return {name: value for name, value in params.items() if value is not None}
+        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid.
+
+        The values are the cell's own: do not change them.
+        """
+        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:

@@ -172,6 +172,9 @@ class Config:
     isolation: Isolation = Isolation.fork
     timeout_s: float = number(900.0, above=0)  # maximum wall time of a trial; then its process tree is killed
     baseline_mode: str = "eager"  # mode that speedups refer to
+    # list of rules for cells that are not planned: values, patterns or comparisons by key of the cell
+    exclude: Any = None
+    shard: str | None = None  # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
     resume: str | None = None  # id, name or `last`: resume that sweep
     artifacts: list[Artifact] = field(default_factory=list)  # files to keep from each cell's first trial
     on_failure: OnFailure = OnFailure.fail  # `fail`: exit code 1 if cells failed; `ignore`: 0

@@ -14,17 +14,20 @@ from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
 from effbench.models.spec import parse_inputs
+from effbench.printable import one_line
 from effbench.store.sweeps import CONFIRMING
-from effbench.sweeping import interpreters
+from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, Outcome, check_baseline, run_sweep
+from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
 OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
+SECTIONS = dict(sections())
 
 
 @dataclass(frozen=True)
@@ -40,28 +43,75 @@ def conduct(
     extend: Outcome | None = None,
 ) -> Outcome:  # fmt: skip
     """Run or resume the sweep of these jobs; see `run_sweep`."""
-    parts, settings = split(jobs)
-    chosen = [interpreters.resolve(part["python"], part["folder"]) for part in parts]
+    settings, asked, plan = prepare(jobs, command, progress)
+    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
 
-    def plan(pools: Pools) -> list[CellRun]:
+
+def print_plan(
+    jobs: Sequence[Job], command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
+    extend: Outcome | None = None,
+) -> None:  # fmt: skip
+    """Print the plan of the sweep that `conduct` would run."""
+    forecast.print_plan(*prepare(jobs, command, progress), command, server, progress)
+
+
+def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[Settings, Asked, Plan]:
+    """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
+    parts, settings = split(jobs)
+    chosen = {pair: interpreters.resolve(*pair) for pair in dict.fromkeys(map(interpreter_of, parts))}
+    asked = [(chosen[interpreter_of(part)], part) for part in parts]
+
+    def plan(pools: Pools) -> list[CellRun | None]:
         cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
         check_baseline(settings, cells)
         options = [word for word in command.overrides if word.startswith("--")]
+        kept = select(cells, settings, command, progress)
         for job, part, cell in zip(jobs, parts, cells, strict=True):
-            # settings that only other modes have were removed from the baseline
-            dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
-            command.of_cells.setdefault(cell.key, [*options, *overrides_of_cell(job.overrides, dropped)])
-        return list(map(CellRun, cells, chosen))
+            if cell in kept and cell.key not in command.of_cells:
+                # settings that only other modes have were removed from the baseline
+                dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
+                command.of_cells[cell.key] = [*options, *overrides_of_cell(job.overrides, dropped)]
+        return [CellRun(cell, at) if cell in kept else None for cell, (at, _) in zip(cells, asked, strict=True)]
 
-    asked = list(zip(chosen, parts, strict=True))
-    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
+    return settings, asked, plan
+
+
+def select(cells: Sequence[Cell], settings: Settings, command: Command, progress: Progress) -> set[Cell]:
+    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard. Note these numbers
+    in `command`. Raises ConfigError if no cell or no baseline remains."""
+    matched, unused = excluded(cells, settings.exclude)
+    for rule in unused:
+        progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
+    whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
+    if not whole:
+        raise ConfigError("exclude matches every cell, so nothing is left to run; remove or narrow a rule")
+    if matched:
+        check_baseline(settings, whole, " after exclude")
+        baseline = settings.baseline_mode
+        with_baseline = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
+        without = {cell.comparison_key for cell in matched if cell.mode_name == baseline} - with_baseline
+        if lost := sum(cell.comparison_key in without for cell in whole):
+            progress.note(f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no speedups")
+    command.excluded.extend(matched)
+    command.matrix.extend(whole)
+    if settings.shard is None:
+        return set(whole)
+    index, number = parse_shard(settings.shard)
+    if not (part := shards(whole, number)[index - 1]):
+        raise ConfigError(f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}")
+    return set(part)
+
+
+def interpreter_of(part: dict[str, Any]) -> tuple[str | None, str | None]:
+    return part["python"], part["folder"]
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     """Return the swept part of each job, and the settings of the whole sweep. Raises ConfigError for invalid ones."""
     parts, settings = [], None
+    valid: set[int] = set()
     for job in jobs:
-        validate(job.config)
+        validate(job.config, valid)
         parts.append({key: value for key, value in job.config.items() if key not in OF_SWEEP})
         of_sweep = {key: job.config[key] for key in OF_SWEEP}
         if settings is None:
@@ -74,10 +124,14 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     return parts, Settings(**settings)
 
 
-def validate(config: dict[str, Any]) -> None:
-    """Raise ConfigError for an invalid configuration, as far as its types do not prevent it."""
-    for section, known in sections():  # Hydra accepts any added key, such as `+protocol.round=3`
+def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
+    """Raise ConfigError for an invalid configuration, as far as its types do not prevent it. `valid`: the ids of
+    sections (shared by jobs) that are skipped because they are valid; this configuration's are added."""
+    valid = set() if valid is None else valid
+    for section, known in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
+        if id(node) in valid:
+            continue
         if unknown := [key for key in node if key not in known]:
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
@@ -88,34 +142,41 @@ def validate(config: dict[str, Any]) -> None:
                 limit = f"at least {least:g}" if above is None else f"above {above:g}"
                 unit = " seconds" if key.endswith("_s") else ""
                 raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
+    new = {key: value for key, value in config.items() if id(value) not in valid}
     try:
-        canonical_json(config)
+        canonical_json(new)
     except ValueError:
         how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
-    protocol, model, mode, gpus = config["protocol"], config["model"], config["mode"], config["executor"]["gpus"]
-    if protocol["max_samples"] < protocol["min_samples"]:
-        raise ConfigError("protocol.max_samples must be at least protocol.min_samples")
     if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
         raise ConfigError("phase=training cannot run a stream of batch sizes; use stream=none or phase=inference")
-    name = config["sweep"]["name"] or ""
+    protocol, model, mode, env = (new.get(name) for name in ("protocol", "model", "mode", "env"))
+    if protocol and protocol["max_samples"] < protocol["min_samples"]:
+        raise ConfigError("protocol.max_samples must be at least protocol.min_samples")
+    name, gpus = config["sweep"]["name"] or "", config["executor"]["gpus"]
     if name == "last" or name.startswith(CONFIRMING):
         use = "the newest sweep" if name == "last" else "reruns by effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
     if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
         raise ConfigError(f"executor.gpus must be auto or a list of indices such as [0,1], got {gpus!r}")
-    if not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str):
+    check_rules(config["exclude"])
+    if config["shard"] is not None and parse_shard(config["shard"]) and not name:
+        raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
+    if model and (not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str)):
         raise ConfigError(
             "model.module._target_ is missing: give the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
-    if not isinstance(mode, dict) or not all(isinstance(mode.get(key), str) for key in ("name", "_target_")):
+    named = isinstance(mode, dict) and all(isinstance(mode.get(key), str) for key in ("name", "_target_"))
+    if "mode" in new and not named:
         raise ConfigError("the YAML of a mode requires name and _target_ as texts; see docs/reference/extending.md")
-    if not model["inputs"]:
+    if model and not model["inputs"]:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
-    parse_inputs(model["inputs"])
-    env = config["env"]
-    if not isinstance(env, dict) or not all(isinstance(value, str | int | float) for value in env.values()):
+    if model:
+        parse_inputs(model["inputs"])
+    plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
+    if "env" in new and not plain:
         raise ConfigError(f"env must map names without dots to texts or numbers, got {env!r}. Example: env.FOO=1")
+    valid.update(id(value) for value in new.values() if isinstance(value, dict))
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:

@@ -1,52 +1,45 @@
 """Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs it.
 
-Hydra takes about 50 ms to compose a configuration. The jobs of a sweep mostly differ in plain values, so each distinct
-choice of groups is composed once, and the other overrides are applied to a copy.
-
 Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code under that name, so
 that nothing has to be installed and no other Hydra application sees them.
 """
 
 from __future__ import annotations
 
-import copy
 import importlib
 import os
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import islice, product
 from math import prod
 from typing import Any
 
 import hydra
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 
-from effbench import config, streams
+from effbench import config
 from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
-from effbench.launcher.cells import Job, conduct
+from effbench.launcher.cells import Job, conduct, print_plan
+from effbench.launcher.compose import Composer
 from effbench.store.secrets import masked_db
+from effbench.sweeping import forecast, resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.resume import FLAG
 from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
 OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher or hydra.mode"
-#: Groups with one option at a time; Hydra would merge the options of a list.
-ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
 
 
 def hydra_sweep(
@@ -60,8 +53,8 @@ def hydra_sweep(
     """
     # Hydra raises errors with this variable; without it, it prints tracebacks and exits with code 1
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    arranged = overrides.arrange([word for word in argv if word != FLAG])
-    words, stored = overrides.expand(arranged, FLAG in argv)
+    arranged = overrides.arrange([word for word in argv if word not in (resume.FLAG, forecast.FLAG)])
+    words, stored = overrides.expand(arranged, resume.FLAG in argv)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
@@ -77,9 +70,9 @@ def hydra_sweep(
 
     # Hydra passes only its task function to the launcher, so the launcher's arguments are attributes of it
     progress, stop = Progress(quiet=quiet), threading.Event()
-    task.conduct = partial(
-        conductor or conduct, command=Command(argv, stored), server=server, progress=progress, stop=stop
-    )
+    conductor = conductor or (print_plan if forecast.FLAG in argv else conduct)
+    task.conduct = partial(conductor, command=Command(argv, stored), server=server, progress=progress, stop=stop)
+    task.progress = progress
     task.outcome = None  # of the last launch
     before = sys.argv
     sys.argv = ["effbench", *words]
@@ -140,6 +133,7 @@ class EffbenchLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        self.task.progress.planning(len(job_overrides), "composing their configurations")
         composer = Composer(self.loader, self.config)
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
         self.task.outcome = self.task.conduct(jobs, extend=self.task.outcome)
@@ -166,60 +160,3 @@ def register() -> None:
         Plugins.instance().register(plugin)
         node = {"_target_": f"{MODULE}.{plugin.__name__}", **settings}
         store.store(group=f"hydra/{kind}", name="effbench", node=node, provider="effbench")
-
-
-class Composer:
-    """Compose the jobs of a sweep: once by Hydra per distinct choice of groups, then apply the other overrides."""
-
-    def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
-        self.loader = config_loader
-        self.master = master
-        self.parse = cache(OverridesParser.create(config_loader=config_loader).parse_override)
-        self.options_of = cache(config_loader.get_group_options)
-        self.composed: dict[tuple[str, ...], DictConfig] = {}
-
-    def compose(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return a job's configuration as plain, resolved values, without Hydra's own section.
-
-        Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where one value is needed.
-        """
-        parsed = [self.parse(word) for word in words]
-        choices = [override for override in parsed if self.is_choice(override)]
-        for override in choices:
-            if override.key_or_group in ONE_OPTION and isinstance(override.value(), list):
-                raise errors.wrong_type(str(override.input_line), "of type 'list'")
-        key = tuple(str(override.input_line) for override in choices)
-        if key not in self.composed:
-            self.composed[key] = self.compose_with_hydra(key)
-        composed = copy.deepcopy(self.composed[key])
-        # Hydra has no public function for this
-        self.loader._apply_overrides_to_config([override for override in parsed if override not in choices], composed)
-        use_largest_size(composed, given=any(override.key_or_group == "bs" for override in parsed))
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
-        assert isinstance(plain, dict)
-        return plain
-
-    def compose_with_hydra(self, choices: Sequence[str]) -> DictConfig:
-        composed = self.loader.load_sweep_config(self.master, list(choices))
-        OmegaConf.set_readonly(composed, False)
-        # named after its file, because a user's file that extends a shipped protocol inherits its name
-        composed.protocol.name = composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
-        with open_dict(composed):
-            del composed["hydra"]
-        return composed
-
-    def is_choice(self, override: Override) -> bool:
-        """Return whether the override chooses an option of a group or configures Hydra."""
-        key = override.key_or_group
-        is_option = not isinstance(override.value(), dict) and bool(self.options_of(key))
-        return is_option or override.package is not None or key.partition(".")[0] == "hydra"
-
-
-def use_largest_size(composed: DictConfig, given: bool) -> None:
-    """Set `bs` to the largest size of a stream, before `${bs}` is resolved. Raises ConfigError if bs differs."""
-    node = OmegaConf.select(composed, "stream")
-    settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-    sizes = streams.sizes_of(settings) if settings else None
-    if sizes is not None:
-        is_set = given or composed.bs != config.Config.bs
-        composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)

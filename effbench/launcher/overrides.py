@@ -15,7 +15,7 @@ from effbench.sweeping import resume
 #: Options that affect what the overrides mean; they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 #: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
-NOT_OF_CELLS = ("db", "resume", "sweep", "hydra", "python", "folder")
+NOT_OF_CELLS = ("db", "resume", "sweep", "exclude", "shard", "hydra", "python", "folder")
 
 
 def key_of(word: str) -> str | None:

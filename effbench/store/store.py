@@ -116,6 +116,7 @@ class Store:
     add_calibration = in_transaction(sweeps.add_calibration, write=True)
     sweeps = in_transaction(sweeps.sweeps)
     history = in_transaction(trials.history)
+    durations = in_transaction(trials.durations)
     host_speeds = in_transaction(trials.host_speeds)
     samples = in_transaction(trials.samples)
     results = in_transaction(trials.results)

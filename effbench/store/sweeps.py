@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from effbench.cell import Cell, Environment
+from effbench.cell import Cell, Environment, digest
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.printable import one_line
 from effbench.store import liveness, signature
@@ -121,20 +122,40 @@ def lock(connection: sa.Connection, sweep_id: str) -> str:
     return mode
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a sweep, `name` is such as `3/8`. Parts with equal `facts` and `matrix` (all cells, in
+    order) have the same sweep id in every database, so that they become one sweep when they are imported."""
+
+    name: str
+    facts: list[Any]
+    matrix: Sequence[Cell]
+
+    @property
+    def sweep_id(self) -> str:
+        return f"shards-{digest([self.facts, [cell.key for cell in self.matrix]])[:12]}"
+
+
 def begin_sweep(
     connection: sa.Connection, *, plan: Iterable[Cell], cell_overrides: Mapping[str, list[str]] | None = None,
-    started_at: dt.datetime | None = None, **facts: Any,
+    started_at: dt.datetime | None = None, shard: Shard | None = None, **facts: Any,
 ) -> str:  # fmt: skip
     """Store a sweep in state `running` with its planned cells; return its id, which starts with the time (UTC).
 
-    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell. If this
-    process has begun a sweep at exactly `started_at`, return its id.
+    `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce the cell. `shard`: add
+    this part to the sweep of its parts. If this process has begun a sweep at exactly `started_at`, return its id.
+    Raises UsageError if the shard is there.
     """
     started = started_at or now()
     begun = sa.select(SWEEP.c.id, SWEEP.c.host).where(SWEEP.c.started_at == started)
     for sweep_id, host in connection.execute(begun) if started_at else ():
         if host.get("process") == facts["host"].get("process"):
             return sweep_id  # the connection broke after its commit
+    if shard is not None:
+        add_shard(connection, shard, started, facts)
+        positions = {cell.key: position for position, cell in enumerate(shard.matrix)}
+        extend_sweep(connection, shard.sweep_id, plan, cell_overrides, positions)
+        return shard.sweep_id
     values = {"state": "running", "started_at": started, **{name: scalar(value) for name, value in facts.items()}}
     sweep_id = None
     while sweep_id is None:  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
@@ -145,19 +166,56 @@ def begin_sweep(
     return sweep_id
 
 
+def add_shard(connection: sa.Connection, shard: Shard, started: dt.datetime, facts: Mapping[str, Any]) -> None:
+    """Store the sweep of this shard, or add the shard to it, without its cells."""
+    own = {**facts["host"], "shards": {shard.name: "running"}}
+    values = {**facts, "host": own, "state": "running", "started_at": started}
+    values = {name: scalar(value) for name, value in values.items()}
+    new = insert(connection, SWEEP).values(id=shard.sweep_id, **values).on_conflict_do_nothing()
+    is_own = connection.scalar(new.returning(SWEEP.c.id)) is not None
+    if not is_own:
+        lock(connection, shard.sweep_id)
+        is_own = signature.is_own(connection, shard.sweep_id)
+        host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == shard.sweep_id))
+        if shard.name in host["shards"]:
+            how = f"continue it with resume={shard.sweep_id} shard={shard.name}, or choose another sweep.label"
+            raise UsageError(f"{name_of(connection)} has shard {shard.name} of this sweep; {how}")
+        joined = with_shards(host, own) | {"process": own.get("process")}
+        changes = {"host": joined, "state": "running", "finished_at": None}
+        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == shard.sweep_id).values(**changes))
+    if is_own:
+        signature.sign(connection, shard.sweep_id)
+
+
+def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts `host` of a sweep with the shards and environments of another record of the same sweep."""
+    joined = dict(host)
+    for name in ("shards", "environments"):
+        joined[name] = {**(other.get(name) or {}), **(host.get(name) or {})}
+    done = {name: "completed" for name, state in (other.get("shards") or {}).items() if state == "completed"}
+    return joined | {"shards": joined["shards"] | done}
+
+
+def state_of(shards: Mapping[str, str]) -> str:
+    """Return the state of a sweep from those of its shards."""
+    return next((state for state in ("running", "interrupted", "failed") if state in shards.values()), "completed")
+
+
 def extend_sweep(
     connection: sa.Connection, sweep_id: str, cells: Iterable[Cell],
-    cell_overrides: Mapping[str, list[str]] | None = None,
+    cell_overrides: Mapping[str, list[str]] | None = None, positions: Mapping[str, int] | None = None,
 ) -> None:  # fmt: skip
-    """Append cells to the sweep's plan; cells that are already planned keep their position."""
+    """Append cells to the sweep's plan; cells that are already planned keep their position. `positions`: cell key ->
+    position in the plan."""
     lock(connection, sweep_id)
     is_own = signature.is_own(connection, sweep_id)
     planned = sa.select(PLANNED.c.cell_key, PLANNED.c.position).where(PLANNED.c.sweep_id == sweep_id)
     known = dict(connection.execute(planned).all())
     rows = {cell.key: cell_row(cell) for cell in cells if cell.key not in known}
+    positions = positions or dict(zip(rows, itertools.count(max(known.values(), default=-1) + 1), strict=False))
+    words = cell_overrides or {}
     places = [
-        {"sweep_id": sweep_id, "cell_key": key, "position": position, "overrides": (cell_overrides or {}).get(key)}
-        for position, key in enumerate(rows, start=max(known.values(), default=-1) + 1)
+        {"sweep_id": sweep_id, "cell_key": key, "position": positions[key], "overrides": words.get(key)} for key in rows
     ]
     if rows:
         connection.execute(insert(connection, CELL).on_conflict_do_nothing(), list(rows.values()))
@@ -190,12 +248,16 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
         signature.sign(connection, sweep_id)
 
 
-def finish_sweep(connection: sa.Connection, sweep_id: str, state: str) -> None:
-    """Set the sweep's state and end; `running` removes the end and names this process as the one that runs it."""
+def finish_sweep(connection: sa.Connection, sweep_id: str, state: str, shard: str | None = None) -> None:
+    """Set the state and end of the sweep, or of one of its shards; `running` removes the end and names this process as
+    the one that runs it."""
     lock(connection, sweep_id)
     values: dict[str, Any] = {"state": state, "finished_at": now()}
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
+    if shard is not None:
+        host = {**host, "shards": {**(host.get("shards") or {}), shard: state}}
+        values |= {"state": state_of(host["shards"]), "host": host}
     if state == "running":
-        host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
         values = {"state": state, "finished_at": None, "host": {**host, "process": liveness.identity()}}
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 

@@ -63,6 +63,8 @@ _MAY_DIFFER = {
     ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},
     BASELINE: {"sweep_id", "set_at", "note"},
 }
+#: further columns of `sweep` that differ between the shards of a sweep
+_SHARDS_DIFFER = {"started_at", "host"}
 
 
 @dataclass
@@ -172,8 +174,11 @@ class _Copy:
             self.arrival.added += Counter({table.name: len(missing)})
 
     def compare(self, table: sa.Table, row: dict[str, Any], here: sa.RowMapping) -> None:
+        may_differ = _MAY_DIFFER.get(table, set())
+        if table is SWEEP and "shards" in row["host"] and "shards" in here["host"]:
+            may_differ = may_differ | _SHARDS_DIFFER
         for name, value in row.items():
-            if name not in _MAY_DIFFER.get(table, ()) and here[name] != value:
+            if name not in may_differ and here[name] != value:
                 keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
                 raise RefusedError(
                     f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}: {table.name} {keys} "
@@ -221,6 +226,10 @@ class _Copy:
         ended, ended_here = row["finished_at"], here["finished_at"]
         is_newer = self.arrival.added["trial"] or (ended and (ended_here is None or ended > ended_here))
         state = {"state": row["state"], "finished_at": ended} if is_newer else {}
+        if "shards" in row["host"]:
+            host = sweeps.with_shards(here["host"], row["host"])
+            began = min(row["started_at"], here["started_at"])
+            state |= {"host": host, "state": sweeps.state_of(host["shards"]), "started_at": began}
         has_changed = any(here[name] != value for name, value in state.items())
         if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -67,6 +67,18 @@ def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> di
     for row in connection.execute(query.order_by(TRIAL.c.round, TRIAL.c.attempt)).mappings():
         by_cell.setdefault(row["cell_key"], []).append(trial_of(row))
     return {key: last_attempts(trials) for key, trials in by_cell.items()}
+
+
+def durations(
+    connection: sa.Connection, sweep_ids: Sequence[str], environment_ids: Sequence[str], most: int = 50_000
+) -> list[tuple[Any, ...]]:
+    """Return (cell key, model, mode, device, compile_cache, wall_s) of the newest trials of these sweeps in these
+    environments."""
+    query = sa.select(
+        TRIAL.c.cell_key, CELL.c.model, CELL.c.mode, CELL.c.device, TRIAL.c.compile_cache, TRIAL.c.wall_s
+    ).join(CELL, CELL.c.key == TRIAL.c.cell_key)
+    chosen = TRIAL.c.sweep_id.in_(sweep_ids), TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.wall_s.is_not(None)
+    return [tuple(row) for row in connection.execute(query.where(*chosen).order_by(TRIAL.c.id.desc()).limit(most))]
 
 
 def host_speeds(connection: sa.Connection, environment_id: str, most: int) -> list[float]:

@@ -29,6 +29,8 @@ class Settings:
     isolation: str
     timeout_s: float
     baseline_mode: str
+    exclude: list[dict[str, Any]] | None
+    shard: str | None
     resume: str | None
     artifacts: list[str]
     on_failure: str

@@ -21,6 +21,8 @@ from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
 from effbench.terminal import Console
 
+#: Number of cells from which progress is shown before the first trial.
+LARGE = 1000
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
 
 
@@ -101,6 +103,11 @@ class Progress:
             self.console.print(text, highlight=False, soft_wrap=True, markup=False)
         except (SystemExit, OSError):  # rich turns a broken pipe into SystemExit
             self.quiet = True
+
+    def planning(self, cells: int, step: str) -> None:
+        """Tell what planning does with a large matrix, because it takes seconds."""
+        if cells >= LARGE:
+            self.note(f"planning {cells:,} cells: {step}")
 
     def name(self, trial: PlannedTrial) -> str:
         return f"{self.names[trial.run]} · round {trial.round + 1}/{self.rounds}"

@@ -65,7 +65,7 @@ def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
 def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], settings: Settings) -> None:
     """Raise ResumeError if the requested plan differs from the recorded one."""
     missing, more = len(set(planned) - set(cells)), len(set(cells) - set(planned))
-    if missing or more:
+    if more or (missing and settings.shard is None):  # other shards may have been imported
         plan = f"{missing} cells missing, {more} additional cells"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}

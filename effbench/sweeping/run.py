@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from effbench.config import Config
 from effbench.errors import ConfigError, StoreError
 from effbench.store import connect, liveness, secrets
 from effbench.store.store import Store
+from effbench.store.sweeps import Shard
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
+from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import Pools, measure_ceilings, open_pools
 from effbench.sweeping.progress import Progress
@@ -32,17 +35,26 @@ from effbench.sweeping.schedule import RECENT_TRIALS, Schedule
 
 @dataclass(frozen=True)
 class Command:
-    """The command line and its overrides. `of_cells`: cell key -> overrides that reproduce the cell."""
+    """The command line and its overrides. The plan adds `of_cells` (cell key -> overrides that reproduce the cell), the
+    cells of the `matrix`, also those of other shards, and the `excluded` ones."""
 
     argv: Sequence[str]
     overrides: Sequence[str]
     of_cells: dict[str, list[str]] = field(default_factory=dict)
+    matrix: list[Cell] = field(default_factory=list)
+    excluded: list[Cell] = field(default_factory=list)
+
+
+#: Interpreter and parameters of each cell of the command line.
+Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
+#: Returns the cell run of each entry of `Asked`, or None for one that is not planned, once interpreters are probed.
+Plan = Callable[[Pools], Sequence[CellRun | None]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency of each cell run in ms, None if
-    it has none. `environments`: the environment of each interpreter."""
+    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms of each entry of `Asked`,
+    None if it has none. `environments`: the environment of each interpreter."""
 
     sweep_id: str
     db: str
@@ -61,13 +73,11 @@ def run_cells(
 
 
 def run_sweep(
-    settings: Settings, asked: Sequence[tuple[Interpreter, dict[str, Any]]], plan: Callable[[Pools], Sequence[CellRun]],
-    command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
-    extend: Outcome | None = None,
+    settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress,
+    stop: threading.Event, extend: Outcome | None = None,
 ) -> Outcome:  # fmt: skip
     """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
-    `asked`: interpreter and parameters of each cell. `plan`: returns the cell runs once the interpreters are probed.
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome
     of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results.
 
@@ -75,15 +85,12 @@ def run_sweep(
     """
     if not asked:
         raise ConfigError("there is no cell to run")
-    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
-    for interpreter, part in asked:
-        wanted.setdefault(interpreter, []).append(part)
     with (
         Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
-        open_pools(wanted, server, settings.baseline_mode) as pools,
+        pools_for(asked, server, settings, progress) as pools,
     ):
         planned = plan(pools)
-        runs = list(dict.fromkeys(planned))
+        runs = list(dict.fromkeys(filter(None, planned)))
         cells = cells_of(runs)
         slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
         lock_folder()  # raises for an unsafe folder before anything is recorded
@@ -129,10 +136,21 @@ def run_sweep(
         finally:
             if state == "completed" and not settings.executor["keep_cache"]:
                 shutil.rmtree(sweep_cache, ignore_errors=True)
-            end(store, sweep_id, state, settings.db, failure)
+            end(store, sweep_id, state, settings, failure)
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
-    latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
+    latencies = [run and measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
+
+
+def pools_for(
+    asked: Asked, server: ForkServer | None, settings: Settings, progress: Progress
+) -> AbstractContextManager[Pools]:
+    """Return the pools of all interpreters as a context manager."""
+    wanted: dict[Interpreter, list[dict[str, Any]]] = {}
+    for interpreter, part in asked:
+        wanted.setdefault(interpreter, []).append(part)
+    progress.planning(len(asked), "importing their modules and modes")
+    return open_pools(wanted, server, settings.baseline_mode)
 
 
 def recorded_trials(
@@ -184,19 +202,23 @@ def begin(
         for change in resume.changes(info, ids, environments):
             progress.note(change)
         store.note_environments(info.id, environments)
-        store.finish_sweep(info.id, "running")
+        store.finish_sweep(info.id, "running", settings.shard)
         return info.id
+    progress.planning(len(cells), "storing the plan")
     here = Path.cwd()
+    revision = git_revision(here)
+    label = settings.sweep["label"] or git_description(here)
     return store.begin_sweep(
         started_at=now(),
+        shard=settings.shard and Shard(settings.shard, shard_facts(settings, label, revision), command.matrix),
         name=settings.sweep["name"],
-        label=settings.sweep["label"] or git_description(here),
+        label=label,
         command=secrets.masked([*command.argv]),
         overrides=secrets.masked_db([*command.overrides]),
         protocol=settings.protocol,
         baseline_mode=settings.baseline_mode,
         seed=settings.sweep["seed"],
-        git_revision=git_revision(here),
+        git_revision=revision,
         host=host_facts() | {"environments": environments},
         plan=cells,
         rounds=settings.protocol["rounds"],
@@ -204,17 +226,23 @@ def begin(
     )
 
 
-def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
+def shard_facts(settings: Settings, label: str | None, revision: str | None) -> list[Any]:
+    """Return what all shards of a sweep have in common, besides the matrix."""
+    number = settings.shard and parse_shard(settings.shard)[1]
+    return [settings.sweep, label, revision, settings.protocol, settings.baseline_mode, number]
+
+
+def end(store: Store, sweep_id: str, state: str, settings: Settings, failure: StoreError | None = None) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
 
     If the database file was moved, deleted or replaced, save the recorded data in another file. In this case, and if
     anything could not be stored, raise StoreError with the command that resumes the sweep.
     """
     try:
-        store.finish_sweep(sweep_id, state)
+        store.finish_sweep(sweep_id, state, settings.shard)
     except StoreError as error:
         failure = failure or error
-    name = store.name
+    db, name = settings.db, store.name
     if store.is_moved():
         db = name = str(store.rescue(sweep_id))
         failure = StoreError(f"{connect.moved(store.name)}; everything recorded is in {name}")
@@ -235,8 +263,8 @@ def host_facts() -> dict[str, Any]:
     }
 
 
-def check_baseline(settings: Settings, cells: Sequence[Cell]) -> None:
+def check_baseline(settings: Settings, cells: Sequence[Cell], when: str = "") -> None:
     """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may be missing."""
     modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
     if baseline not in (*modes, Config.baseline_mode):
-        raise ConfigError(f"baseline_mode={baseline} is not a mode of this sweep; its modes: {', '.join(modes)}")
+        raise ConfigError(f"baseline_mode={baseline} is not a mode of this sweep{when}; its modes: {', '.join(modes)}")

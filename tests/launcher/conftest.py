@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from effbench import config
 from effbench.config import shipped
 from effbench.launcher import launch
-from effbench.launcher.launch import Composer
+from effbench.launcher.compose import Composer
 
 
 @pytest.fixture(scope="session")

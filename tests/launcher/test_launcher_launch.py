@@ -1,11 +1,15 @@
 """The quick composer gives what Hydra's own composing gives."""
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 
+from effbench.config import shipped
 from effbench.errors import ConfigError
-from effbench.launcher.launch import Composer
+from effbench.launcher.compose import Composer
 
 
 def by_hydra(loader, overrides):
@@ -33,6 +37,9 @@ def test_equal_to_hydra_also_when_composed_again(loader):
         ["model=custom", "model.module._target_=a.B", "model.module.sizes=[4,5]", "model.inputs.x.shape=[9]"],
         ["model=custom", "model.module._target_=a.B", "model.inputs.y={shape:[3],low:0}", "model.inputs.y.low=1"],
         ["env={A:1,B:2}", "executor.gpus=[0,1]", "db='sqlite:///x.db?a=b'", "numerics.tf32=true", "dtype=float32"],
+        ["model=gpt2", "bs=8", "+mode.a=${model.module.width}", "timeout_s=${bs}", "env.B='x${bs}'"],
+        ["model=gpt2", "dtype=float16", "model.module.depth=${dtype}", "model.inputs.token.high=${bs}"],
+        ["model=gpt2", "model.module.width=${bs}", "+model.module.b=${model.module.width}", "bs=3"],
         [],
     )
     for overrides in (*jobs, *jobs):
@@ -40,6 +47,29 @@ def test_equal_to_hydra_also_when_composed_again(loader):
     for overrides in (["bs=many"], ["nothing=1"], ["model=nothing"], ["+bs=1"]):
         with pytest.raises(HydraException):
             composer.compose(overrides)
+
+
+def test_options_that_reach_beyond_their_section(loader, tmp_path):
+    """Files with a defaults list or another package are composed together with all other choices."""
+    for name, text in (
+        ("model/mine", "defaults: [mlp]\nmodule: {width: 7}\n"),
+        ("protocol/mine", "# @package _global_\nprotocol: {rounds: 9}\nmode: {extra: 5}\ntimeout_s: 8\n"),
+    ):
+        file = tmp_path / f"{name}.yaml"
+        file.parent.mkdir()
+        file.write_text(text)
+    with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        found = GlobalHydra.instance().config_loader()
+        words = [f"hydra.searchpath=[file://{tmp_path}]"]
+        mine = found, found.load_configuration("config", words, run_mode=RunMode.MULTIRUN)
+        composer = Composer(*mine)
+        for mode in ("eager", "default"):
+            for words in (["model=mine"], ["protocol=mine"], ["protocol=mine", "model=mine"], ["model=gpt2"]):
+                job = [*words, f"mode={mode}", "bs=4"]
+                expected = by_hydra(mine, job)
+                if "protocol=mine" in job:
+                    expected["protocol"]["name"] = "mine"  # after its file
+                assert composer.compose(job) == expected, job
 
 
 def test_bs_and_what_refers_to_it_follow_the_stream(loader):

@@ -1,0 +1,148 @@
+"""Print the plan of a sweep and an estimate of its duration, without running or recording anything (`--dry-run`)."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any
+
+from effbench.cell import Cell, Trial
+from effbench.errors import SchemaError, StoreError
+from effbench.labels import mode_order
+from effbench.store.store import Store
+from effbench.sweeping import resume
+from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import Slot, slots_of
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
+from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.run import Asked, Command, Plan, pools_for, recorded_trials
+from effbench.table import Column, Table
+
+FLAG = "--dry-run"
+#: Batch sizes that a row lists before it counts them.
+MOST_SIZES = 8
+#: Settings of a protocol that do not change how long a trial takes.
+NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval")
+#: Kind of cell -> seconds of its earlier trials, with a cold compilation (True) and without (False).
+Durations = Mapping[tuple[str, ...], Mapping[bool, list[float]]]
+
+
+def print_plan(
+    settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress
+) -> None:
+    """Print what `run_sweep` would run. Raises EffbenchError for what it would refuse before the first trial."""
+    with ExitStack() as stack:
+        pools = stack.enter_context(pools_for(asked, server, settings, progress))
+        runs = list(dict.fromkeys(filter(None, plan(pools))))
+        store = None
+        try:
+            store = stack.enter_context(Store.open(settings.db, mode="read"))
+        except SchemaError:
+            raise
+        except StoreError as error:  # a sweep would create it
+            progress.note(f"no history: {error}")
+        cells = cells_of(runs)
+        slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
+        history: dict[CellRun, list[Trial]] = {}
+        durations: Durations = {}
+        if store and settings.resume:
+            info = store.find_sweep(settings.resume)
+            resume.check_same_plan(info, store.planned(info.id), cells, settings)
+            ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
+            history = recorded_trials(store, info.id, cells, ids)
+        if store:
+            here = {(pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()}
+            ids = [row["id"] for row in store.environments() if (row["gpu_name"], row["cpu_name"]) in here]
+            alike = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == lasts(settings.protocol)]
+            durations = by_kind(store.durations(alike, ids))
+        protocol = settings.protocol
+        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+    removed, others = len(command.excluded), len(command.matrix) - len(cells)
+    where = ", ".join(slot.name for slot in slots)
+    progress.note(
+        f"plan: {count(len(cells), 'cell')} × {count(protocol['rounds'], 'round')} ({protocol['name']}) on {where}: "
+        f"{count(len(trials), 'trial')} to run"
+    )
+    if settings.exclude:
+        progress.note(f"exclude removes {count(removed, 'cell')}")
+    if settings.shard:
+        progress.note(f"shard {settings.shard}: {count(others, 'cell')} in other shards")
+    if not progress.quiet:
+        progress.console.print_table(plan_table(cells))
+    progress.note(estimate(trials, settings, slots, durations))
+    progress.note("dry run: nothing was run or recorded")
+
+
+def plan_table(cells: Iterable[Cell]) -> Table:
+    """Return a row for all modes of a model that have the same batch sizes and number of cells."""
+    sizes: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    for cell in cells:
+        sizes[cell.model_name, cell.mode_name][cell.bs] += 1
+    rows: dict[tuple[str, tuple[int, ...], int], list[str]] = defaultdict(list)
+    for (model, mode), counts in sizes.items():
+        rows[model, tuple(sorted(counts)), counts.total()].append(mode)
+    columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
+    return Table.of(
+        columns,
+        [
+            (model, sizes_text(bs), ", ".join(mode_order((mode, mode) for mode in modes)), number * len(modes))
+            for (model, bs, number), modes in rows.items()
+        ],
+    )
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    if len(sizes) <= MOST_SIZES:
+        return ", ".join(map(str, sizes))
+    return f"{len(sizes)} sizes from {sizes[0]} to {sizes[-1]}"
+
+
+def lasts(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that determine how long a trial takes."""
+    return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
+
+
+def by_kind(trials: Iterable[Sequence[Any]]) -> Durations:
+    """Return the durations of (cell key, model, mode, device, compile_cache, seconds) by cell, by model and mode, and
+    by mode."""
+    found: dict[tuple[str, ...], dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
+    for key, model, mode, device, cache, seconds in trials:
+        for kind in ((key,), (device, model, mode), (device, mode)):
+            found[kind][cache == "cold"].append(seconds)
+    return found
+
+
+def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], durations: Durations) -> str:
+    """Return a sentence on how long these trials take on the slots, from the medians of earlier ones."""
+    compilations = min(settings.protocol["compilations"], settings.protocol["rounds"])
+    medians = {kind: {cold: statistics.median(s) for cold, s in of.items() if s} for kind, of in durations.items()}
+    seconds: Counter[str] = Counter()
+    cold_s, colds = 0.0, 0
+    unknown: set[Cell] = set()
+    for trial in trials:
+        cell = trial.run.cell
+        kinds = ((cell.key,), (cell.device, cell.model_name, cell.mode_name), (cell.device, cell.mode_name))
+        known = next((medians[kind] for kind in kinds if kind in medians), None)
+        if known is None:
+            unknown.add(cell)
+            continue
+        is_cold = True in known and trial.round < compilations  # the first trial of each compile cache
+        lasts_s = known[is_cold] if is_cold in known else known[True]
+        seconds[cell.device] += lasts_s
+        if is_cold:
+            cold_s, colds = cold_s + lasts_s, colds + 1
+    if trials and not seconds:
+        return "duration: unknown; no earlier trial of these modes on this hardware has this protocol"
+    slots_of_device = Counter(slot.device for slot in slots)
+    total_s = sum(value / max(1, slots_of_device[device]) for device, value in seconds.items())
+    text = f"duration: about {duration(total_s)}, from the medians of earlier trials"
+    if colds:
+        text += f"; cold compilations: {count(colds, 'trial')}, {duration(cold_s)} on one device"
+    return text + (f"; unknown for {count(len(unknown), 'cell')} without history" if unknown else "")
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{timedelta(seconds=round(seconds))} h"

@@ -1,0 +1,50 @@
+"""exclude, shard and --dry-run on the command line."""
+
+from effbench.store import Store
+
+WORDS = ("model=tiny", "bs=1,2", "mode=eager,jit-trace", "sweep.name=n", "sweep.label=v1")
+
+
+def test_a_plan_is_printed_and_nothing_runs(cli):
+    rules = 'exclude=[{mode:jit-trace,bs:">1"},{bs:77}]'
+    done = cli.sweep(*WORDS, rules, "--dry-run")
+    assert (done.code, done.err) == (0, ""), done
+    for text in ("3 cells × 1 round", "exclude removes 1 cell", "unknown", "no cell matches the rule {bs: 77}"):
+        assert text in done.out
+    assert not cli.db.exists()
+    assert cli.sweep(*WORDS, rules).code == 0
+    with Store.open(cli.db) as store:
+        planned = {(cell.bs, cell.mode_name) for cell in store.planned(store.find_sweep("last").id)}
+    assert planned == {(1, "eager"), (2, "eager"), (1, "jit-trace")}
+    again = cli.run("-m", "resume=last", "--dry-run")
+    assert (again.code, "0 trials to run" in again.out) == (0, True), again
+    done = cli.sweep(*WORDS, "--dry-run")
+    assert "4 trials to run" in done.out and "duration: about" in done.out, done
+    with Store.open(cli.db) as store:
+        assert len(store.sweeps()) == 1
+
+
+def test_a_baseline_may_be_excluded_in_part(cli):
+    rules = ("mode=eager,jit-trace,cuda-graph", "baseline_mode=jit-trace", "--dry-run")
+    done = cli.sweep(*WORDS, *rules, "exclude=[{mode:jit-trace,bs:1}]")
+    assert (done.code, "removes the jit-trace baseline of 2 cells" in done.out) == (0, True), done
+    done = cli.sweep(*WORDS, *rules, "exclude=[{mode:jit-*}]")
+    assert done.code == 2 and "baseline_mode=jit-trace is not a mode of this sweep after exclude" in done.err, done
+
+
+def test_shards_become_one_sweep(cli):
+    for shard in ("1/2", "2/2"):
+        done = cli.sweep(*WORDS, f"shard={shard}", f"db={shard[0]}.db")
+        assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
+    assert cli.run("import", "1.db", "2.db", "--db", "both.db").code == 0
+    shown = cli.run("show", "--db", "both.db", "--format", "csv")
+    assert {line.split(",")[0] for line in shown.out.splitlines()[1:]} == {"tiny"}
+    with Store.open(cli.folder / "both.db") as store:
+        (sweep,) = store.sweeps()
+        assert (sweep.name, sweep.cells, sweep.statuses) == ("n", 4, {"ok": 4})
+        assert all(row["speedup"] for row in store.results(sweep.id))
+    done = cli.run("-m", "resume=last", "db=2.db")
+    assert (done.code, "all trials are already recorded" in done.out) == (0, True), done
+    for words in (["baseline", "set", "good", "last"], ["db", "check"]):
+        done = cli.run(*words, "--db", "both.db")
+        assert done.code == 0, done

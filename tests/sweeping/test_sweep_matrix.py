@@ -1,0 +1,139 @@
+"""Which cells of a matrix are planned: rules that exclude some, and shards."""
+
+import random
+
+import pytest
+from made_sweeps import a_cell, environment
+
+from effbench.cell import Status, Trial
+from effbench.errors import ConfigError
+from effbench.store import Store
+from effbench.store.source import opened
+from effbench.store.sweeps import Shard
+from effbench.store.transfer import copy
+from effbench.sweeping.matrix import excluded, shards
+
+CELLS = [
+    a_cell(mode, model, bs, settings={"fullgraph": True} if mode == "default" else {})
+    for model in ("mlp", "gpt2")
+    for bs in (1, 64, 512)
+    for mode in ("eager", "default", "cuda-graph")
+]
+
+
+def points(cells):
+    return {(cell.model_name, cell.bs, cell.mode_name) for cell in cells}
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        ({"mode": "cuda-graph", "bs": ">64"}, lambda model, bs, mode: mode == "cuda-graph" and bs > 64),
+        ({"bs": "<=64"}, lambda model, bs, mode: bs <= 64),
+        ({"bs": [1, ">=512"]}, lambda model, bs, mode: bs in (1, 512)),
+        ({"model": "g*", "bs": "64"}, lambda model, bs, mode: model == "gpt2" and bs == 64),
+        ({"mode.fullgraph": True}, lambda model, bs, mode: mode == "default"),
+        ({"numerics.tf32": "false", "mode": ["eager", "default"]}, lambda model, bs, mode: mode != "cuda-graph"),
+        ({"dtype": "float16"}, lambda model, bs, mode: False),
+        ({"model": ">3"}, lambda model, bs, mode: False),
+    ],
+    ids=str,
+)
+def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
+    matched, unused = excluded(CELLS, [rule])
+    assert points(matched) == {point for point in points(CELLS) if fits(*point)}
+    assert bool(unused) == (not matched)
+    assert all(key in text for text in unused for key in rule)
+
+
+def test_each_unused_rule_is_named():
+    matched, unused = excluded(CELLS, [{"bs": 7}, {"bs": 1}, {"mode": "none*"}])
+    assert len(matched) == 6
+    assert unused == ["{bs: 7}", "{mode: none*}"]
+    assert excluded(CELLS, None) == (set(), [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "error"),
+    [
+        ([{"moed": "eager"}], "unknown key 'moed'; did you mean mode"),
+        ([{"mode.fulgraph": True}], "did you mean mode.fullgraph"),
+        ({"bs": 1}, "must be a list of rules"),
+        ([{}], "must be a list of rules"),
+        ([{"bs": ">many"}], "comparison with a number"),
+        ([{"mode": {"name": "eager"}}], "mode: expected a value"),
+    ],
+)
+def test_rules_that_are_refused(rules, error):
+    with pytest.raises(ConfigError, match=error):
+        excluded(CELLS, rules)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shards_are_disjoint_complete_and_balanced(seed):
+    draw = random.Random(seed)
+    modes = ["eager", *(f"m{n}" for n in range(draw.randint(1, 12)))]
+    cells = [a_cell(mode, bs=bs) for bs in range(1, draw.randint(2, 60)) for mode in modes if draw.random() < 0.8]
+    number = draw.randint(1, 12)
+    parts = shards(cells, number)
+    assert len(parts) == number
+    assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= len(modes)
+    assert shards(cells, number) == parts
+    for bs in {cell.bs for cell in cells}:
+        together = [part for part in parts if any(cell.bs == bs for cell in part)]
+        most = -(-len(cells) // number)
+        assert len(together) == 1 or sum(cell.bs == bs for cell in cells) > most
+
+
+def shard_of(path, name, number=3, label="v1"):
+    """A database with one shard of CELLS; gives the sweep's id."""
+    facts = {
+        "name": "nightly", "label": label, "command": [], "overrides": [], "protocol": {"rounds": 1}, "rounds": 1,
+        "baseline_mode": "eager", "seed": 0, "git_revision": "abc", "host": {"hostname": f"node{name}"},
+    }  # fmt: skip
+    part = shards(CELLS, number)[int(name.split("/")[0]) - 1]
+    with Store.open(path, mode="write") as store:
+        shard = Shard(name, ["nightly", label, number], CELLS)
+        sweep = store.begin_sweep(plan=part, shard=shard, **facts)
+        where = store.add_environment(environment(), {})
+        for cell in part:
+            store.record(sweep, where, Trial(cell.key, 0, Status.OK, latency_ms=cell.bs * (1.0 + len(cell.mode_name))))
+        store.finish_sweep(sweep, "interrupted" if name.startswith("2") else "completed", name)
+    return sweep
+
+
+def take(path, target):
+    with opened(str(path)) as source, Store.open(target, mode="write") as store:
+        return [arrival.outcome for arrival in copy(source, store, source.sweep_ids())]
+
+
+def results(path):
+    with Store.open(path) as store:
+        rows = store.results(store.find_sweep("last").id)
+        return [(row["model"], row["bs"], row["mode"], row["speedup"]) for row in rows]
+
+
+def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
+    whole, merged = tmp_path / "whole.db", tmp_path / "merged.db"
+    shard_of(whole, "1/1", 1)
+    ids = {shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}
+    assert len(ids) == 1
+    assert [take(tmp_path / f"{n}.db", merged) for n in (3, 1, 2)] == [["imported"], ["completed"], ["completed"]]
+    assert results(merged) == results(whole)
+    assert len(results(merged)) == len(CELLS)
+    assert Store.check(merged) == []
+    with Store.open(merged) as store:
+        (info,) = store.sweeps()
+        assert info.state == "interrupted", "the second shard was"
+        assert [cell.key for cell in store.planned(info.id)] == [cell.key for cell in CELLS]
+    assert take(tmp_path / "1.db", merged) == ["already there"]
+
+
+def test_shards_of_different_runs_stay_apart(tmp_path):
+    ids = {shard_of(tmp_path / "x.db", "1/3"), shard_of(tmp_path / "x.db", "3/3")}
+    assert len(ids) == 1, "one database may hold several shards"
+    with pytest.raises(Exception, match=r"has shard 1/3 .* resume=\S+ shard=1/3"):
+        shard_of(tmp_path / "x.db", "1/3")
+    assert shard_of(tmp_path / "x.db", "1/3", label="v2") not in ids
