@@ -37,7 +37,7 @@ def points(cells):
         ({"dtype": "float16"}, lambda model, bs, mode: False),
         ({"model": ">3"}, lambda model, bs, mode: False),
     ],
-    ids=str,
+    ids=range(8),
 )
 def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
     matched, unused = excluded(CELLS, [rule])
