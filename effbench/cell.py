@@ -101,6 +101,11 @@ class Cell:
         return digest(self.params())
 
     @property
+    def comparison_key(self) -> str:
+        """Hash of all parameters except the mode. Cells that share it are compared."""
+        return digest({name: value for name, value in self.params().items() if name != "mode"})
+
+    @property
     def model_name(self) -> str:
         return self.model["name"]
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from effbench.cell import Cell, Status, Trial, digest, encodable
+from effbench.cell import Cell, Status, Trial, encodable
 from effbench.errors import StoreError
 from effbench.store.schema import TRIAL, utc
 
@@ -66,11 +66,11 @@ def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
 
 
 def cell_row(cell: Cell) -> dict[str, Any]:
-    """Return the row of `cell`. Cells with the same `comparison_key`, a hash of all but the mode, are compared."""
+    """Return the row of `cell`."""
     params = cell.params()
     return {
         "key": cell.key,
-        "comparison_key": digest({name: value for name, value in params.items() if name != "mode"}),
+        "comparison_key": cell.comparison_key,
         "model": cell.model_name,
         "mode": cell.mode_name,
         **{name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")},

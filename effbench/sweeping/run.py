@@ -7,7 +7,8 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,14 @@ def run_cells(
 def run_sweep(
     settings: Settings, asked: Sequence[tuple[Interpreter, dict[str, Any]]], plan: Callable[[Pools], Sequence[CellRun]],
     command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
-    extend: Outcome | None = None,
+    extend: Outcome | None = None, store: Store | None = None,
 ) -> Outcome:  # fmt: skip
     """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
     `asked`: interpreter and parameters of each cell. `plan`: returns the cell runs once the interpreters are probed.
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome
-    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results.
+    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results. `store`: replaces the
+    database of the settings.
 
     Raises EffbenchError for an error before the first trial; then nothing is recorded.
     """
@@ -78,8 +80,12 @@ def run_sweep(
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
+    if settings.executor["name"] == "slurm":
+        from effbench.sweeping.executors.slurm import run_on_cluster
+
+        return run_on_cluster(settings, wanted, plan, command, server, progress, stop, extend)
     with (
-        Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
+        store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
         open_pools(wanted, server, settings.baseline_mode) as pools,
     ):
         planned = plan(pools)
@@ -116,22 +122,15 @@ def run_sweep(
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
         )
-        state, failure = "failed", None
-        try:
-            with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
-                schedule.run(trials)
-            state = "interrupted" if stop.is_set() else "completed"
-        except KeyboardInterrupt:  # a second Ctrl-C
-            state = "interrupted"
-            raise
-        except StoreError as error:  # for example a full disk: the sweep can be resumed later
-            state, failure = "interrupted", error
-        finally:
-            if state == "completed" and not settings.executor["keep_cache"]:
-                shutil.rmtree(sweep_cache, ignore_errors=True)
-            end(store, sweep_id, state, settings.db, failure)
+        with (
+            ending(store, sweep_id, settings, stop),
+            progress.showing(sweep_id, settings, runs, trials, slots),
+            stop_on_ctrl_c(stop),
+        ):
+            schedule.run(trials)
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
+    state = "interrupted" if stop.is_set() else "completed"
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
 
 
@@ -201,6 +200,24 @@ def begin(
         rounds=settings.protocol["rounds"],
         cell_overrides=command.of_cells,
     )
+
+
+@contextmanager
+def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Event) -> Iterator[None]:
+    """Record how the sweep ended when this context ends, and remove its compile caches if it is complete."""
+    state, failure = "failed", None
+    try:
+        yield
+        state = "interrupted" if stop.is_set() else "completed"
+    except KeyboardInterrupt:  # a second Ctrl-C
+        state = "interrupted"
+        raise
+    except StoreError as error:  # for example a full disk: the sweep can be resumed later
+        state, failure = "interrupted", error
+    finally:
+        if state == "completed" and not settings.executor["keep_cache"]:
+            shutil.rmtree(cache_folder(settings.executor["cache_dir"]) / sweep_id, ignore_errors=True)
+        end(store, sweep_id, state, settings.db, failure)
 
 
 def end(store: Store, sweep_id: str, state: str, db: str, failure: StoreError | None = None) -> None:
