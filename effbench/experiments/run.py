@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from effbench.cell import Cell, Environment, Status, digest
+from effbench.cell import Cell, Environment, Status
 from effbench.config import Config
 from effbench.errors import ConfigError
 from effbench.experiments.definition import Claim, Experiment
@@ -238,8 +238,7 @@ def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settin
     environment. A failed cell is complete after any number of rounds."""
     cases: dict[str, set[str]] = {}
     for cell in cells:
-        case = digest({key: value for key, value in cell.params().items() if key != "mode"})
-        cases.setdefault(case, set()).add(cell.key)
+        cases.setdefault(cell.comparison_key, set()).add(cell.key)
     complete: list[dict[str, Any]] = []
     for sweep in store.sweeps():
         if not cases or (sweep.protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
