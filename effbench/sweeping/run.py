@@ -167,7 +167,8 @@ def begin(
     store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str],
     progress: Progress, extend: Outcome | None,
 ) -> str:  # fmt: skip
-    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter.
+    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter; empty if they
+    become known later.
 
     Raises ResumeError if the plan of the sweep to resume differs.
     """
@@ -179,7 +180,8 @@ def begin(
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
         resume.check_same_plan(info, store.planned(info.id), cells, settings)
-        resume.check_same_interpreters(info, ids.keys())
+        if ids:
+            resume.check_same_interpreters(info, ids.keys())
         for change in resume.changes(info, ids, environments):
             progress.note(change)
         store.note_environments(info.id, environments)

@@ -36,10 +36,6 @@ def check(executor: Mapping[str, Any]) -> None:
     for name in options:
         if name.replace("_", "-") in RESERVED or not re.fullmatch(r"[a-z][a-z_-]*", name):
             raise ConfigError(f"executor.sbatch.{name}: not an option that a sweep can set; see `man sbatch`")
-    values = {**{f"sbatch.{name}": value for name, value in options.items()}, **executor}
-    for name in (*values.keys() - executor.keys(), "partition", "account", "gres", "job_folder"):
-        if not str(values[name]).isprintable():  # a line break would end the option and begin a command
-            raise ConfigError(f"executor.{name} must be one line of printable text, got {values[name]!r}")
     try:
         import submitit  # noqa: F401
     except ImportError:

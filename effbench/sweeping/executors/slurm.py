@@ -81,34 +81,35 @@ def run_on_cluster(
             for pool in pools.values():  # device=auto means the devices of the jobs, not of this machine
                 pool.gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
             planned = plan(pools)
-            ids = {where: store.add_environment(pool.environment, pool.details) for where, pool in pools.items()}
+            here = {interpreter: (pool.environment, pool.details) for interpreter, pool in pools.items()}
         runs = list(dict.fromkeys(planned))
-        sweep_id = begin(store, settings, command, cells_of(runs), ids, progress, extend)
+        # jobs report the environments of their nodes
+        sweep_id = begin(store, settings, command, cells_of(runs), {}, progress, extend)
         with ending(store, sweep_id, settings, stop):
-            cluster = Cluster(store, sweep_id, settings, runs, ids, progress, stop)
+            cluster = Cluster(store, sweep_id, settings, runs, here, progress, stop)
             cluster.collect()
             trials = cluster.trials_left(runs)
             with progress.showing(sweep_id, settings, runs, trials, [Slot("SLURM", "")]), stop_on_ctrl_c(stop):
                 cluster.run(trials)
         rows = store.results(sweep_id)
-    where = {environment_id: cluster.interpreters.get(environment_id) for environment_id in cluster.history}
-    measured = {(row["cell_key"], where.get(row["environment_id"])): row["latency_ms"] for row in rows}
+    where = cluster.interpreters
+    measured = {(row["cell_key"], where[row["environment_id"]]): row["latency_ms"] for row in rows}
     latencies = [measured.get((run.cell.key, run.interpreter)) for run in planned]
-    ids |= {interpreter: environment_id for environment_id, interpreter in where.items() if interpreter}
+    ids = {interpreter: environment_id for environment_id, interpreter in where.items()}
     state = "interrupted" if stop.is_set() else "completed"
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
 
 
 class Cluster:
     """The jobs of a sweep. `history`: environment -> cell key -> its recorded trials (last attempts).
-    `interpreters`: environment -> interpreter; `ids`: the environment of each interpreter on this machine."""
+    `interpreters`: environment -> interpreter; `here`: environment and details of each interpreter on this machine."""
 
     def __init__(
-        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun], ids: Mapping[Interpreter, str],
-        progress: Progress, stop: threading.Event,
+        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun],
+        here: Mapping[Interpreter, tuple[Environment, dict[str, Any]]], progress: Progress, stop: threading.Event,
     ) -> None:  # fmt: skip
         self.store, self.sweep_id, self.settings = store, sweep_id, settings
-        self.runs, self.ids, self.progress, self.stop = runs, ids, progress, stop
+        self.runs, self.here, self.progress, self.stop = runs, here, progress, stop
         recorded = store.find_sweep(sweep_id).host.get("environments") or {}
         self.interpreters = {environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()}
         self.history = {environment: store.history(sweep_id, environment) for environment in self.interpreters}
@@ -259,15 +260,13 @@ class Cluster:
         known = {(run.cell.key, run.interpreter): run for run in job.runs}
         match message:
             case {"event": "environment", "environment": dict(facts), "details": dict(details)}:
-                environment_id = self.store.add_environment(Environment(**facts), details)
-                self.history.setdefault(environment_id, {})
+                self.store.add_environment(Environment(**facts), details)
             case {"event": "began", "node": str(node), "environments": dict(environments)}:
                 job.node = node
                 job.environments = {key: Interpreter.from_facts(facts) for key, facts in environments.items()}
                 if not {*job.environments.values()} <= {*interpreters_of(job.runs)}:
                     raise ValueError("it ran under another interpreter")
-                self.store.note_environments(self.sweep_id, environments)
-                self.interpreters |= job.environments
+                self.know(environments)
             case {"event": "planned", "trials": int(number)}:
                 self.resize(job, number - job.left)
             case {"event": "resized", "change": int(change)}:
@@ -294,13 +293,20 @@ class Cluster:
             case _:
                 raise MessageError(f"unknown event: {str(message)[:200]}")
 
+    def know(self, environments: Mapping[str, Any]) -> None:
+        """Record the environments of a job: id -> facts of its interpreter."""
+        self.store.note_environments(self.sweep_id, dict(environments))
+        for environment_id, facts in environments.items():
+            self.interpreters[environment_id] = Interpreter.from_facts(facts)
+            self.history.setdefault(environment_id, {})
+
     def resize(self, job: Job, change: int) -> None:
         job.left += change
         self.progress.resized(change)
 
     def record(self, job: Job, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
         """Commit a trial, unless a killed effbench did so."""
-        known = self.history.setdefault(environment_id, {}).get(trial.run.cell.key, [])
+        known = self.history[environment_id].get(trial.run.cell.key, [])
         if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
             return
         self.store.record(self.sweep_id, environment_id, record)
@@ -334,7 +340,10 @@ class Cluster:
         for name, trial in ended.items():
             self.losses[trial.run] += 1
             at = (key for key, interpreter in job.environments.items() if interpreter == trial.run.interpreter)
-            environment_id = next(at, None) or self.best(trial.run) or self.ids[trial.run.interpreter]
+            environment_id = next(at, None) or self.best(trial.run)
+            if environment_id is None:  # no job has told its own yet
+                environment_id = self.store.add_environment(*self.here[trial.run.interpreter])
+                self.know({environment_id: trial.run.interpreter.facts()})
             phase = job.phases.get(name) if job.has_begun else None
             why, extra = f"{reason}{f' (in {phase})' if phase else ''}", {LOST: job.id, "log": log}
             record = Trial(trial.run.cell.key, trial.round, status, why, trial.attempt, phase=phase, extra=extra)
