@@ -129,9 +129,10 @@ def trials(db: Path) -> list[tuple]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
-def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster):
+@pytest.mark.parametrize("sizes", [(2,), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=["1 job", "3 jobs"])
+def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     cli.env |= cluster.env
-    matrix = ("model=tiny", "bs=1,2", "mode=eager,cuda-graph")
+    matrix = ("model=tiny", f"bs={','.join(map(str, sizes))}", "mode=eager,cuda-graph")
     options = ("executor.partition=main", "executor.cpus=1", "executor.sbatch.comment=hello")
     done = cli.sweep(*matrix, *SLURM, *options, "sweep.name=there")
     assert (done.code, done.err) == (0, ""), done
@@ -142,10 +143,10 @@ def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster):
         (environment,) = {row["environment_id"] for row in store.results(store.find_sweep("there").id)}
         assert environment in {row["environment_id"] for row in store.results(store.find_sweep("here").id)}
         assert all(row["gpu_uuid"] is None for row in store.trials(store.find_sweep("there").id))
-    assert "[4/4]" in done.out
+    assert f"[{2 * len(sizes)}/{2 * len(sizes)}]" in done.out
     assert cluster.run("squeue", "-h") == ""
     assert not list(cli.cache.parent.rglob("job*.json")), "the folders of the jobs are gone"
-    assert cli.run("ls", "--cells").out.count("float32") == 4
+    assert cli.run("ls", "--cells").out.count("float32") == 2 * len(sizes)
     assert Store.check(cli.db) == []
 
 
@@ -251,22 +252,33 @@ def test_a_lost_node_and_resume(cli, cluster, waiting):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_sweep(cli, cluster, waiting, number):
-    """Ctrl-C cancels the jobs. After kill -9 they run on, and resume cancels them."""
+def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
     process = waiting()
     before = trials(cli.db)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert err == ""
-    if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert "cancelling 1 job" in out
-        assert cluster.run("squeue", "-h") == ""
+    assert (process.returncode, err) == (130, "")
+    assert "cancelling 1 job" in out
+    assert cluster.run("squeue", "-h") == ""
     (cli.folder / "go").touch()
     done = cli.run("-m", "resume=last", env=cluster.env)
     assert done.code == 0, done
     after = trials(cli.db)
     assert after[: len(before)] == before
-    assert len(after) == 4
-    assert {trial[2] for trial in after} == {"ok"}
+    assert [trial[2] for trial in after] == ["ok"] * 4
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing(cli, cluster, processes):
+    """The job runs on; resume commits what it has measured, and measures nothing again."""
+    process = cli.start("-m", *cli.tiny, "model=tiny", "bs=1,2", *SLURM, "executor.cells_per_job=2", env=cluster.env)
+    processes.append(process)
+    cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "running"), "the job does not run")
+    process.kill()
+    process.communicate(timeout=60)
+    cluster.wait(lambda: not cluster.run("squeue", "-h"), "the job does not end", 120)
+    assert trials(cli.db) == []
+    done = cli.run("-m", "resume=last", env=cluster.env)
+    assert (done.code, done.err) == (0, ""), done
+    assert "all trials are already recorded" in done.out
+    assert [trial[2] for trial in trials(cli.db)] == ["ok"] * 2

@@ -28,7 +28,7 @@ from effbench.printable import one_line
 from effbench.store import connect
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
-from effbench.sweeping.client import POLL_S, ForkServer
+from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.job import EVENTS, REQUEST
@@ -41,14 +41,16 @@ from effbench.sweeping.run import Command, Outcome, begin, cache_folder, ending
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
+READ_S = 0.5
 #: Pause after SLURM refused a job while others are in the queue, for example because of a limit per user.
 REFUSED_PAUSE_S = 30.0
 
 
 @dataclass
 class Job:
-    """A submitted job. `tries`: number of jobs with these runs that ended before their first trial. `left`: number of
-    its remaining trials. `running`: slot name -> trial in flight. `has_ended`: whether the queue lists it as ended."""
+    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs that
+    ended before their first trial. `left`: number of its remaining trials. `running`: slot name -> trial in flight.
+    `has_ended`: whether the queue lists it as ended."""
 
     id: str
     folder: Path
@@ -131,10 +133,10 @@ class Cluster:
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs that still run."""
         waiting = deque((runs, 0) for runs in self.grouped(dict.fromkeys(trial.run for trial in trials)))
-        look_s = time.monotonic() + QUEUE_S
+        look_s, most = time.monotonic() + QUEUE_S, self.settings.executor["max_jobs"]
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
-                while waiting and self.may_submit():
+                while waiting and len(self.jobs) < most and time.monotonic() > self.next_submission_s:
                     if self.submit(*waiting[0]):
                         waiting.popleft()
                 is_due = time.monotonic() > look_s
@@ -143,7 +145,7 @@ class Cluster:
                 for job in [*self.jobs]:
                     if reason := self.watch(job, states):
                         waiting.extend(self.lost(job, *reason))
-                self.stop.wait(POLL_S)
+                self.stop.wait(READ_S)
         finally:
             self.cancel()
         if not self.stop.is_set():
@@ -175,10 +177,6 @@ class Cluster:
         return trials_left(some, protocol["rounds"], seed, protocol["attempts"], history)
 
     # --- one job ---
-
-    def may_submit(self) -> bool:
-        is_time = time.monotonic() > self.next_submission_s
-        return is_time and len(self.jobs) < self.settings.executor["max_jobs"] and not self.stop.is_set()
 
     def submit(self, runs: Sequence[CellRun], tries: int) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without, raise WorkerError."""
@@ -267,6 +265,8 @@ class Cluster:
                 if not {*job.environments.values()} <= {*interpreters_of(job.runs)}:
                     raise ValueError("it ran under another interpreter")
                 self.know(environments)
+            case {"event": kind} if not job.id and kind != "record":
+                pass  # progress of a job that a killed effbench submitted
             case {"event": "planned", "trials": int(number)}:
                 self.resize(job, number - job.left)
             case {"event": "resized", "change": int(change)}:
@@ -311,6 +311,8 @@ class Cluster:
             return
         self.store.record(self.sweep_id, environment_id, record)
         self.history[environment_id][trial.run.cell.key] = last_attempts([*known, record])
+        if not job.id:
+            return
         name = next((name for name, running in job.running.items() if running == trial), "")
         job.running.pop(name, None)
         job.left -= 1
