@@ -48,9 +48,9 @@ REFUSED_PAUSE_S = 30.0
 
 @dataclass
 class Job:
-    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs that
-    ended before their first trial. `left`: number of its remaining trials. `running`: slot name -> trial in flight.
-    `has_ended`: whether the queue lists it as ended."""
+    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs
+    that ended before their first trial. `left`: number of its remaining trials. `running`: slot name -> trial in
+    flight. `has_ended`: whether the queue lists it as ended."""
 
     id: str
     folder: Path
