@@ -137,8 +137,9 @@ class Cluster:
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
                 while waiting and len(self.jobs) < most and time.monotonic() > self.next_submission_s:
-                    if self.submit(*waiting[0]):
-                        waiting.popleft()
+                    if self.stop.is_set() or not self.submit(*waiting[0]):
+                        break
+                    waiting.popleft()
                 is_due = time.monotonic() > look_s
                 states = queue.states(self.name) if is_due else None
                 look_s = time.monotonic() + QUEUE_S if is_due else look_s
