@@ -29,6 +29,7 @@ Phase = choice("Phase", "inference", "training")
 Optimizer = choice("Optimizer", "sgd", "adam", "adamw")
 Implementation = choice("Implementation", "for-loop", "foreach", "fused", "capturable")
 Isolation = choice("Isolation", "fork", "spawn")
+ExecutorName = choice("ExecutorName", "local", "slurm")
 OnFailure = choice("OnFailure", "fail", "ignore")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
@@ -138,7 +139,7 @@ class Protocol:
 
 @dataclass
 class Executor:
-    name: str = "local"  # name of the executor
+    name: ExecutorName = ExecutorName.local  # where trials run: `local`, or `slurm` for jobs of a cluster
     gpus: Any = "auto"  # `auto`: all visible GPUs; or indices among them, such as [0,1]
     cores: Any = "auto"  # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
     renew_server: bool = True  # on CUDA: a new fork server for each round
@@ -148,6 +149,18 @@ class Executor:
     lock_timeout_s: float = number(3600.0, least=0)
     cache_dir: str | None = None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
     keep_cache: bool = False  # true: keep the compile caches of a completed sweep
+    partition: str | None = None  # SLURM: partition of the jobs; null: the cluster's default
+    account: str | None = None  # SLURM: account to charge; null: the user's default
+    gres: str | None = None  # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
+    cpus: int | None = number(None, least=1)  # SLURM: CPU cores of a job; null: the cluster's default
+    time_limit_min: int = number(60, least=1)  # SLURM: minutes after which a job is ended
+    # SLURM: further options of sbatch by name, for example {qos: high, mem: 64G, exclusive: true}
+    sbatch: Any = field(default_factory=dict)
+    # SLURM: cells per job; null: one job for all cells that differ only in their mode
+    cells_per_job: int | None = number(None, least=1)
+    max_jobs: int = number(100, least=1)  # SLURM: maximum number of jobs in the queue at a time
+    job_retries: int = number(1, least=0)  # SLURM: how often a trial is repeated after its job was lost
+    job_folder: str | None = None  # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
 
 
 @dataclass
@@ -196,6 +209,6 @@ def register() -> None:
 
     schema = OmegaConf.structured(Config)
     OmegaConf.set_struct(schema, True)
-    for open_node in (schema.model.module, schema.model.inputs, schema.env, schema.mode):
+    for open_node in (schema.model.module, schema.model.inputs, schema.env, schema.mode, schema.executor.sbatch):
         OmegaConf.set_struct(open_node, False)
     ConfigStore.instance().store(name="schema", node=schema, provider="effbench")

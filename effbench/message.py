@@ -1,7 +1,7 @@
 """Messages between a sweep and its fork server: versioned lines of plain JSON.
 
 Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
-                                                                        check, compile_options or trial
+                                                                        check or trial
                    {"v", "op": "kill", "id"}
 Server to sweep:   {"v", "event": "ready", "pid"}
                    {"v", "event": "started", "id", "pid"}

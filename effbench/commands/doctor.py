@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from effbench.commands import options
 from effbench.doctor import calibration
 from effbench.doctor.checks import PROBE_TIMEOUT_S, examine
 from effbench.doctor.finding import Finding, Machine
 from effbench.errors import UsageError
-from effbench.printable import one_line
 from effbench.sweeping.client import ForkServer
 from effbench.terminal import escape, terminal
 
@@ -31,11 +29,8 @@ MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     parser.add_argument("--format", default="text", choices=["text", "json"], help="(default: text)")
-    doing = parser.add_mutually_exclusive_group()
     both = "measure and store the GPU's ceilings and the noise between processes; takes minutes"
-    doing.add_argument("--calibrate", action="store_true", help=both)
-    instead = "instead list the arguments, modes and options of the installed torch.compile"
-    doing.add_argument("--compile-options", action="store_true", help=instead)
+    parser.add_argument("--calibrate", action="store_true", help=both)
     parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough calibration in seconds")
 
 
@@ -44,10 +39,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("doctor: --quick needs --calibrate; add it or omit --quick")
     is_json = args.format == "json"
     with closing(ForkServer()) as server:
-        if args.compile_options:
-            answer = server.call("compile_options", {}, PROBE_TIMEOUT_S)
-            print(json.dumps(answer, indent=2) if is_json else "\n".join(compile_options(answer)))
-            return 0
         findings, machine = examine(server, Machine(args.db))
         if not args.calibrate:
             return show(findings, machine, is_json)
@@ -61,19 +52,6 @@ def run(args: argparse.Namespace) -> int:
     measured += calibration.measure_noise(args.db, machine.answer, args.quick, is_json, host)
     measured += calibration.stored(machine)
     return show([*findings, *(replace(finding, area="calibration") for finding in measured)], machine, is_json)
-
-
-def compile_options(answer: dict[str, Any]) -> Iterator[str]:
-    """Yield lines about the arguments, modes and options of torch.compile (`answer` of worker/compile_options.py)."""
-    given = ", ".join(f"{name}={default}" for name, default in answer["arguments"].items())
-    yield f"torch.compile of torch {answer['torch_version']} takes {given}"
-    yield "modes with the options that each one sets (torch._inductor.list_mode_options()):"
-    for mode, settings in answer["modes"].items():
-        yield f"  {mode}: {', '.join(f'{name}={value}' for name, value in settings.items()) or 'none'}"
-    public = {name: value for name, value in answer["options"].items() if not name.startswith("_")}
-    yield f"{len(public)} options with defaults (torch._inductor.list_options()); set one: mode.options.NAME=VALUE"
-    for name, value in public.items():
-        yield f"  {name}={one_line(value, 100)}"
 
 
 def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:

@@ -60,7 +60,7 @@ def hint(name: str, known: set[str]) -> str:
     """Return a hint with the most similar option, also if only the part after the dot is similar."""
     last = {option.rpartition(".")[2]: option for option in sorted(known, reverse=True)}
     near = nearest(name, sorted(known)) or last.get(nearest(name.rpartition(".")[2], list(last)) or "")
-    return f"did you mean {near}?" if near else "effbench doctor --compile-options lists them"
+    return f"did you mean {near}?" if near else "torch._inductor.list_options() lists them"
 
 
 def use_caches_in(folder: str | None) -> str | None:

@@ -18,6 +18,9 @@ from effbench.cell import Cell, Status, Trial
 from effbench.config import Config
 from effbench.sweeping.interpreters import HERE, Interpreter
 
+#: Key in `Trial.extra` of a trial whose cluster job ended before it.
+LOST = "lost_job"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -85,15 +88,21 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
     return [group[::-1] if round % 2 else group for group in order]
 
 
+def has_failed(trial: Trial) -> bool:
+    """Return whether a trial ends its cell's rounds. A lost one does not: its job ended, perhaps for another reason."""
+    return not trial.status.is_measured and LOST not in trial.extra
+
+
 def trials_left(
     runs: Sequence[CellRun], rounds: int, seed: int, attempts: int, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
     `history`: the last attempt of each recorded round. A noisy trial is retried at the end of its round, together with
-    the trials of the cell's other interpreters in that round, whether they are recorded or missing.
+    the trials of the cell's other interpreters in that round, whether they are recorded or missing. A lost trial gets
+    another attempt.
     """
-    failed = {run for run, trials in history.items() if not all(trial.status.is_measured for trial in trials)}
+    failed = {run for run, trials in history.items() if any(map(has_failed, trials))}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(rounds):
@@ -106,7 +115,7 @@ def trials_left(
             for run, trial in known.items():
                 if trial is None:
                     planned.append(PlannedTrial(run, round))
-                elif is_noisy and run in can_retry:
+                elif LOST in trial.extra or (is_noisy and run in can_retry):
                     planned.append(PlannedTrial(run, round, trial.attempt + 1))
         left += retried
     return left

@@ -7,8 +7,8 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,19 +74,24 @@ def run_cells(
 
 def run_sweep(
     settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress,
-    stop: threading.Event, extend: Outcome | None = None,
+    stop: threading.Event, extend: Outcome | None = None, store: Store | None = None,
 ) -> Outcome:  # fmt: skip
     """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome
-    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results.
+    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results. `store`: replaces the
+    database of the settings.
 
     Raises EffbenchError for an error before the first trial; then nothing is recorded.
     """
     if not asked:
         raise ConfigError("there is no cell to run")
+    if settings.executor["name"] == "slurm":
+        from effbench.sweeping.executors.slurm import run_on_cluster
+
+        return run_on_cluster(settings, asked, plan, command, server, progress, stop, extend)
     with (
-        Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
+        store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
         pools_for(asked, server, settings, progress) as pools,
     ):
         planned = plan(pools)
@@ -123,22 +128,15 @@ def run_sweep(
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
         )
-        state, failure = "failed", None
-        try:
-            with progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(stop):
-                schedule.run(trials)
-            state = "interrupted" if stop.is_set() else "completed"
-        except KeyboardInterrupt:  # a second Ctrl-C
-            state = "interrupted"
-            raise
-        except StoreError as error:  # for example a full disk: the sweep can be resumed later
-            state, failure = "interrupted", error
-        finally:
-            if state == "completed" and not settings.executor["keep_cache"]:
-                shutil.rmtree(sweep_cache, ignore_errors=True)
-            end(store, sweep_id, state, settings, failure)
+        with (
+            ending(store, sweep_id, settings, stop),
+            progress.showing(sweep_id, settings, runs, trials, slots),
+            stop_on_ctrl_c(stop),
+        ):
+            schedule.run(trials)
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [run and measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
+    state = "interrupted" if stop.is_set() else "completed"
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
 
 
@@ -186,7 +184,8 @@ def begin(
     store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str],
     progress: Progress, extend: Outcome | None,
 ) -> str:  # fmt: skip
-    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter.
+    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter; empty if they
+    become known later.
 
     Raises ResumeError if the plan of the sweep to resume differs.
     """
@@ -198,7 +197,8 @@ def begin(
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
         resume.check_same_plan(info, store.planned(info.id), cells, settings)
-        resume.check_same_interpreters(info, ids.keys())
+        if ids:
+            resume.check_same_interpreters(info, ids.keys())
         for change in resume.changes(info, ids, environments):
             progress.note(change)
         store.note_environments(info.id, environments)
@@ -230,6 +230,24 @@ def shard_facts(settings: Settings, label: str | None, revision: str | None) -> 
     """Return what all shards of a sweep have in common, besides the matrix."""
     number = settings.shard and parse_shard(settings.shard)[1]
     return [settings.sweep, label, revision, settings.protocol, settings.baseline_mode, number]
+
+
+@contextmanager
+def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Event) -> Iterator[None]:
+    """Record how the sweep ended when this context ends, and remove its compile caches if it is complete."""
+    state, failure = "failed", None
+    try:
+        yield
+        state = "interrupted" if stop.is_set() else "completed"
+    except KeyboardInterrupt:  # a second Ctrl-C
+        state = "interrupted"
+        raise
+    except StoreError as error:  # for example a full disk: the sweep can be resumed later
+        state, failure = "interrupted", error
+    finally:
+        if state == "completed" and not settings.executor["keep_cache"]:
+            shutil.rmtree(cache_folder(settings.executor["cache_dir"]) / sweep_id, ignore_errors=True)
+        end(store, sweep_id, state, settings, failure)
 
 
 def end(store: Store, sweep_id: str, state: str, settings: Settings, failure: StoreError | None = None) -> None:

@@ -40,16 +40,6 @@ def test_compilations_torchscript_and_ahead_of_time(workshop):
         assert any("deprecated" in said for said in facts["deprecations"])
 
 
-def test_the_doctor_lists_the_options_of_this_torch(workshop):
-    done = workshop.run("doctor", "--compile-options")
-    assert done.code == 0, done.err
-    assert "disable=False" in done.out
-    assert "  max-autotune-no-cudagraphs: max_autotune=True" in done.out
-    assert "\n  epilogue_fusion=True\n" in done.out
-    both = workshop.run("doctor", "--compile-options", "--calibrate")
-    assert both.code == 2
-
-
 def rows(cli) -> list[dict]:
     """The results of the newest sweep."""
     with Store.open(cli.db) as store:

@@ -1,0 +1,156 @@
+"""The side of a cluster's job on its node: `python -m effbench.sweeping.executors.job FOLDER`.
+
+It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a local sweep would store
+and print. effbench reads that file while the job runs, and commits each trial. Both files are messages (see
+effbench.message), and the job never touches the database.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from effbench.cell import Cell, Environment, Trial
+from effbench.errors import EffbenchError, StoreError
+from effbench.message import decode
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command, run_sweep
+from effbench.worker.server import write_message
+
+REQUEST, EVENTS = "job.json", "events.jsonl"
+
+
+class JobStore:
+    """What a sweep needs of `Store`: reads are answered from the request, and writes become events. Thread-safe."""
+
+    name = "the folder of the job"
+
+    def __init__(self, folder: Path, request: dict[str, Any]) -> None:
+        self.events = folder / EVENTS
+        self.request = request
+        self.lock = threading.Lock()
+
+    def send(self, event: str, **facts: Any) -> None:
+        """Append an event. Raises StoreError if that fails, for example because effbench has given up this job."""
+        try:
+            with self.lock:
+                descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND)  # do not create a removed file
+                try:
+                    write_message(descriptor, {"event": event, **facts})
+                finally:
+                    os.close(descriptor)  # a network file system shows the line to other machines now
+        except OSError as error:
+            raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
+
+    def add_environment(self, environment: Environment, details: dict[str, Any]) -> str:
+        self.send("environment", environment=asdict(environment), details=details)
+        return environment.id
+
+    def begin_sweep(self, *, host: dict[str, Any], **_: Any) -> str:
+        self.send("began", node=host["hostname"], environments=host["environments"])
+        return self.request["sweep_id"]
+
+    def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
+        recorded = self.request["history"].get(environment_id, {})
+        return {key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()}
+
+    def record(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
+        self.send("record", environment_id=environment_id, trial=trial.to_json())
+
+    def host_speeds(self, environment_id: str, most: int) -> list[float]:
+        return []  # those of other nodes say nothing about this one
+
+    def calibration(self, environment_id: str) -> dict[str, Any] | None:
+        ceilings = self.request["ceilings"].get(environment_id)
+        return ceilings and {"ceilings": ceilings}
+
+    def add_calibration(self, environment_id: str, gpu_uuid: str, ceilings: dict[str, Any]) -> None:
+        self.request["ceilings"][environment_id] = ceilings
+        self.send("ceilings", environment_id=environment_id, gpu_uuid=gpu_uuid, ceilings=ceilings)
+
+    def finish_sweep(self, sweep_id: str, state: str, shard: str | None = None) -> None:
+        pass
+
+    def is_moved(self) -> bool:
+        return False
+
+    def results(self, sweep_id: str) -> list[dict[str, Any]]:
+        return []
+
+    def __enter__(self) -> JobStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class JobProgress(Progress):
+    """Sends the progress as events."""
+
+    def __init__(self, store: JobStore) -> None:
+        super().__init__()
+        self.send = store.send
+
+    @contextmanager
+    def showing(
+        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: Sequence[PlannedTrial],
+        slots: Sequence[Slot],
+    ) -> Iterator[None]:  # fmt: skip
+        self.send("planned", trials=len(trials))
+        yield
+
+    def started(self, slot: Slot, trial: PlannedTrial) -> None:
+        run = trial.run
+        facts = {"interpreter": run.interpreter.given, "cell_key": run.cell.key}
+        self.send("started", slot=slot.name, round=trial.round, attempt=trial.attempt, **facts)
+
+    def phase(self, slot: Slot, phase: str) -> None:
+        with suppress(StoreError):  # the next event that matters reports it
+            self.send("phase", slot=slot.name, phase=phase)
+
+    def note(self, text: Any) -> None:
+        self.send("note", text=str(text))
+
+    def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
+        self.note(f"{slot.name}: retrying {trial.run.cell}: {reason}")
+
+    def resized(self, change: int) -> None:
+        if change:
+            self.send("resized", change=change)
+
+    def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
+        pass  # the record was sent
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    request = decode((folder / REQUEST).read_bytes())
+    store = JobStore(folder, request)
+    settings = Settings(**request["settings"])
+    runs = [CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]]
+    asked = [(run.interpreter, run.cell.params()) for run in runs]
+    stop = threading.Event()  # set by SIGTERM, when the job is cancelled or reaches its time limit
+    try:
+        run_sweep(settings, asked, lambda pools: runs, Command([], []), None, JobProgress(store), stop, store=store)
+        if not stop.is_set():
+            store.send("done")
+    except EffbenchError as error:
+        with suppress(StoreError):
+            store.send("failed", reason=str(error))
+        sys.exit(str(error))
+    finally:
+        with suppress(OSError):
+            Path(settings.executor["cache_dir"]).rmdir()  # of this job alone, and empty unless it failed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""A real SLURM cluster of one node: whole sweeps as jobs, which are killed, time out and lose their node.
+
+The cluster has ports and folders of its own and ends with the tests. They fail without an installed SLURM, as they are
+worth nothing where they are skipped.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+
+SETTINGS = """
+ClusterName=effbench
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+GresTypes=gpu
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmdTimeout=5
+KillWait=3
+ReturnToService=2
+SchedulerParameters=sched_interval=1
+MailProg=/bin/true
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
+"""
+SLURM = ("executor=slurm", "executor.gres=gpu:1")
+MATRIX = ("model=custom", "model.module._target_=mischief.Base,mischief.Waits", "model.inputs.x.shape=[4]",
+          "protocol.rounds=2", "executor.cells_per_job=2")  # fmt: skip
+
+
+class Cluster:
+    """The daemons, and SLURM's commands."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.daemons = folder, {}
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf")}
+
+    def start(self, name: str, *words: str) -> None:
+        path = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+        assert path, f"these tests need {name}: apt-get install slurm-wlm munge"
+        with (self.folder / f"{name}.log").open("a") as log:
+            env = {**os.environ, **self.env}
+            self.daemons[name] = subprocess.Popen([path, *words], stdout=log, stderr=log, env=env)
+
+    def stop(self, name: str, number: int = signal.SIGTERM) -> None:
+        process = self.daemons.pop(name)
+        process.send_signal(number)
+        process.wait(30)
+
+    def run(self, *command: str) -> str:
+        return subprocess.check_output(command, env={**os.environ, **self.env}, text=True)
+
+    def wait(self, condition, what: str, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            logs = "".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("slurmctld", "slurmd"))
+            assert time.monotonic() < deadline, f"{what} after {timeout_s} s:\n{self.run('squeue')}\n{logs}"
+            time.sleep(0.1)
+
+    def is_idle(self) -> bool:
+        done = subprocess.run(["sinfo", "-h", "-o", "%T"], env={**os.environ, **self.env}, capture_output=True)
+        return done.stdout.strip() == b"idle"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    assert os.geteuid() == 0, "these tests run SLURM as root"
+    folder = Path(tempfile.mkdtemp(prefix="effbench-slurm-"))
+    made = Cluster(folder)
+    for name in ("state", "spool"):
+        (folder / name).mkdir()
+    for name in ("gpu0", "gpu1"):
+        (folder / name).touch()
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1], other.getsockname()[1]]
+    host = socket.gethostname().partition(".")[0]
+    (folder / "slurm.conf").write_text(SETTINGS.format(host=host, ports=ports, folder=folder))
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    paths = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munge.pid",
+             "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}  # fmt: skip
+    try:
+        made.start("munged", "--foreground", "--force", *(f"--{name}={path}" for name, path in paths.items()))
+        made.start("slurmctld", "-D")
+        made.start("slurmd", "-D")
+        made.wait(made.is_idle, "the cluster is not ready")
+        yield made
+    finally:
+        for name in ("slurmd", "slurmctld", "munged"):
+            if name in made.daemons:
+                made.stop(name)
+        shutil.rmtree(folder)
+
+
+def outcomes(db: Path) -> list[tuple]:
+    """Model, batch size, mode, status and number of trials of each cell of the newest sweep."""
+    with Store.open(db) as store:
+        rows = store.results(store.find_sweep("last").id)
+    return [(row["model"], row["bs"], row["mode"], row["status"], row["trials"]) for row in rows]
+
+
+def trials(db: Path) -> list[tuple]:
+    with Store.open(db) as store:
+        rows = store.trials(store.find_sweep("last").id)
+    names = ("round", "attempt", "status", "reason", "phase", "cell_key", "extra")
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+@pytest.mark.parametrize("sizes", [(2,), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=["1 job", "3 jobs"])
+def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
+    cli.env |= cluster.env
+    matrix = ("model=tiny", f"bs={','.join(map(str, sizes))}", "mode=eager,cuda-graph")
+    options = ("executor.partition=main", "executor.cpus=1", "executor.sbatch.comment=hello")
+    done = cli.sweep(*matrix, *SLURM, *options, "sweep.name=there")
+    assert (done.code, done.err) == (0, ""), done
+    there = outcomes(cli.db)
+    assert cli.sweep(*matrix, "sweep.name=here").code == 0
+    assert there == outcomes(cli.db)
+    with Store.open(cli.db) as store:
+        (environment,) = {row["environment_id"] for row in store.results(store.find_sweep("there").id)}
+        assert environment in {row["environment_id"] for row in store.results(store.find_sweep("here").id)}
+        assert all(row["gpu_uuid"] is None for row in store.trials(store.find_sweep("there").id))
+    assert f"[{2 * len(sizes)}/{2 * len(sizes)}]" in done.out
+    assert cluster.run("squeue", "-h") == ""
+    assert not list(cli.cache.parent.rglob("job*.json")), "the folders of the jobs are gone"
+    assert cli.run("ls", "--cells").out.count("float32") == 2 * len(sizes)
+    assert Store.check(cli.db) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error"),
+    [
+        (["executor.partition=nowhere"], "SLURM refused a job: .*partition"),
+        (["executor.sbatch.array=1-3"], "executor.sbatch.array: not an option that a sweep can set"),
+        (["executor.time_limit_min=0"], "executor.time_limit_min must be at least 1"),
+        (["executor=slurm", "executor.name=pbs"], "executor.name"),
+    ],
+)
+@pytest.mark.slow
+def test_invalid_settings(cli, cluster, overrides, error):
+    done = cli.sweep("model=tiny", *SLURM, *overrides, env=cluster.env)
+    assert done.code == 2
+    assert re.search(error, done.err), done.err
+
+
+@pytest.mark.slow
+def test_missing_programs(cli):
+    done = cli.sweep("model=tiny", *SLURM, env={"PATH": "/nowhere"})
+    assert done.code == 2
+    assert "requires sbatch on PATH" in done.err
+
+
+@pytest.fixture
+def waiting(cli, cluster, processes, wait_gone):
+    """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's pid."""
+    shutil.copy(Path(__file__).parent / "misbehaving.py", cli.folder / "mischief.py")
+    os.mkfifo(cli.folder / "begun")
+
+    def start(*overrides):
+        process = cli.start("-m", *cli.tiny, *MATRIX, *SLURM, *overrides, env=cluster.env)
+        processes.append(process)
+        with (cli.folder / "begun").open() as pipe:  # opens when the trial opens its end
+            pids.extend(int(pid) for pid in pipe.read().split())
+        server = Path(f"/proc/{pids[1]}/stat").read_text()
+        process.job_pid = int(server.rpartition(")")[2].split()[1])
+        return process
+
+    start.pids = pids = []
+    yield start
+    for pid in pids:
+        wait_gone(pid)
+    assert cluster.run("squeue", "-h") == ""
+
+
+def crashed_and_repeated(cli, status="crashed") -> str:
+    """The waiting cell's first trial was lost and repeated; return the reason."""
+    (lost,) = [trial for trial in trials(cli.db) if trial[2] != "ok"]
+    assert lost[1:3] == (0, status)
+    assert lost[6]["lost_job"]
+    again = [trial for trial in trials(cli.db) if trial[5] == lost[5] and trial[0] == lost[0] and trial[1] == 1]
+    assert [trial[2] for trial in again] == ["ok"]
+    assert [row[3:] for row in outcomes(cli.db)] == [("ok", 2)] * 2
+    assert len(trials(cli.db)) == 5
+    assert Store.check(cli.db) == []
+    return lost[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["scancel", "SIGKILL"])
+def test_a_killed_job_is_repeated(cli, cluster, waiting, how):
+    process = waiting()
+    (cli.folder / "go").touch()
+    if how == "scancel":
+        cluster.run("scancel", "--name", cluster.run("squeue", "-h", "-o", "%j").strip())
+    else:
+        os.kill(process.job_pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, ""), out
+    assert {"scancel": "was cancelled", "SIGKILL": "failed"}[how] in crashed_and_repeated(cli)
+
+
+@pytest.mark.slow
+def test_a_job_that_times_out(cli, waiting):
+    process = waiting("executor.time_limit_min=1", "executor.job_retries=0")
+    out, err = process.communicate(timeout=240)
+    assert (process.returncode, err) == (1, ""), out
+    assert {row[0]: row[3] for row in outcomes(cli.db)} == {"Base": "ok", "Waits": "timeout"}
+    assert "timed out after 1 min (executor.time_limit_min)" in out
+    (cli.folder / "go").touch()
+
+
+@pytest.mark.slow
+def test_a_lost_node_and_resume(cli, cluster, waiting):
+    process = waiting()
+    cluster.stop("slurmd", signal.SIGKILL)
+    try:
+        cluster.wait(lambda: any(trial[2] == "crashed" for trial in trials(cli.db)), "the node is not lost", 120)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(120) == 130
+        assert cluster.run("squeue", "-h") == ""
+        assert "resume=" in process.stdout.read()
+        (cli.folder / "go").touch()
+    finally:
+        cluster.start("slurmd", "-D")
+    cluster.wait(cluster.is_idle, "the node is not back")
+    done = cli.run("-m", "resume=last", env=cluster.env)
+    assert (done.code, done.err) == (0, ""), done
+    assert "lost its node" in crashed_and_repeated(cli)
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
+    process = waiting()
+    before = trials(cli.db)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (130, "")
+    assert "cancelling 1 job" in out
+    assert cluster.run("squeue", "-h") == ""
+    (cli.folder / "go").touch()
+    done = cli.run("-m", "resume=last", env=cluster.env)
+    assert done.code == 0, done
+    after = trials(cli.db)
+    assert after[: len(before)] == before
+    assert [trial[2] for trial in after] == ["ok"] * 4
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing(cli, cluster, processes):
+    """The job runs on; resume commits what it has measured, and measures nothing again."""
+    process = cli.start("-m", *cli.tiny, "model=tiny", "bs=1,2", *SLURM, "executor.cells_per_job=2", env=cluster.env)
+    processes.append(process)
+    cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "running"), "the job does not run")
+    process.kill()
+    process.communicate(timeout=60)
+    cluster.wait(lambda: not cluster.run("squeue", "-h"), "the job does not end", 120)
+    assert trials(cli.db) == []
+    done = cli.run("-m", "resume=last", env=cluster.env)
+    assert (done.code, done.err) == (0, ""), done
+    assert "all trials are already recorded" in done.out
+    assert [trial[2] for trial in trials(cli.db)] == ["ok"] * 2
