@@ -74,7 +74,6 @@ class TrialRequest(Payload):
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
     host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known
-    ceilings: dict[str, Any] | None = None  # this machine's ceilings, None if unknown
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
 

@@ -19,7 +19,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import gpu_slot
+from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -39,7 +39,6 @@ class ServerPool:
     details: dict[str, Any]
     gpus: list[dict[str, Any]]
     cache_root: Path
-    ceilings: dict[str, Any] | None = None
 
     def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
         self.interpreter = interpreter
@@ -219,25 +218,21 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     modules = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    if modules or modes:
-        server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
+    server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
 
 
 def measure_ceilings(
-    server: ForkServer, store: Store, environment_id: str, gpus: Sequence[dict[str, Any]], again: bool = False,
-    lock_timeout_s: float = 3600.0,
+    server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = 3600.0,
+    stop: threading.Event | None = None,
 ) -> str | None:  # fmt: skip
-    """Measure and store the first GPU's ceilings, if unknown or `again`. Return a reason if that failed, else None."""
-    known = store.calibration(environment_id)
-    if not gpus or (known and known["ceilings"] and not again):
-        return None
-    slot = gpu_slot(gpus[0])
+    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed, else None."""
+    stop = stop or threading.Event()
     try:
-        with slot.locked(lock_timeout_s, threading.Event()):
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+        with slot.locked(lock_timeout_s, stop) as is_held:
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else None
     except WorkerError as error:
         return str(error)
-    if answer["ceilings"] is None:
-        return answer["reason"]
-    store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])
+    if answer is None or answer["ceilings"] is None:
+        return answer and answer["reason"]
+    store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=answer["ceilings"])
     return None

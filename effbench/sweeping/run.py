@@ -17,11 +17,12 @@ from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.errors import ConfigError, StoreError
 from effbench.store import connect, liveness, secrets
+from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
 from effbench.store.values import artifact_folder
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import lock_folder, slots_of
+from effbench.sweeping.devices import Slot, lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
@@ -94,24 +95,24 @@ def run_sweep(
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
         gpus = [slot.gpu for slot in slots if slot.gpu]
+        ceilings = Ceilings(store, pools, ids, settings, progress, stop, slots[0] if gpus else None)
         for interpreter, pool in pools.items():
-            environment_id = ids[interpreter]
-            pool.cache_root = sweep_cache / environment_id
+            pool.cache_root = sweep_cache / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
-            if trials and protocol["profile"]:
-                lock_timeout_s = settings.executor["lock_timeout_s"]
-                if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
-                    progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-            known = store.calibration(environment_id)
-            pool.ceilings = known and known["ceilings"]
+
+        def record(trial: PlannedTrial, result: Trial) -> None:
+            ceilings.apply(trial, result)
+            store.record(sweep_id, ids[trial.run.interpreter], result)
+
         schedule = Schedule(
             pools=pools,
             slots=slots,
             settings=settings,
-            record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
+            record=record,
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
+            begin=ceilings.measure,
             history=history,
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
@@ -133,6 +134,47 @@ def run_sweep(
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
+
+
+@dataclass
+class Ceilings:
+    """The ceilings of each interpreter's environment. The thread of `slot` measures unknown ones before its first trial,
+    while other GPUs begin. `slot`: the first GPU; None: there is no GPU."""
+
+    store: Store
+    pools: Pools
+    ids: Mapping[Interpreter, str]
+    settings: Settings
+    progress: Progress
+    stop: threading.Event
+    slot: Slot | None
+
+    def __post_init__(self) -> None:
+        self.known: dict[Interpreter, dict[str, Any] | None] = {}
+        self.are_known = threading.Event()
+
+    def measure(self, slot: Slot) -> None:
+        """Measure the ceilings, if `slot` is the one that measures them."""
+        if slot is not self.slot or not self.settings.protocol["profile"]:
+            return
+        lock_timeout_s = self.settings.executor["lock_timeout_s"]
+        try:
+            for interpreter, pool in self.pools.items():
+                environment_id, why = self.ids[interpreter], None
+                if not (self.store.calibration(environment_id) or {}).get("ceilings"):
+                    why = measure_ceilings(pool.current, self.store, environment_id, slot, lock_timeout_s, self.stop)
+                if why and not self.stop.is_set():
+                    self.progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+                self.known[interpreter] = (self.store.calibration(environment_id) or {}).get("ceilings")
+        finally:
+            self.are_known.set()
+
+    def apply(self, trial: PlannedTrial, result: Trial) -> None:
+        """Set the floors of a profiled trial, once the ceilings are known."""
+        if self.slot is not None and result.min_bytes is not None:
+            self.are_known.wait()
+            if known := self.known.get(trial.run.interpreter):
+                set_floors(result, trial.run.cell, known)
 
 
 def recorded_trials(

@@ -288,13 +288,6 @@ class RunningTrial:
             trial.extra["profile_failed"] = failures.describe(error)
             return
         trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
-        if ceilings := self.request.ceilings:
-            numerics = cell.numerics
-            fast = numerics.get("tf32") or numerics.get("matmul_precision", "highest") != "highest"
-            rate = ceilings["flops_per_s"].get("tf32" if cell.dtype == "float32" and fast else cell.dtype)
-            bandwidth = ceilings["copy_bytes_per_s"]
-            trial.compute_floor_ms = 1e3 * counted.flops / rate if rate and counted.flops else None
-            trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
 
     def judge(self, wrong: str | None) -> None:
         """Raise Ended with the status, unless the trial is ok. `wrong`: what is wrong with the results."""

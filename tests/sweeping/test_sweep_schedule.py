@@ -187,9 +187,8 @@ def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, giv
 
 def test_what_a_trial_is_asked_for(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
-    asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
-    (sent,) = make(trials(1), slots=[slot], **asked).server.sent
-    assert (sent["cores"], sent["foreign_wait_s"], sent["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
+    (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
+    assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
     (sent,) = make(trials(1), protocol=PROTOCOL).server.sent
     assert sent["cores"] is None
 
