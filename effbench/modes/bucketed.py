@@ -51,6 +51,10 @@ class BucketedGraph(Mode):
         self.compiled = Compiled(self.inner, dynamic=False)
 
     @property
+    def autotunes(self) -> bool:
+        return self.compiled.autotunes
+
+    @property
     def compiles(self) -> bool:
         return self.torch_compile_max_bs > 0
 

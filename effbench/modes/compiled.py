@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from effbench.modes.base import BatchDims, Mode, Prepared, needs_compiler, needs_cuda
-from effbench.modes.inductor import mode_options
+from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import Selection
 
 MARKED = "marked"
@@ -41,6 +41,10 @@ class Compiled(Mode):
     @property
     def uses_cuda_graphs(self) -> bool:
         return bool(self.options.get("triton.cudagraphs"))
+
+    @property
+    def autotunes(self) -> bool:
+        return autotunes(self.options)
 
     @property
     def settling_calls(self) -> int:

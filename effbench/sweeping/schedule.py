@@ -194,14 +194,16 @@ class Schedule:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         compilation = trial.round % self.compilations  # the same for all attempts and after resuming
+        caches = pool.cache_root / cell.key[:32]
         message = TrialRequest(
             cell=cell.params(),
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
             gpu_uuid=gpu.get("uuid"),
-            cache_dir=str(pool.cache_root / cell.key[:32] / str(compilation)),
+            cache_dir=str(caches / str(compilation)),
             compilation=compilation,
+            compiled_dir=str(caches / "0") if compilation and self.settings.executor["compile_once"] else None,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),

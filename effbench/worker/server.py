@@ -4,8 +4,8 @@ It imports torch and its compiler once, never touches CUDA, reads messages on st
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
 the server kills every child's process tree and exits. `--no-preload`: do not import torch, for `isolation=spawn`.
 
-It is ready once torch is imported: the probe and the ceilings need no more and run while it imports the compiler. All
-other tasks wait for that, so that all trials start from the same modules.
+It is ready once torch is imported: a probe of the machine and the ceilings need no more and run while it imports the
+compiler. All other tasks wait for the compiler, so that all trials start from the same modules.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ PRELOAD_IF_THERE = (
     "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
     "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor",
 )  # fmt: skip
-#: Tasks that need only torch.
-EARLY_TASKS = ("probe", "ceilings")
 LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
@@ -154,9 +152,10 @@ class Server:
                 case {"op": "run", "task": "preload", "payload": payload, "id": name}:
                     self.preload(**payload)
                     self.send("ended", id=name, result={}, exit=0, signal=None)
-                case {"op": "run", "task": task}:
-                    while self.to_import and task not in EARLY_TASKS:
-                        self.import_next()
+                case {"op": "run", "task": task, "payload": payload}:
+                    needs_only_torch = task == "ceilings" or (task == "probe" and not payload["modes"])
+                    if not needs_only_torch:
+                        self.import_all()
                     self.fork(message)
                 case _:
                     raise MessageError(f"unknown operation in {message}")
@@ -172,11 +171,14 @@ class Server:
             importlib.import_module("torch._dynamo").list_backends()  # imports all backends
             settle()
 
+    def import_all(self) -> None:
+        while self.to_import:
+            self.import_next()
+
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
         """Import effbench's own model modules (torchvision, transformers) and query the machine for C++ compilation
         once, so that the children do not have to."""
-        while self.to_import:
-            self.import_next()
+        self.import_all()
         for name in modules:
             with contextlib.suppress(Exception):  # the trial gets the same error and reports it as its status
                 importlib.import_module(name)
