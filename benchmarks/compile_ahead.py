@@ -1,23 +1,26 @@
-"""What `executor.compile_once` saves: the same compiled cells with one compilation per cell and with one per compile cache.
+"""What `executor.compile_once` saves: the same compiled cells, compiled once per cell and once per compile cache.
 
     python benchmarks/compile_ahead.py [--cells 40] [overrides]
 
 Blocks of ten cells run alternately with and without the setting, so that the machine's drift affects both alike. The
-output lists wall seconds, cold compilations, compile seconds, for how many cells the two latencies agree within their
-95 % intervals, and, from the sweeps that compile in each cache, for how many cells the second compilation generated the
-same code. On a GPU it also counts the cells whose trials ran other kernels or launch shapes.
+output lists wall and CPU seconds, cold compilations and their seconds, and for how many cells the two latencies agree within
+their 95 % intervals. From the sweeps that compile in each cache it also reports for how many cells the second
+compilation generated the same code. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from several_gpus import agreement
 
@@ -25,65 +28,76 @@ import effbench
 from effbench.store import Store
 
 BLOCK = 10
-ROUNDS = ("protocol.rounds=4", "protocol.compilations=2", "protocol.budget_s=0.4", "protocol.min_time_s=0.1")
-SIDES = {"compile once": "true", "compile in each cache": "false"}
+FIXED = [
+    "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.4",
+    "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.host_tolerance=null",
+    "executor.keep_cache=true", "on_failure=ignore",
+]  # fmt: skip
+#: Name -> executor.compile_once.
+SIDES = {"once per cell": "true", "in each cache": "false"}
 
 
-def run_sweep(name: str, setting: str, sizes: list[int], folder: Path, overrides: list[str]) -> float:
-    """Run the sweep of these batch sizes; return its wall seconds."""
-    words = [
-        "-m", "model=tiny", "mode=default", f"bs={','.join(map(str, sizes))}", *ROUNDS, f"sweep.name={name}",
-        f"db={folder / 'effbench.db'}", f"executor.compile_once={setting}", "executor.keep_cache=true",
-        f"executor.cache_dir={folder / name}", "on_failure=ignore", *overrides,
-    ]  # fmt: skip
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "effbench", *words], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+def run_sweep(name: str, setting: str, sizes: list[int], folder: Path, overrides: list[str]) -> np.ndarray:
+    """Run the sweep of these batch sizes with its compile caches in the folder `name`; return its wall and CPU seconds."""
+    words = [*FIXED, f"bs={','.join(map(str, sizes))}", f"sweep.name={name}", f"executor.compile_once={setting}"]
+    places = [f"db={folder / 'effbench.db'}", f"executor.cache_dir={folder / name}"]
+    start = clocks()
+    subprocess.run(
+        [sys.executable, "-m", "effbench", "-m", *words, *places, *overrides], check=True, stdout=subprocess.DEVNULL
+    )
+    return clocks() - start
+
+
+def clocks() -> np.ndarray:
+    """Return the wall seconds, and the CPU seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
 
 
 def generated(cache: Path) -> set[str]:
     """Return the names of the code files in a compile cache, which Inductor derives from their contents."""
-    return {path.name for path in cache.rglob("*") if path.suffix in (".py", ".cpp") and path.stem.startswith("c")}
+    return {path.name for suffix in ("py", "cpp") for path in cache.rglob(f"*.{suffix}")}
 
 
-def same_code(folder: Path) -> tuple[int, int]:
-    """Return for how many cells both compilations generated the same code, and the number of cells."""
-    caches = [path.parent for path in folder.glob("*/*/*/1")]
-    return sum(bool(generated(cache / "0")) and generated(cache / "0") == generated(cache / "1") for cache in caches), len(
-        caches
-    )
+def describe(name: str, seconds: np.ndarray, frame: pd.DataFrame, trials: list[dict[str, Any]]) -> str:
+    cold = [trial["compile_s"] for trial in trials if trial["compile_cache"] == "cold"]
+    kernels = defaultdict(set)
+    for trial in trials:
+        kernels[trial["cell_key"]].add(trial["kernel_fingerprint"])
+    other = sum(len(fingerprints) > 1 for fingerprints in kernels.values())
+    statuses = frame["status"].value_counts().to_dict()
+    compiled = f"{len(cold)} cold compilations took {sum(cold):.0f} s"
+    return f"{name}: {seconds[0]:.0f} s wall, {seconds[1]:.0f} s CPU; {compiled}; {statuses}; other kernels in {other} of {len(kernels)} cells"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cells", type=int, default=40, help="number of cells")
+    parser.add_argument("--cells", type=int, default=40, help="number of cells (default: %(default)s)")
     arguments, overrides = parser.parse_known_args()
-    seconds, frames, trials = dict.fromkeys(SIDES, 0.0), {side: [] for side in SIDES}, {side: [] for side in SIDES}
+    sizes = range(1, arguments.cells + 1)
+    seconds, frames, trials = dict.fromkeys(SIDES, np.zeros(2)), defaultdict(list), defaultdict(list)
+    codes: list[tuple[set[str], set[str]]] = []
     with tempfile.TemporaryDirectory(prefix="effbench-") as place:
-        folder = Path(place)
-        for block, sizes in enumerate(itertools.batched(range(1, arguments.cells + 1), BLOCK)):
-            for side in list(SIDES)[:: -1 if block % 2 else 1]:
+        folder, db = Path(place), str(Path(place) / "effbench.db")
+        for block in range(0, len(sizes), BLOCK):
+            for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
                 name = f"{side.replace(' ', '-')}-{block}"
-                seconds[side] += run_sweep(name, SIDES[side], list(sizes), folder, overrides)
-                frames[side].append(effbench.results(str(folder / "effbench.db"), name))
-                with Store.open(folder / "effbench.db", mode="read") as store:
-                    history = store.history(store.find_sweep(name).id, frames[side][-1]["environment_id"].iloc[0])
-                trials[side] += [trial for recorded in history.values() for trial in recorded]
-        same, cells = same_code(folder / "compile-in-each-cache-0")
-        for block in range(1, len(frames["compile once"])):
-            more = same_code(folder / f"compile-in-each-cache-{block}")
-            same, cells = same + more[0], cells + more[1]
+                seconds[side] = seconds[side] + run_sweep(
+                    name, SIDES[side], [*sizes[block : block + BLOCK]], folder, overrides
+                )
+                frames[side].append(effbench.results(db, name))
+                with Store.open(db) as store:
+                    trials[side] += store.trials(store.find_sweep(name).id)
+                if SIDES[side] == "false":
+                    codes += [(generated(cell / "0"), generated(cell / "1")) for cell in (folder / name).glob("*/*/*")]
+    joined = {side: pd.concat(frames[side]) for side in SIDES}
     for side in SIDES:
-        cold = [trial.compile_s for trial in trials[side] if trial.compile_cache == "cold"]
-        prints = {}
-        for trial in trials[side]:
-            prints.setdefault(trial.cell_key, set()).add(trial.kernel_fingerprint)
-        statuses = pd.concat(frames[side])["status"].value_counts().to_dict()
-        print(f"{side}: {seconds[side]:.0f} s, {len(cold)} cold compilations of {sum(cold):.0f} s, {statuses}", end="")
-        print(f", other kernels in {sum(len(one) > 1 for one in prints.values())} of {len(prints)} cells")
-    saved = 1 - seconds["compile once"] / seconds["compile in each cache"]
-    print(f"saved: {saved:.0%} of the wall time; {agreement(*(pd.concat(frames[side]) for side in SIDES))}")
-    print(f"the second compilation generated the same code in {same} of {cells} cells")
+        print(describe(side, seconds[side], joined[side], trials[side]))
+    wall, cpu = 1 - seconds["once per cell"] / seconds["in each cache"]
+    print(f"compiling once saves {wall:.0%} of the wall time and {cpu:.0%} of the CPU time")
+    print(agreement(*joined.values()))
+    same = sum(bool(first) and first == second for first, second in codes)
+    print(f"the second compilation generated the same code in {same} of {len(codes)} cells")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 import effbench
 from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
-from effbench.errors import StoreError, WorkerError
+from effbench.errors import StoreError
 from effbench.labels import cell_names
 from effbench.message import CheckRequest
 from effbench.metrics import significant

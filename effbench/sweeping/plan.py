@@ -167,7 +167,7 @@ class Queue:
                 and group.slot in (None, slot)
                 and group.cell not in self.running
             )
-            is_tail = 1 < len(self.slots) and len(self.groups) <= TAIL * len(self.slots)
+            is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
             group = max(ready, key=self.expected_s, default=None) if is_tail else next(ready, None)
             # a trial on the CPU may use every core, including those of trials on GPUs
             if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
@@ -185,7 +185,7 @@ class Queue:
         return max(seconds[True] or seconds[False], default=math.inf)
 
     def finished(self, group: Group, more: Callable[[], list[PlannedTrial]] = list) -> int:
-        """End the group. Before the queue is empty, append `more()` trials of cells that do not run; return how many."""
+        """End the group. If no other waits, append `more()` trials of cells that do not run; return their number."""
         with self.lock:
             del self.running[group.cell]
             added = [] if self.groups else [trial for trial in more() if trial.run.cell not in self.running]

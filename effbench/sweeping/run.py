@@ -138,8 +138,8 @@ def run_sweep(
 
 @dataclass
 class Ceilings:
-    """The ceilings of each interpreter's environment. The thread of `slot` measures unknown ones before its first trial,
-    while other GPUs begin. `slot`: the first GPU; None: there is no GPU."""
+    """The ceilings of each interpreter's environment. `slot`, the first GPU, measures unknown ones before its first
+    trial, while other GPUs begin; None: there is no GPU."""
 
     store: Store
     pools: Pools
