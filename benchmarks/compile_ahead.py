@@ -3,8 +3,8 @@
     python benchmarks/compile_ahead.py [--cells 40] [overrides]
 
 Blocks of ten cells run alternately with and without the setting, so that the machine's drift affects both alike. The
-output lists wall and CPU seconds, cold compilations and their seconds, and for how many cells the two latencies agree within
-their 95 % intervals. From the sweeps that compile in each cache it also reports for how many cells the second
+output lists wall and CPU seconds, cold compilations with their seconds, and for how many cells the two latencies agree
+within their 95 % intervals. From the sweeps that compile in each cache it also reports for how many cells the second
 compilation generated the same code. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
 """
 
@@ -38,7 +38,7 @@ SIDES = {"once per cell": "true", "in each cache": "false"}
 
 
 def run_sweep(name: str, setting: str, sizes: list[int], folder: Path, overrides: list[str]) -> np.ndarray:
-    """Run the sweep of these batch sizes with its compile caches in the folder `name`; return its wall and CPU seconds."""
+    """Run a sweep of these batch sizes, with its compile caches in the folder `name`; return wall and CPU seconds."""
     words = [*FIXED, f"bs={','.join(map(str, sizes))}", f"sweep.name={name}", f"executor.compile_once={setting}"]
     places = [f"db={folder / 'effbench.db'}", f"executor.cache_dir={folder / name}"]
     start = clocks()
@@ -66,8 +66,10 @@ def describe(name: str, seconds: np.ndarray, frame: pd.DataFrame, trials: list[d
         kernels[trial["cell_key"]].add(trial["kernel_fingerprint"])
     other = sum(len(fingerprints) > 1 for fingerprints in kernels.values())
     statuses = frame["status"].value_counts().to_dict()
-    compiled = f"{len(cold)} cold compilations took {sum(cold):.0f} s"
-    return f"{name}: {seconds[0]:.0f} s wall, {seconds[1]:.0f} s CPU; {compiled}; {statuses}; other kernels in {other} of {len(kernels)} cells"
+    return (
+        f"{name}: {seconds[0]:.0f} s wall, {seconds[1]:.0f} s CPU; {len(cold)} cold compilations took "
+        f"{sum(cold):.0f} s; {statuses}; other kernels in {other} of {len(kernels)} cells"
+    )
 
 
 def main() -> None:

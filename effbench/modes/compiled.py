@@ -36,15 +36,12 @@ class Compiled(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
+        self.autotunes = autotunes(self.options)
         self.selection = Selection(self.only, self.skip, self.regional)
 
     @property
     def uses_cuda_graphs(self) -> bool:
         return bool(self.options.get("triton.cudagraphs"))
-
-    @property
-    def autotunes(self) -> bool:
-        return autotunes(self.options)
 
     @property
     def settling_calls(self) -> int:

@@ -235,10 +235,9 @@ def measure_ceilings(
     stop = stop or threading.Event()
     try:
         with slot.locked(lock_timeout_s, stop) as is_held:
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else None
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
     except WorkerError as error:
         return str(error)
-    if answer is None or answer["ceilings"] is None:
-        return answer and answer["reason"]
-    store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=answer["ceilings"])
-    return None
+    if ceilings := answer.get("ceilings"):
+        store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
+    return answer.get("reason")

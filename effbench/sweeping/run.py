@@ -95,7 +95,8 @@ def run_sweep(
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
         gpus = [slot.gpu for slot in slots if slot.gpu]
-        ceilings = Ceilings(store, pools, ids, settings, progress, stop, slots[0] if gpus else None)
+        ceilings = Ceilings(store, ids, slots[0] if gpus and protocol["profile"] else None)
+        lock_timeout_s = settings.executor["lock_timeout_s"]
         for interpreter, pool in pools.items():
             pool.cache_root = sweep_cache / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
@@ -112,7 +113,7 @@ def run_sweep(
             record=record,
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
-            begin=ceilings.measure,
+            begin=lambda slot: ceilings.measure(slot, pools, lock_timeout_s, stop, progress.note),
             history=history,
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
@@ -142,39 +143,37 @@ class Ceilings:
     trial, while other GPUs begin; None: there is no GPU."""
 
     store: Store
-    pools: Pools
     ids: Mapping[Interpreter, str]
-    settings: Settings
-    progress: Progress
-    stop: threading.Event
     slot: Slot | None
+    known: dict[Interpreter, dict[str, Any] | None] = field(default_factory=dict)
+    are_known: threading.Event = field(default_factory=threading.Event)
 
-    def __post_init__(self) -> None:
-        self.known: dict[Interpreter, dict[str, Any] | None] = {}
-        self.are_known = threading.Event()
-
-    def measure(self, slot: Slot) -> None:
-        """Measure the ceilings, if `slot` is the one that measures them."""
-        if slot is not self.slot or not self.settings.protocol["profile"]:
+    def measure(self, slot: Slot, pools: Pools, lock_timeout_s: float, stop: threading.Event, note: Callable) -> None:
+        """Measure unknown ceilings, if `slot` is the one that does. `note` is called with the reason of a failure."""
+        if slot is not self.slot:
             return
-        lock_timeout_s = self.settings.executor["lock_timeout_s"]
         try:
-            for interpreter, pool in self.pools.items():
-                environment_id, why = self.ids[interpreter], None
-                if not (self.store.calibration(environment_id) or {}).get("ceilings"):
-                    why = measure_ceilings(pool.current, self.store, environment_id, slot, lock_timeout_s, self.stop)
-                if why and not self.stop.is_set():
-                    self.progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-                self.known[interpreter] = (self.store.calibration(environment_id) or {}).get("ceilings")
+            for interpreter, environment_id in self.ids.items():
+                if not self.load(interpreter):
+                    server = pools[interpreter].current
+                    why = measure_ceilings(server, self.store, environment_id, slot, lock_timeout_s, stop)
+                    if why and not stop.is_set():
+                        note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+                    self.load(interpreter)
         finally:
             self.are_known.set()
+
+    def load(self, interpreter: Interpreter) -> dict[str, Any] | None:
+        found = self.store.calibration(self.ids[interpreter])
+        self.known[interpreter] = found and found["ceilings"]
+        return self.known[interpreter]
 
     def apply(self, trial: PlannedTrial, result: Trial) -> None:
         """Set the floors of a profiled trial, once the ceilings are known."""
         if self.slot is not None and result.min_bytes is not None:
             self.are_known.wait()
-            if known := self.known.get(trial.run.interpreter):
-                set_floors(result, trial.run.cell, known)
+            if ceilings := self.known.get(trial.run.interpreter):
+                set_floors(result, trial.run.cell, ceilings)
 
 
 def recorded_trials(

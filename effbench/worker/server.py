@@ -32,14 +32,12 @@ from effbench.worker import processes
 PRELOAD = (
     "sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp", "torch._dynamo.trace_rules",
     "torch._dynamo", "torch._inductor.utils", "torch._inductor.compile_fx", "torch._functorch.aot_autograd",
-)  # fmt: skip
-#: Modules that a process's first compilation imports lazily (0.5 s). They are private; some releases lack some of them.
-PRELOAD_IF_THERE = (
+    # a process's first compilation imports these lazily (0.5 s); they are private, and some releases lack some of them
     "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.codegen.halide", "torch._inductor.codegen.memory_planning", "torch._inductor.codegen.mps",
     "torch._inductor.codegen.wrapper_fxir", "torch._inductor.compiler_bisector", "torch._inductor.cudagraph_trees",
     "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
-    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor",
+    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor", "effbench.worker.trial",
 )  # fmt: skip
 LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
@@ -346,7 +344,7 @@ def main() -> None:
     server = Server()
     if "--no-preload" not in sys.argv[1:]:
         importlib.import_module("torch")
-        server.to_import += (*PRELOAD, *PRELOAD_IF_THERE, "effbench.worker.trial")
+        server.to_import += PRELOAD
     server.send("ready", pid=os.getpid())
     server.serve()
 

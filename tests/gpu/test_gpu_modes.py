@@ -138,10 +138,7 @@ def test_rebound_weights_are_refused(make):
     prepared = follows(make(guard="refuse"), module)
     module.layers[2].layer.weight = doubled(module.layers[2].layer)
     given, named = inputs()
-    with (
-        torch.inference_mode(),
-        pytest.raises(StaleWeightsError, match=r"weight layers.2.layer.weight: different address"),
-    ):
+    with torch.inference_mode(), pytest.raises(StaleWeightsError, match=r"weight layers.2.layer.weight: different address"):
         prepared.step(*given, **named)
 
 

@@ -22,7 +22,7 @@ def test_compilations_torchscript_and_ahead_of_time(workshop):
     caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
     assert caches == {
         "eager": [None] * 3,
-        "default": ["cold", "cold", "warm"],
+        "default": ["cold", "warm", "warm"],
         "jit-trace": ["cold"] * 3,
         "jit-script": ["cold"] * 3,
         "aot-inductor": ["cold", "cold", "warm"],
