@@ -154,19 +154,16 @@ class Ceilings:
             return
         try:
             for interpreter, environment_id in self.ids.items():
-                if not self.load(interpreter):
+                why, calibration = None, self.store.calibration(environment_id)
+                if not (calibration and calibration["ceilings"]):
                     server = pools[interpreter].current
                     why = measure_ceilings(server, self.store, environment_id, slot, lock_timeout_s, stop)
-                    if why and not stop.is_set():
-                        note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-                    self.load(interpreter)
+                    calibration = self.store.calibration(environment_id)
+                if why and not stop.is_set():
+                    note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+                self.known[interpreter] = calibration and calibration["ceilings"]
         finally:
             self.are_known.set()
-
-    def load(self, interpreter: Interpreter) -> dict[str, Any] | None:
-        found = self.store.calibration(self.ids[interpreter])
-        self.known[interpreter] = found and found["ceilings"]
-        return self.known[interpreter]
 
     def apply(self, trial: PlannedTrial, result: Trial) -> None:
         """Set the floors of a profiled trial, once the ceilings are known."""

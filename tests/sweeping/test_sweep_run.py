@@ -144,13 +144,13 @@ def test_unknown_ceilings_are_measured_once_and_results_wait_for_them(made, monk
     with Store.open(made.path, mode="write") as store:
         ids = {HERE: store.add_environment(environment(), {})}
         for _ in range(2):
-            ceilings = run.Ceilings(store, ids, first)
+            ceilings, more = run.Ceilings(store, ids, first), ({HERE: Mock()}, 1.0, threading.Event(), print)
             result = Trial(planned.run.cell.key, 0, Status.OK, flops=10**9, min_bytes=2 * 10**9)
             waiting = threading.Thread(target=ceilings.apply, args=(planned, result))
             waiting.start()
-            ceilings.measure(second, {HERE: Mock()}, 1.0, threading.Event(), print)
+            ceilings.measure(second, *more)
             assert waiting.is_alive() and result.memory_floor_ms is None
-            ceilings.measure(first, {HERE: Mock()}, 1.0, threading.Event(), print)
+            ceilings.measure(first, *more)
             waiting.join(20)
             assert (result.compute_floor_ms, result.memory_floor_ms) == (1.0, 2.0)
     assert measured == ["GPU 0"]
