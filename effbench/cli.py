@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _NAMES = (
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
 INTERRUPTED = 130
+#: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
+WITHOUT_SERVER = r"(-h|--help|--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
 #: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.
 UNEXPECTED = 2
 
@@ -111,9 +114,14 @@ def run_command(name: str, words: list[str]) -> int:
 
 def run_sweep(argv: list[str]) -> int:
     """Run a sweep with live progress and print its results, or run Hydra's --help, --cfg or --info."""
-    from effbench.launcher.launch import hydra_sweep
+    from effbench.sweeping.client import ForkServer
 
-    outcome = hydra_sweep(argv)
+    # the server imports torch while Hydra is imported and composes the cells
+    is_needed = not any(re.match(WITHOUT_SERVER, word) for word in argv)
+    with closing(ForkServer()) if is_needed else nullcontext() as server:
+        from effbench.launcher.launch import hydra_sweep
+
+        outcome = hydra_sweep(argv, server=server)
     if outcome is None:  # --help, --cfg or --info
         return 0
     from effbench.commands.show import end_of_sweep

@@ -12,7 +12,7 @@ from typing import Any
 import effbench
 from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
-from effbench.errors import StoreError, WorkerError
+from effbench.errors import StoreError
 from effbench.labels import cell_names
 from effbench.message import CheckRequest
 from effbench.metrics import significant
@@ -21,6 +21,7 @@ from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.devices import gpu_slot
 
 ROUNDS = 10
 STANDARD_TRIALS = 5  # per cell of a standard sweep
@@ -48,11 +49,7 @@ def measure_ceilings(server: ForkServer, db: str, answer: dict[str, Any]) -> Ite
     with Store.open(db, mode="write") as store:
         environment_id = store.add_environment(Environment(**answer["environment"]), answer["details"])
         for gpu in reversed(answer["gpus"]):  # the newest row counts: that of the first GPU
-            try:
-                reason = pool.measure_ceilings(server, store, environment_id, [gpu], again=True)
-            except WorkerError as error:
-                reason = str(error)
-            if reason:
+            if reason := pool.measure_ceilings(server, store, environment_id, gpu_slot(gpu)):
                 what = f"GPU {gpu['index']}: its ceilings could not be measured: {reason}"
                 yield problem(what, "how close cells come to the GPU's ceilings is unknown")
 

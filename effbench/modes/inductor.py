@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,11 @@ from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
 #: Environment variable with the folder of Inductor's cache.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+#: Options with which Inductor chooses kernels by timing them.
+AUTOTUNING = (
+    "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning", "benchmark_fusion",
+    "benchmark_combo_kernel", "triton.multi_kernel",
+)  # fmt: skip
 
 
 def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -70,6 +76,22 @@ def use_caches_in(folder: str | None) -> str | None:
         os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
     return before
+
+
+def autotunes(options: Mapping[str, Any]) -> bool:
+    """Return whether Inductor chooses kernels by timing them, with these options (by dotted names)."""
+    return any(options.get(name, getattr(torch._inductor.config, name, False)) for name in AUTOTUNING)
+
+
+def copy_caches(source: Path, target: Path) -> None:
+    """Copy the caches of a compilation without autotuning, if there are any. The launch shapes that Inductor chose by
+    timing simple kernels on the GPU are omitted, so that the next process chooses them again."""
+    if not source.is_dir():
+        return
+    unfinished = target.with_name(f"{target.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("*.best_config"))
+    unfinished.replace(target)
 
 
 def learn_vector_instructions(folder: str | None = None) -> None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from effbench.cell import Cell, Trial
 from effbench.metrics import METRICS, format_bytes, percent, significant
 
 #: A call is launch-bound if the GPU is idle for this fraction of its period or more.
@@ -25,6 +26,15 @@ class Floors(NamedTuple):
 
     compute: float | None
     memory: float | None
+
+
+def set_floors(trial: Trial, cell: Cell, ceilings: Mapping[str, Any]) -> None:
+    """Set the floors of a profiled trial from the machine's `ceilings` (see the task `ceilings`)."""
+    fast = cell.numerics.get("tf32") or cell.numerics.get("matmul_precision", "highest") != "highest"
+    rate = ceilings["flops_per_s"].get("tf32" if cell.dtype == "float32" and fast else cell.dtype)
+    bandwidth = ceilings["copy_bytes_per_s"]
+    trial.compute_floor_ms = 1e3 * trial.flops / rate if rate and trial.flops else None
+    trial.memory_floor_ms = 1e3 * trial.min_bytes / bandwidth if bandwidth and trial.min_bytes else None
 
 
 def idle_fraction(busy_ms: float | None, period_ms: float | None) -> float | None:

@@ -171,19 +171,22 @@ class ForkServer:
             raise
         return request
 
-    def call(self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None) -> Any:
+    def call(
+        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Any:  # fmt: skip
         """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
 
         Raises WorkerError if it fails or exceeds `timeout_s`.
         """
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
-            request = self.run(task, payload, timeout_s, env)
+            request = self.run(task, payload, timeout_s, env, stop=stop)
             if request.result is not None:
                 return request.result
             outcome = request.outcome
             retry = "failed" in outcome or (request.phase == PROBE_PHASE and "died" not in outcome)
-            if not retry or pause is None or request.timed_out_s is not None:
+            if not retry or pause is None or request.timed_out_s is not None or request.stopped:
                 break
             time.sleep(pause)
         log = (outcome.get("log") or "").strip()
@@ -196,8 +199,9 @@ class ForkServer:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close the server's input: it kills its children and exits. A server that is still loading is killed."""
-        if not self.ready.is_set():
+        """Close the server's input: it kills its children and exits. A server without tasks is killed, because it may
+        be importing modules."""
+        if not self.requests:
             self.process.kill()
         with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.close()

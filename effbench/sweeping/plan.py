@@ -7,9 +7,10 @@ runs sequentially on one slot and is retried together.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -20,6 +21,8 @@ from effbench.sweeping.interpreters import HERE, Interpreter
 
 #: Key in `Trial.extra` of a trial whose cluster job ended before it.
 LOST = "lost_job"
+#: Groups per GPU at the end of a sweep that start longest first.
+TAIL = 2
 
 
 @dataclass(frozen=True)
@@ -134,21 +137,28 @@ class Group:
 class Queue:
     """The remaining trials in groups. Only one group of a cell runs at a time, since its compile cache has one writer.
 
-    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group continues.
+    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group continues. If there
+    are several GPUs, the last TAIL groups of each start in the order of their expected duration, longest first, so that
+    no GPU is idle for long at the end. Which groups these are is random.
     """
 
     def __init__(
         self, trials: Iterable[PlannedTrial], history: Mapping[CellRun, Sequence[Trial]], slots: Mapping[str, str]
     ) -> None:
         self.lock = threading.Lock()
+        self.history, self.slots = history, slots
         self.running: dict[Cell, str] = {}  # -> device of its slot
         self.dropped: set[CellRun] = set()
-        ran_on: dict[tuple[Cell, int], dict[CellRun, str]] = {}
-        for run, recorded in history.items():
-            for trial in recorded:
-                if trial.gpu_uuid in slots:
-                    ran_on.setdefault((run.cell, trial.round), {})[run] = slots[trial.gpu_uuid]
         self.groups: list[Group] = []
+        self.add(trials)
+
+    def add(self, trials: Iterable[PlannedTrial]) -> None:
+        """Append these trials. The caller holds the lock."""
+        ran_on: dict[tuple[Cell, int], dict[CellRun, str]] = {}
+        for run, recorded in self.history.items():
+            for trial in recorded:
+                if trial.gpu_uuid in self.slots:
+                    ran_on.setdefault((run.cell, trial.round), {})[run] = self.slots[trial.gpu_uuid]
         for key, grouped in groupby(trials, key=lambda trial: (trial.run.cell, trial.round)):
             planned = {trial.run: trial for trial in grouped}
             slot = next((slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None)
@@ -160,19 +170,37 @@ class Queue:
         `devices`: the devices of all slots. A trial for any other device runs on any slot and reports it as missing.
         """
         with self.lock:
-            for index, group in enumerate(self.groups):
-                fits = group.cell.device == device or group.cell.device not in devices
-                if fits and group.slot in (None, slot) and group.cell not in self.running:
-                    # a trial on the CPU may use every core, including those of trials on GPUs
-                    if any((other == "cpu") != (device == "cpu") for other in self.running.values()):
-                        return None
-                    self.running[group.cell] = device
-                    return self.groups.pop(index)
-            return None
+            ready = (
+                group
+                for group in self.groups
+                if (group.cell.device == device or group.cell.device not in devices)
+                and group.slot in (None, slot)
+                and group.cell not in self.running
+            )
+            is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
+            group = max(ready, key=self.expected_s, default=None) if is_tail else next(ready, None)
+            # a trial on the CPU may use every core, including those of trials on GPUs
+            if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
+                return None
+            self.running[group.cell] = device
+            self.groups.remove(group)
+            return group
 
-    def finished(self, group: Group) -> None:
+    def expected_s(self, group: Group) -> float:
+        """Return the longest wall time of a recorded trial of the group's cell, or else of its mode."""
+        seconds: dict[bool, list[float]] = {True: [], False: []}  # whether it is the same cell
+        for run, recorded in list(self.history.items()):
+            if run.cell.mode == group.cell.mode:
+                seconds[run.cell == group.cell] += [trial.wall_s for trial in recorded if trial.wall_s]
+        return max(seconds[True] or seconds[False], default=math.inf)
+
+    def finished(self, group: Group, more: Callable[[], list[PlannedTrial]] = list) -> int:
+        """End the group. If no other waits, append `more()` trials of cells that do not run; return their number."""
         with self.lock:
             del self.running[group.cell]
+            added = [] if self.groups else [trial for trial in more() if trial.run.cell not in self.running]
+            self.add(added)
+            return len(added)
 
     def drop(self, run: CellRun) -> int:
         """Remove all remaining trials of this cell run and return their number."""

@@ -19,7 +19,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import gpu_slot
+from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
@@ -39,13 +39,13 @@ class ServerPool:
     details: dict[str, Any]
     gpus: list[dict[str, Any]]
     cache_root: Path
-    ceilings: dict[str, Any] | None = None
 
     def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
         self.interpreter = interpreter
         self.borrowed = server
         self.current = server or self.start()
         self.cells: Sequence[Cell] = ()
+        self.is_loaded = False
         self.round = self.last_round = 0
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
@@ -62,9 +62,9 @@ class ServerPool:
         self.details, self.gpus = answer["details"], answer["gpus"]
 
     def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
-        """Preload the models of these cells, and use a new server for each round up to `last_round`."""
+        """Preload the models of these cells before the first trial, and use a new server for each round up to
+        `last_round`."""
         self.cells, self.last_round = cells, last_round
-        preload(self.current, cells)
 
     @contextmanager
     def server(self, round: int, alone: bool = False, preload: bool = True) -> Iterator[ForkServer]:
@@ -84,6 +84,9 @@ class ServerPool:
     def take(self, round: int) -> ForkServer:
         """Return the shared server of this round and count its user. The next server loads while this round runs."""
         with self.lock:
+            if not self.is_loaded and not self.current.dead:
+                preload(self.current, self.cells)
+            self.is_loaded = True
             used = self.current
             # short rounds do not wait for the next server: the first round that starts after it has loaded uses it
             is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
@@ -168,13 +171,15 @@ def open_pools(
 def probe(
     server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
 ) -> dict[str, Any]:
-    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs.
+    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs. These
+    come from a child of its own, which runs while the server still imports the compiler.
 
     `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a target cannot be
     imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
+    machine = server.call("probe", ProbeRequest(device="cpu" if modes_only else "auto").to_json(), PROBE_TIMEOUT_S)
+    request = ProbeRequest(modes=list(modes.values()), device="cpu")
     losses: list[str] = []
     if not modes_only:
         targets = [list(targets_in(part["model"]["module"])) for part in parts]
@@ -189,7 +194,7 @@ def probe(
     if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
-    return answer
+    return machine
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
@@ -219,25 +224,20 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     modules = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    if modules or modes:
-        server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
+    server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
 
 
 def measure_ceilings(
-    server: ForkServer, store: Store, environment_id: str, gpus: Sequence[dict[str, Any]], again: bool = False,
-    lock_timeout_s: float = 3600.0,
+    server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = 3600.0,
+    stop: threading.Event | None = None,
 ) -> str | None:  # fmt: skip
-    """Measure and store the first GPU's ceilings, if unknown or `again`. Return a reason if that failed, else None."""
-    known = store.calibration(environment_id)
-    if not gpus or (known and known["ceilings"] and not again):
-        return None
-    slot = gpu_slot(gpus[0])
+    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed, else None."""
+    stop = stop or threading.Event()
     try:
-        with slot.locked(lock_timeout_s, threading.Event()):
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env)
+        with slot.locked(lock_timeout_s, stop) as is_held:
+            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
     except WorkerError as error:
         return str(error)
-    if answer["ceilings"] is None:
-        return answer["reason"]
-    store.add_calibration(environment_id, gpus[0]["uuid"], ceilings=answer["ceilings"])
-    return None
+    if ceilings := answer.get("ceilings"):
+        store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
+    return answer.get("reason")

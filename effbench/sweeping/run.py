@@ -18,12 +18,13 @@ from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.errors import ConfigError, StoreError
 from effbench.store import connect, liveness, secrets
+from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
 from effbench.store.sweeps import Shard
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import lock_folder, slots_of
+from effbench.sweeping.devices import Slot, lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
@@ -106,24 +107,25 @@ def run_sweep(
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
         gpus = [slot.gpu for slot in slots if slot.gpu]
+        ceilings = Ceilings(store, ids, slots[0] if gpus and protocol["profile"] else None)
+        lock_timeout_s = settings.executor["lock_timeout_s"]
         for interpreter, pool in pools.items():
-            environment_id = ids[interpreter]
-            pool.cache_root = sweep_cache / environment_id
+            pool.cache_root = sweep_cache / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
-            if trials and protocol["profile"]:
-                lock_timeout_s = settings.executor["lock_timeout_s"]
-                if why := measure_ceilings(pool.current, store, environment_id, gpus, lock_timeout_s=lock_timeout_s):
-                    progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-            known = store.calibration(environment_id)
-            pool.ceilings = known and known["ceilings"]
+
+        def record(trial: PlannedTrial, result: Trial) -> None:
+            ceilings.apply(trial, result)
+            store.record(sweep_id, ids[trial.run.interpreter], result)
+
         schedule = Schedule(
             pools=pools,
             slots=slots,
             settings=settings,
-            record=lambda trial, record: store.record(sweep_id, ids[trial.run.interpreter], record),
+            record=record,
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
+            begin=lambda slot: ceilings.measure(slot, pools, lock_timeout_s, stop, progress.note),
             history=history,
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
@@ -149,6 +151,42 @@ def pools_for(
         wanted.setdefault(interpreter, []).append(part)
     progress.planning(len(asked), "importing their modules and modes")
     return open_pools(wanted, server, settings.baseline_mode)
+
+
+@dataclass
+class Ceilings:
+    """The ceilings of each interpreter's environment. `slot`, the first GPU, measures unknown ones before its first
+    trial, while other GPUs begin; None: there is no GPU."""
+
+    store: Store
+    ids: Mapping[Interpreter, str]
+    slot: Slot | None
+    known: dict[Interpreter, dict[str, Any] | None] = field(default_factory=dict)
+    are_known: threading.Event = field(default_factory=threading.Event)
+
+    def measure(self, slot: Slot, pools: Pools, lock_timeout_s: float, stop: threading.Event, note: Callable) -> None:
+        """Measure unknown ceilings, if `slot` is the one that does. `note` is called with the reason of a failure."""
+        if slot is not self.slot:
+            return
+        try:
+            for interpreter, environment_id in self.ids.items():
+                why, calibration = None, self.store.calibration(environment_id)
+                if not (calibration and calibration["ceilings"]):
+                    server = pools[interpreter].current
+                    why = measure_ceilings(server, self.store, environment_id, slot, lock_timeout_s, stop)
+                    calibration = self.store.calibration(environment_id)
+                if why and not stop.is_set():
+                    note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+                self.known[interpreter] = calibration and calibration["ceilings"]
+        finally:
+            self.are_known.set()
+
+    def apply(self, trial: PlannedTrial, result: Trial) -> None:
+        """Set the floors of a profiled trial, once the ceilings are known."""
+        if self.slot is not None and result.min_bytes is not None:
+            self.are_known.wait()
+            if ceilings := self.known.get(trial.run.interpreter):
+                set_floors(result, trial.run.cell, ceilings)
 
 
 def recorded_trials(

@@ -33,8 +33,9 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 @dataclass
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
-    exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
-    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
+    exception. `artifacts`: returns which artifacts a trial saves. `begin`: called for each slot before its first trial,
+    for all slots in parallel. `history`: the recorded trials of each cell run. `host_speeds`: the `host_ms` of trials
+    under each interpreter, oldest first."""
 
     pools: Pools
     slots: list[Slot]
@@ -42,6 +43,7 @@ class Schedule:
     record: Callable[[PlannedTrial, Trial], None]
     progress: Progress
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
+    begin: Callable[[Slot], None] = lambda slot: None
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -52,26 +54,24 @@ class Schedule:
         known = {cell for cell in {trial.run.cell for trial in trials} if self.is_enough(cell)}
         left = [trial for trial in trials if trial.run.cell not in known]
         self.progress.resized(len(left) - len(trials))
-        while left and not self.stop.is_set():
-            queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
-            threads = [
-                threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
-                for slot in self.slots
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                while thread.is_alive():  # in short steps, because signal handlers run only between them
-                    thread.join(POLL_S)
-            left = self.slowed(trials)
-            self.progress.resized(len(left))
+        queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
+        runs = list(dict.fromkeys(trial.run for trial in trials))
+        threads = [
+            threading.Thread(target=self.work, args=(slot, queue, runs), name=f"effbench-{slot.name}")
+            for slot in self.slots
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # in short steps, because signal handlers run only between them
+                thread.join(POLL_S)
         if self.error:
             raise self.error
 
-    def slowed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
+    def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
         """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
         protocol, judged = self.settings.protocol, {}
-        runs = [run for run in dict.fromkeys(trial.run for trial in trials) if not self.is_enough(run.cell)]
+        runs = [run for run in runs if not self.is_enough(run.cell)]
         for run in runs:
             usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
             judged[run] = [*self.history.get(run, ())]
@@ -82,16 +82,18 @@ class Schedule:
         left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], judged)
         return [trial for trial in left if trial.attempt]
 
-    def work(self, slot: Slot, queue: Queue) -> None:
+    def work(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
+        """Run trials of the queue on this slot until it is empty. Slowed rounds of `runs` are repeated at the end."""
         devices = {other.device for other in self.slots}
         try:
+            self.begin(slot)
             while not self.stop.is_set() and not queue.is_empty():
                 group = queue.take(slot.name, slot.device, devices)
                 if group is None:  # the remaining groups are running, or need another device
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, queue, group)
-                queue.finished(group)
+                self.progress.resized(queue.finished(group, lambda: [] if self.stop.is_set() else self.slowed(runs)))
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()
@@ -192,18 +194,19 @@ class Schedule:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         compilation = trial.round % self.compilations  # the same for all attempts and after resuming
+        caches = pool.cache_root / cell.key[:32]
         message = TrialRequest(
             cell=cell.params(),
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
             gpu_uuid=gpu.get("uuid"),
-            cache_dir=str(pool.cache_root / cell.key[:32] / str(compilation)),
+            cache_dir=str(caches / str(compilation)),
             compilation=compilation,
+            compiled_dir=str(caches / "0") if compilation and self.settings.executor["compile_once"] else None,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
-            ceilings=pool.ceilings,
             artifacts=self.artifacts(trial),
         )
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")

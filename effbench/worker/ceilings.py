@@ -10,9 +10,9 @@ import torch
 
 from effbench.measure import timing
 
-#: A quarter of a second per measurement, enough for the clocks to settle under load.
+#: A quarter of a second per measurement, after the clocks have settled under load.
 RULES = timing.Rules(
-    budget_s=1.0,
+    budget_s=0.25,
     min_time_s=0.25,
     min_samples=10,
     target_interval=0.01,

@@ -3,6 +3,9 @@
 It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
 the server kills every child's process tree and exits. `--no-preload`: do not import torch, for `isolation=spawn`.
+
+It is ready once torch is imported: a probe of the machine and the ceilings need no more and run while it imports the
+compiler. All other tasks wait for the compiler, so that all trials start from the same modules.
 """
 
 from __future__ import annotations
@@ -25,14 +28,16 @@ from typing import Any, NoReturn
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.worker import processes
 
-PRELOAD = ("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._functorch.aot_autograd")
-#: Modules that a process's first compilation imports lazily (0.5 s). They are private; some releases lack some of them.
-PRELOAD_IF_THERE = (
+#: In the order of their dependencies and in small parts, because the server answers messages in between.
+PRELOAD = (
+    "sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp", "torch._dynamo.trace_rules",
+    "torch._dynamo", "torch._inductor.utils", "torch._inductor.compile_fx", "torch._functorch.aot_autograd",
+    # a process's first compilation imports these lazily (0.5 s); they are private, and some releases lack some of them
     "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.codegen.cuda_combined_scheduling",
     "torch._inductor.codegen.halide", "torch._inductor.codegen.memory_planning", "torch._inductor.codegen.mps",
     "torch._inductor.codegen.wrapper_fxir", "torch._inductor.compiler_bisector", "torch._inductor.cudagraph_trees",
     "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
-    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor",
+    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor", "effbench.worker.trial",
 )  # fmt: skip
 LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
@@ -102,6 +107,7 @@ class Server:
             os.dup2(null.fileno(), 0)
         os.dup2(2, 1)
         self.children: dict[str, Child] = {}
+        self.to_import: list[str] = []
         self.buffer = bytearray()
         self.closing = False
         self.selector = selectors.DefaultSelector()
@@ -123,9 +129,12 @@ class Server:
 
     def serve(self) -> None:
         while not self.closing:
-            for key, _ in self.selector.select(timeout=5.0):
+            events = self.selector.select(timeout=0.0 if self.to_import else 5.0)
+            for key, _ in events:
                 key.data()
             self.reap()
+            if self.to_import and not events:
+                self.import_next()
         for child in self.children.values():
             processes.kill_tree(child.pid)
         processes.kill_all(lambda: processes.descendants(os.getpid()))  # orphans that this process has adopted
@@ -141,7 +150,10 @@ class Server:
                 case {"op": "run", "task": "preload", "payload": payload, "id": name}:
                     self.preload(**payload)
                     self.send("ended", id=name, result={}, exit=0, signal=None)
-                case {"op": "run"}:
+                case {"op": "run", "task": task, "payload": payload}:
+                    needs_only_torch = task == "ceilings" or (task == "probe" and not payload["modes"])
+                    if not needs_only_torch:
+                        self.import_all()
                     self.fork(message)
                 case _:
                     raise MessageError(f"unknown operation in {message}")
@@ -150,9 +162,21 @@ class Server:
         child.killed = True
         processes.kill_tree(child.pid)
 
+    def import_next(self) -> None:
+        with contextlib.suppress(ImportError):  # some releases of torch lack some modules
+            importlib.import_module(self.to_import.pop(0))
+        if not self.to_import:
+            importlib.import_module("torch._dynamo").list_backends()  # imports all backends
+            settle()
+
+    def import_all(self) -> None:
+        while self.to_import:
+            self.import_next()
+
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
         """Import effbench's own model modules (torchvision, transformers) and query the machine for C++ compilation
         once, so that the children do not have to."""
+        self.import_all()
         for name in modules:
             with contextlib.suppress(Exception):  # the trial gets the same error and reports it as its status
                 importlib.import_module(name)
@@ -319,13 +343,8 @@ def settle() -> None:
 def main() -> None:
     server = Server()
     if "--no-preload" not in sys.argv[1:]:
-        for name in PRELOAD:
-            importlib.import_module(name)
-        importlib.import_module("torch._dynamo").list_backends()  # imports all backends
-        for name in PRELOAD_IF_THERE:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-    settle()
+        importlib.import_module("torch")
+        server.to_import += PRELOAD
     server.send("ready", pid=os.getpid())
     server.serve()
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,7 @@ class RunningTrial:
         self.phase("setup", self.set_up)
         self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
+        self.phase("setup", self.copy_compiled)
         with self.workload.context(), self.observer:
             references = self.phase("check", partial(self.workload.reference, self.checked))
             memory.reset_peaks(self.device)
@@ -162,6 +164,12 @@ class RunningTrial:
         positional = [spec.batch_dim for spec in specs.values() if not spec.keyword]
         mode.batch_dims = positional, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
         mode.cache_dir = self.request.cache_dir
+
+    def copy_compiled(self) -> None:
+        """Copy the cell's first compile caches, unless another compilation could choose other kernels."""
+        source, target = self.request.compiled_dir, self.request.cache_dir
+        if source and self.mode.compiles and not self.mode.autotunes and not Path(target).exists():
+            inductor.copy_caches(Path(source), Path(target))
 
     def prepare(self) -> None:
         """Prepare the mode and make its settling calls, both timed. In a stream each size has settling calls."""
@@ -288,13 +296,6 @@ class RunningTrial:
             trial.extra["profile_failed"] = failures.describe(error)
             return
         trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
-        if ceilings := self.request.ceilings:
-            numerics = cell.numerics
-            fast = numerics.get("tf32") or numerics.get("matmul_precision", "highest") != "highest"
-            rate = ceilings["flops_per_s"].get("tf32" if cell.dtype == "float32" and fast else cell.dtype)
-            bandwidth = ceilings["copy_bytes_per_s"]
-            trial.compute_floor_ms = 1e3 * counted.flops / rate if rate and counted.flops else None
-            trial.memory_floor_ms = 1e3 * counted.min_bytes / bandwidth if bandwidth else None
 
     def judge(self, wrong: str | None) -> None:
         """Raise Ended with the status, unless the trial is ok. `wrong`: what is wrong with the results."""

@@ -10,8 +10,10 @@ import pytest
 
 from effbench import cli as command_line
 from effbench.config import shipped
+from effbench.launcher import launch
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
+from effbench.sweeping import client
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
 
@@ -98,6 +100,16 @@ def test_a_yaml_of_the_user_is_named(text, said, cli):
     own.write_text(text)
     # python= keeps the fork server from starting
     refused(cli.run("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
+
+
+def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):
+    started, lent = [], []
+    monkeypatch.setattr(client, "ForkServer", lambda: started.append(Mock()) or started[-1])
+    monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: lent.append(server))
+    for words in (["model=tiny"], ["-m", "resume=last"], ["--help"], ["--cfg", "job", "bs=8"], ["python=a,b"]):
+        assert command_line.run(words) == 0
+    assert lent == [*started, None, None, None] and len(started) == 2
+    assert all(server.close.called for server in started)
 
 
 def test_a_protocol_of_the_user_has_the_name_of_its_file(tmp_path, monkeypatch):

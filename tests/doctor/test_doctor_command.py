@@ -67,16 +67,14 @@ def test_a_worker_that_does_not_start(here, capsys):
 
 
 def test_ceilings_that_cannot_be_measured(here, answer, capsys, monkeypatch):
-    def measure(server, store, environment_id, gpus, again):
-        assert (gpus, again) == (answer["gpus"], True)
-        if isinstance(outcome, WorkerError):
-            raise outcome
+    def measure(server, store, environment_id, slot):
+        assert [slot.gpu] == answer["gpus"]
         return outcome
 
     here.answer = {**answer, "facts": {"host_ms": 0.05}}
     monkeypatch.setattr(calibration.pool, "measure_ceilings", measure)
     monkeypatch.setattr(calibration, "measure_noise", lambda *args: [] if args[-1] == {"host_ms": 0.05} else None)
-    for outcome in (None, "too little free device memory", WorkerError("died")):
+    for outcome in (None, "too little free device memory"):
         assert command_line.run(["doctor", "--calibrate"]) == (0 if outcome is None else 1)
         said = f"✗ GPU 0: its ceilings could not be measured: {outcome}"
         assert (said in capsys.readouterr().out) is (outcome is not None)

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from effbench.modes import inductor
+from effbench.modes.compiled import Compiled
+from effbench.modes.graphs import CompiledCudaGraph
 from effbench.sweeping.client import ForkServer
 
 COMPILES_ONE = """
@@ -45,6 +49,32 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
     subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True)
     assert len(libraries(cell)) == 1
     assert libraries(machine) == samples
+
+
+def test_a_copied_compilation_omits_choices_made_by_timing(tmp_path):
+    first, second = tmp_path / "0", tmp_path / "1"
+    inductor.copy_caches(first, second)
+    assert not second.exists(), "there is nothing to copy"
+    (first / "inductor").mkdir(parents=True)
+    for name in ("kernel.py", "kernel.best_config"):
+        (first / "inductor" / name).touch()
+    inductor.copy_caches(first, second)
+    assert [path.name for path in (second / "inductor").iterdir()] == ["kernel.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_which_modes_choose_kernels_by_timing(monkeypatch):
+    for mode, options, expected in (
+        ("default", None, False),
+        ("reduce-overhead", None, False),
+        ("max-autotune", None, True),
+        ("default", {"coordinate_descent_tuning": True}, True),
+        ("max-autotune", {"max_autotune": False, "coordinate_descent_tuning": False}, False),
+    ):
+        assert Compiled(mode, options=options).autotunes is expected
+    assert CompiledCudaGraph().autotunes and not CompiledCudaGraph(inner="default").autotunes
+    monkeypatch.setattr(torch._inductor.config, "max_autotune", True)
+    assert Compiled().autotunes, "also by torch's environment variables"
 
 
 def test_a_broken_compiler_is_left_to_the_cell(tmp_path):

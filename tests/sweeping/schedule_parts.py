@@ -99,9 +99,9 @@ def ok(request, status="ok", **values):
     return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
 
 
-def pool_of(server, cache_root, interpreter=HERE, ceilings=None):
+def pool_of(server, cache_root, interpreter=HERE):
     pool = ServerPool(interpreter, server)
-    pool.cache_root, pool.ceilings = cache_root, ceilings
+    pool.cache_root = cache_root
     return pool
 
 

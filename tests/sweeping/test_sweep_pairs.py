@@ -54,7 +54,7 @@ def pairs(make, tmp_path):
 
     def build(planned, answer=lambda interpreter, request: ok(request), **options):
         servers = {one: Server(lambda request, env, one=one: answer(one, request)) for one in BOTH}
-        pools = {one: pool_of(servers[one], tmp_path / name, one, {"of": name}) for one, name in zip(BOTH, "ab")}  # noqa: B905
+        pools = {one: pool_of(servers[one], tmp_path / name, one) for one, name in zip(BOTH, "ab")}  # noqa: B905
         done: list[tuple[PlannedTrial, Trial]] = []
         made = make(planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
         made.done, made.server_of = done, servers
@@ -77,7 +77,6 @@ class TestScheduled:
         for one, name in zip(BOTH, "ab", strict=True):
             sent = made.server_of[one].sent
             assert {Path(request["cache_dir"]).parents[1] for request in sent} == {tmp_path / name}
-            assert {request["ceilings"]["of"] for request in sent} == {name}
 
     @pytest.mark.parametrize(
         ("spread", "status_of_b", "rounds"), [(0.1, "ok", (8, 8)), (0.0, "ok", (5, 5)), (0.0, "error", (5, 1))]

@@ -62,7 +62,7 @@ class TestRounds:
     def test_each_round_has_its_own_and_the_next_one_starts_early(self, started):
         renewed = prepared(2)
         first = renewed.take(0)
-        assert first is renewed.borrowed
+        assert first is renewed.borrowed and first.preloaded
         assert len(started) == 1, "the next one loads meanwhile"
         renewed.give_back(first)
         second = renewed.take(1)

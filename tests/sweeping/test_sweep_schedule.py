@@ -16,7 +16,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.plan import PlannedTrial
+from effbench.sweeping.plan import PlannedTrial, Queue
 
 CPU = Slot("CPU", "cpu")
 
@@ -63,6 +63,33 @@ def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
     assert Counter(slot for slot, _ in made.progress.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
     made = make(trials(2, 30), slots=gpus(4))  # the watcher asserts at every start that the cell does not run
     assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
+
+
+def test_the_last_groups_of_several_gpus_start_longest_first():
+    runs = cell_runs(8)
+    history = {run: [Trial(run.cell.key, 0, Status.OK, wall_s=float(run.cell.bs))] for run in runs}
+    left = trials(runs, 2, history=history)
+    planned = [trial.run.cell.bs for trial in left]
+
+    def order(count):
+        queue, taken = Queue(left, history, {f"GPU-{i}": f"GPU {i}" for i in range(count)}), []
+        while group := queue.take("GPU 0", "cuda", {"cuda"}):
+            taken.append(group.cell.bs)
+            queue.finished(group)
+        return taken
+
+    assert order(1) == planned
+    assert order(2) == [*planned[:4], *sorted(planned[4:], reverse=True)]
+
+
+def test_a_slot_may_take_long_to_begin_while_others_run(make):
+    has_run = threading.Event()
+
+    def begin(slot):
+        assert slot.name != "GPU 0" or has_run.wait(20)
+
+    made = make(trials(3), lambda request, env: (has_run.set(), ok(request))[1], slots=gpus(2), begin=begin)
+    assert len(made.recorded) == 3
 
 
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
@@ -187,9 +214,8 @@ def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, giv
 
 def test_what_a_trial_is_asked_for(make):
     slot = Slot("GPU 0", "cuda", gpus(1)[0].gpu, (2, 3))
-    asked = {"ceilings": {"copy_bytes_per_s": 1.0}, "executor": {"foreign_wait_s": 7.0}}
-    (sent,) = make(trials(1), slots=[slot], **asked).server.sent
-    assert (sent["cores"], sent["foreign_wait_s"], sent["ceilings"]) == ([2, 3], 7.0, {"copy_bytes_per_s": 1.0})
+    (sent,) = make(trials(1), slots=[slot], executor={"foreign_wait_s": 7.0}).server.sent
+    assert (sent["cores"], sent["foreign_wait_s"]) == ([2, 3], 7.0)
     (sent,) = make(trials(1), protocol=PROTOCOL).server.sent
     assert sent["cores"] is None
 

@@ -6,12 +6,13 @@ import resource
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from effbench.errors import WorkerError
-from effbench.message import TRIAL_VARIABLE
+from effbench.message import TRIAL_VARIABLE, ProbeRequest
 from effbench.sweeping.client import ForkServer
 
 #: A task is a module below effbench.worker with `run`; the tests make one of their own in the search path.
@@ -247,6 +248,13 @@ time.sleep(1000)
     assert "the fork server ended" in outcome(submit(server, ""))["died"], "a dead server ends a task at once"
     with pytest.raises(WorkerError, match="the fork server ended"):
         server.call("runs", {}, 5)
+
+
+def test_a_probe_needs_only_torch_and_other_tasks_wait_for_the_compiler(search_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", search_path)
+    with closing(ForkServer()) as server:
+        assert server.call("probe", ProbeRequest(device="cpu").to_json(), 120)["gpus"] == []
+        assert result(server, "import sys; result = 'torch._inductor.compile_fx' in sys.modules") is True
 
 
 def test_a_server_that_still_loads_is_ended_at_once(search_path, monkeypatch):

@@ -1,0 +1,106 @@
+"""What `executor.compile_once` saves: the same compiled cells, compiled once per cell and once per compile cache.
+
+    python benchmarks/compile_ahead.py [--cells 40] [overrides]
+
+Blocks of ten cells run alternately with and without the setting, so that the machine's drift affects both alike. The
+output lists wall and CPU seconds, cold compilations with their seconds, and for how many cells the two latencies agree
+within their 95 % intervals. From the sweeps that compile in each cache it also reports for how many cells the second
+compilation generated the same code. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from several_gpus import agreement
+
+import effbench
+from effbench.store import Store
+
+BLOCK = 10
+FIXED = [
+    "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.4",
+    "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.host_tolerance=0.25",
+    "executor.keep_cache=true", "on_failure=ignore",
+]  # fmt: skip
+#: Name -> executor.compile_once.
+SIDES = {"once per cell": "true", "in each cache": "false"}
+
+
+def run_sweep(name: str, setting: str, sizes: list[int], folder: Path, overrides: list[str]) -> np.ndarray:
+    """Run a sweep of these batch sizes, with its compile caches in the folder `name`; return wall and CPU seconds."""
+    words = [*FIXED, f"bs={','.join(map(str, sizes))}", f"sweep.name={name}", f"executor.compile_once={setting}"]
+    places = [f"db={folder / 'effbench.db'}", f"executor.cache_dir={folder / name}"]
+    start = clocks()
+    subprocess.run(
+        [sys.executable, "-m", "effbench", "-m", *words, *places, *overrides], check=True, stdout=subprocess.DEVNULL
+    )
+    return clocks() - start
+
+
+def clocks() -> np.ndarray:
+    """Return the wall seconds, and the CPU seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
+
+
+def generated(cache: Path) -> set[str]:
+    """Return the names of the code files in a compile cache, which Inductor derives from their contents."""
+    return {path.name for suffix in ("py", "cpp") for path in cache.rglob(f"*.{suffix}")}
+
+
+def describe(name: str, seconds: np.ndarray, frame: pd.DataFrame, trials: list[dict[str, Any]]) -> str:
+    cold = [trial["compile_s"] for trial in trials if trial["compile_cache"] == "cold"]
+    kernels = defaultdict(set)
+    for trial in trials:
+        kernels[trial["cell_key"]].add(trial["kernel_fingerprint"])
+    other = sum(len(fingerprints) > 1 for fingerprints in kernels.values())
+    statuses = frame["status"].value_counts().to_dict()
+    return (
+        f"{name}: {seconds[0]:.0f} s wall, {seconds[1]:.0f} s CPU; {len(cold)} cold compilations took "
+        f"{sum(cold):.0f} s; {statuses}; other kernels in {other} of {len(kernels)} cells"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cells", type=int, default=40, help="number of cells (default: %(default)s)")
+    arguments, overrides = parser.parse_known_args()
+    sizes = range(1, arguments.cells + 1)
+    seconds, frames, trials = dict.fromkeys(SIDES, np.zeros(2)), defaultdict(list), defaultdict(list)
+    codes: list[tuple[set[str], set[str]]] = []
+    with tempfile.TemporaryDirectory(prefix="effbench-") as place:
+        folder, db = Path(place), str(Path(place) / "effbench.db")
+        for block in range(0, len(sizes), BLOCK):
+            for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
+                name = f"{side.replace(' ', '-')}-{block}"
+                seconds[side] = seconds[side] + run_sweep(
+                    name, SIDES[side], [*sizes[block : block + BLOCK]], folder, overrides
+                )
+                frames[side].append(effbench.results(db, name))
+                with Store.open(db) as store:
+                    trials[side] += store.trials(store.find_sweep(name).id)
+                if SIDES[side] == "false":
+                    codes += [(generated(cell / "0"), generated(cell / "1")) for cell in (folder / name).glob("*/*/*")]
+    joined = {side: pd.concat(frames[side]) for side in SIDES}
+    for side in SIDES:
+        print(describe(side, seconds[side], joined[side], trials[side]))
+    wall, cpu = 1 - seconds["once per cell"] / seconds["in each cache"]
+    print(f"compiling once saves {wall:.0%} of the wall time and {cpu:.0%} of the CPU time")
+    print(agreement(*joined.values()))
+    same = sum(bool(first) and first == second for first, second in codes)
+    print(f"the second compilation generated the same code in {same} of {len(codes)} cells")
+
+
+if __name__ == "__main__":
+    main()
