@@ -120,7 +120,7 @@ class Sweep:
             self.databases += 1
             self.promised.clear()
             self.recorded.clear()
-            self.harmed = 0
+            self.harmed = 1  # by the fault that is being injected
         if state in (None, "completed"):
             self.process = self.launch(*TINY, *SWEEP, f"db={self.db}")
         else:
