@@ -274,8 +274,10 @@ class Sweep:
             self.start()
         until(lambda: not self.is_running, "the sweep is complete", 300)
         self.require_code({0})
+        committed = self.tally.committed  # at the last fault
         self.settle()
         self.check()
+        self.tally.committed = committed
         if (state := self.state()[0]) != "completed":
             raise FaultError(f"the sweep is {state}")
         if caches := list((self.folder / "cache" / "effbench" / "compile").glob("*/*/*")):

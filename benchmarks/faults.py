@@ -266,9 +266,12 @@ def disturb(folder: Path, numbers: Sequence[int], seed: int) -> tuple[dict[str, 
 
 def inject(numbers: Sequence[int], seed: int = 0, jobs: int = 2, each: int = 5) -> tuple[dict[str, Tally], list[str]]:
     """Inject these faults, `each` into one sweep and `jobs` sweeps at a time."""
+    # a handler is not inherited; if SIGHUP were ignored (nohup), all processes would inherit that
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder, ThreadPoolExecutor(jobs) as pool:
         parts = [numbers[start : start + each] for start in range(0, len(numbers), each)]
         done = list(pool.map(lambda part: disturb(Path(folder), part, seed), parts))
+    signal.signal(signal.SIGHUP, before)
     tallies = {kind: sum((tallies[kind] for tallies, _ in done), Tally()) for kind in KINDS}
     return tallies, [problem for _, some in done for problem in some]
 
