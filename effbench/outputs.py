@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -55,9 +56,9 @@ def output(path: Path, names: set[str], *, database: Path | None = None, force: 
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a stream whose file replaces the one at `path` atomically; an error leaves `path` unchanged."""
     refuse_database(path)
-    part = path.with_name(f".{path.name[:40]}-{os.getpid()}.part")
+    part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
     try:
-        with part.open("wb") as stream:
+        with part.open("xb") as stream:  # in a shared folder, another user must not be able to put a link there
             yield stream
         if path.exists():
             shutil.copymode(path, part)

@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,9 @@ class AotInductor(Mode):
         return needs_compiler(device)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
-            package = Path(self.cache_dir or folder) / PACKAGE
+        # a temporary folder would stay if the trial is killed
+        with nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory() as folder:
+            package = Path(folder) / PACKAGE
             if package.is_file():
                 return self.load(package, "warm")
             package.parent.mkdir(parents=True, exist_ok=True)

@@ -85,7 +85,8 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[Sweep
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
     """Return the sweep that `ref` means: `last`, an id, a name (the newest sweep with it), or a unique start of an id.
 
-    A sweep that starts in the future counts as the oldest and is never `last`. Raises NothingFoundError, UsageError.
+    A sweep that starts in the future counts as the oldest: it is `last` only if all do. Raises NothingFoundError,
+    UsageError.
     """
     query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
     rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
@@ -101,7 +102,8 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
     started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
-    if ref == "last" and started:
+    started = started or [*names]  # the clock was turned back: the future ones are all there is
+    if ref == "last":
         return next((key for key in started if not (names[key] or "").startswith(CONFIRMING)), started[0])
     exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
     starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]

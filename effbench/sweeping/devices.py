@@ -124,8 +124,8 @@ def lock_folder() -> Path:
         status = os.fstat(descriptor)
         if status.st_uid == os.getuid():
             os.fchmod(descriptor, 0o1777)
-        elif status.st_uid != 0 and not status.st_mode & stat.S_ISVTX:
-            why = "it belongs to another user, who can replace the files in it"
+        elif not status.st_mode & stat.S_ISVTX and (status.st_uid != 0 or status.st_mode & 0o022):
+            why = "it belongs to another user, and others can replace the files in it"
             raise WorkerError(f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}")
     finally:
         os.close(descriptor)
@@ -144,9 +144,10 @@ def try_lock(path: Path) -> int | None:
             if error.errno in TRANSIENT:  # EAGAIN: another process holds it
                 return None
             raise unusable(path, "it is a link" if path.is_symlink() else error.strerror) from None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise unusable(path, "it is not a regular file")
-        if not os.fstat(descriptor).st_nlink:  # it was deleted in the meantime: others lock a new file
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            raise unusable(path, "it is not a regular file with one name")
+        if not status.st_nlink:  # it was deleted in the meantime: others lock a new file
             return None
         unless_locked.pop_all()
     return descriptor
@@ -154,15 +155,18 @@ def try_lock(path: Path) -> int | None:
 
 def open_lock(path: Path) -> int:
     """Open the file, or create it. Another user's file may be opened read-only, which is enough for a lock."""
+    folder = os.open(path.parent, FLAGS | os.O_DIRECTORY)  # its owner may have put a link in its place
     try:
-        descriptor = os.open(path, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = os.open(path.name, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
+        os.fchmod(descriptor, 0o666)
+        return descriptor
     except FileExistsError:
         try:
-            return os.open(path, FLAGS | os.O_RDWR)
+            return os.open(path.name, FLAGS | os.O_RDWR, dir_fd=folder)
         except PermissionError:
-            return os.open(path, FLAGS | os.O_RDONLY)
-    os.fchmod(descriptor, 0o666)
-    return descriptor
+            return os.open(path.name, FLAGS | os.O_RDONLY, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 # --- CPU cores ---

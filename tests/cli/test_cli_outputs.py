@@ -155,6 +155,16 @@ def test_symbolic_links_and_permissions_stay(two, effbench):
     assert gzip.decompress(Path("x.csv.gz").read_bytes()) == Path("x.csv").read_bytes()
 
 
+def test_a_link_in_place_of_the_unfinished_file_is_not_followed(two, effbench, monkeypatch):
+    """In a shared folder another user may have put it there."""
+    monkeypatch.setattr("effbench.outputs.secrets.token_hex", lambda size: "guessed")
+    Path("mine").write_text("all of it")
+    Path(".out.csv-guessed.part").symlink_to("mine")
+    assert effbench("export", "--out", "out.csv").code == 2
+    assert Path("mine").read_text() == "all of it"
+    assert not Path("out.csv").exists()
+
+
 def test_pipes_and_devices_are_written_directly(two, effbench):
     os.mkfifo("pipe")
     read = []

@@ -1,4 +1,4 @@
-"""Ctrl-C, kill -9 and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
+"""Ctrl-C and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
 
 import os
 import pty
@@ -112,13 +112,3 @@ def test_ctrl_c_before_the_first_trial(cli, processes):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-
-
-def test_kill_9_leaves_no_orphan_and_can_be_resumed(cli, waiting, wait_gone):
-    process = waiting()
-    process.kill()
-    process.communicate(timeout=60)
-    for pid in waiting.pids:
-        wait_gone(pid)
-    _, before = recorded(cli)
-    finish(cli, before)

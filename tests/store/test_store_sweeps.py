@@ -73,6 +73,9 @@ def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     oldest_first = (store.find_sweep(own), store.find_sweep(future))
     rows = [{"id": sweep.id, "started_at": sweep.started_at} for sweep in oldest_first]
     assert position_of("last", rows) == 0
+    for sweep_id, hours in ((own, 4), (skewed, 3)):  # the clock was turned back after they began
+        set_state(path, sweep_id, started_at=dt.datetime.now(dt.UTC) + dt.timedelta(hours=hours))
+    assert store.find_sweep("last").id == own
 
 
 def test_what_is_not_found_names_what_there_is(store, cell, begin):

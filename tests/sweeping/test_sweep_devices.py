@@ -3,15 +3,54 @@
 import errno
 import os
 import stat
+import subprocess
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.sweeping.devices import lock_folder, parse_cores, share_cores, wanted_cores
+from effbench.sweeping.devices import Slot, lock_folder, parse_cores, share_cores, wanted_cores
 
 ALL = range(16)
+
+
+STICKY = "mkdir effbench-locks && chmod 1777 effbench-locks && "
+
+
+@pytest.mark.parametrize(
+    ("attack", "answer"),
+    [
+        ("echo x >effbench-locks", "not a folder.*TMPDIR"),
+        ("ln -s private effbench-locks", "not a folder.*TMPDIR"),
+        ("ln -s missing effbench-locks", "not a folder.*TMPDIR"),
+        ("mkfifo effbench-locks", "File exists.*TMPDIR"),
+        (STICKY + "ln -s ../private/thesis effbench-locks/cpu.lock", "cpu.lock .*it is a link.*remove it"),
+        (STICKY + "ln -s ../private/new effbench-locks/cpu.lock", "cpu.lock .*it is a link.*remove it"),
+        (STICKY + "touch x && ln x effbench-locks/cpu.lock", "cpu.lock .*one name"),
+        (STICKY + "mkfifo effbench-locks/cpu.lock", "cpu.lock .*not a regular file"),
+        (STICKY + "mkdir effbench-locks/cpu.lock", "cpu.lock .*directory"),
+        (STICKY + "echo x >effbench-locks/cpu.lock", None),
+    ],
+)
+def test_what_another_user_has_put_there_is_neither_followed_nor_changed(monkeypatch, attack, answer):
+    """The other user is a real one if the tests run as root; otherwise the same user plays both."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        (folder / "private").mkdir(mode=0o755)
+        thesis = folder / "private" / "thesis"
+        thesis.write_text("all of it")
+        mode = thesis.stat().st_mode
+        subprocess.run(["sh", "-c", attack], cwd=name, user=65534 if os.geteuid() == 0 else None, check=True)
+        monkeypatch.setattr("tempfile.gettempdir", lambda: name)
+        with pytest.raises(WorkerError, match=answer) if answer else nullcontext():
+            os.close(devices.try_lock(Slot("CPU", "cpu").lock_path))
+        assert [*thesis.parent.iterdir()] == [thesis]
+        assert (thesis.read_text(), thesis.stat().st_mode) == ("all of it", mode)
 
 
 class TestLockFolder:
@@ -29,55 +68,34 @@ class TestLockFolder:
         lock_folder()
         assert stat.S_IMODE(path.stat().st_mode) == 0o1777
 
-    @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-    def test_what_is_no_folder_is_neither_followed_nor_touched(self, path, tmp_path, kind):
-        target = tmp_path / "private"
-        if kind == "file":
-            path.write_text("mine")
-        else:
-            if kind == "link":
-                target.mkdir(mode=0o700)
-            path.symlink_to(target)
-        with pytest.raises(WorkerError, match=r"not a folder.*remove it.*TMPDIR"):
-            lock_folder()
-        assert target.exists() == (kind == "link")
-        assert kind != "link" or stat.S_IMODE(target.stat().st_mode) == 0o700
-        assert kind != "file" or path.read_text() == "mine"
-
-    def test_a_folder_of_another_user_must_be_sticky(self, path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("owner", "mode", "is_safe"),
+        [(1, 0o755, False), (1, 0o777, False), (1, 0o1777, True), (0, 0o777, False), (0, 0o755, True)],
+    )
+    def test_others_must_not_be_able_to_replace_the_files(self, path, monkeypatch, owner, mode, is_safe):
         path.mkdir()
-        path.chmod(0o777)
-        monkeypatch.setattr(os, "getuid", lambda: path.stat().st_uid + 1)
-        if path.stat().st_uid == 0:
-            lock_folder()  # root may do anything anyway
-            os.chown(path, 65534, 65534)
-        with pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
-            lock_folder()
-        if os.geteuid() == 0:
-            path.chmod(0o1777)
+        path.chmod(mode)
+        real = os.fstat
+        monkeypatch.setattr(os, "getuid", lambda: 1000)
+        status = lambda fd: os.stat_result((*real(fd)[:4], owner, *real(fd)[5:10]))  # noqa: E731
+        monkeypatch.setattr(os, "fstat", status)
+        with nullcontext() if is_safe else pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
             assert lock_folder() == path
 
 
 class TestLockFile:
-    def test_it_is_neither_followed_nor_emptied(self, tmp_path):
-        kept = tmp_path / "thesis.tex"
-        kept.write_text("all of it")
-        (tmp_path / "a.lock").symlink_to(kept)
-        with pytest.raises(WorkerError, match=r"a.lock .*it is a link.*remove it"):
-            devices.try_lock(tmp_path / "a.lock")
-        (tmp_path / "b.lock").hardlink_to(kept)
-        os.close(devices.try_lock(tmp_path / "b.lock"))
-        assert kept.read_text() == "all of it"
-
-    def test_what_is_no_file_does_not_hang(self, tmp_path):
-        os.mkfifo(tmp_path / "a.lock")
-        (tmp_path / "b.lock").mkdir()
-        for name in ("a.lock", "b.lock"):
-            with pytest.raises(WorkerError, match=rf"{name}.*remove it"):
-                devices.try_lock(tmp_path / name)
+    def test_its_folder_is_not_followed_after_it_was_checked(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        path = Slot("CPU", "cpu").lock_path
+        (tmp_path / "private").mkdir()
+        path.parent.rmdir()
+        path.parent.symlink_to(tmp_path / "private")
+        with pytest.raises(WorkerError, match="Not a directory"):
+            devices.try_lock(path)
+        assert list((tmp_path / "private").iterdir()) == []
 
     def test_what_the_system_refuses_is_said(self, tmp_path, monkeypatch):
-        def refuse(*_):
+        def refuse(*_, **__):
             raise PermissionError(errno.EACCES, "Permission denied")
 
         for name, act in (("os.open", lambda: devices.try_lock(tmp_path / "a")), ("tempfile.gettempdir", lock_folder)):
@@ -97,10 +115,10 @@ class TestLockFile:
         path.touch()
         real = os.open
 
-        def read_only(name, flags, *more):
+        def read_only(name, flags, **more):
             if flags & os.O_RDWR and not flags & os.O_CREAT:
                 raise PermissionError(errno.EACCES, "Permission denied")
-            return real(name, flags, *more)
+            return real(name, flags, **more)
 
         monkeypatch.setattr(os, "open", read_only)
         held = devices.try_lock(path)

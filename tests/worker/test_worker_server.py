@@ -43,6 +43,8 @@ def search_path(tmp_path_factory):
 def make(search_path, monkeypatch, tmp_path):
     """Starts servers in an empty folder; all are closed at the end."""
     monkeypatch.setenv("PYTHONPATH", search_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     started = []
 
@@ -104,6 +106,8 @@ def test_the_process_of_a_task(server, tmp_path):
         pid, session, parent, mark = outcome(request)["result"]
         assert (pid, parent, mark) == (session, server.process.pid, request.id)
     assert requests[0].pid != requests[1].pid
+    code = "import os; result = os.environ['TORCHINDUCTOR_CACHE_DIR']"
+    assert result(server, code) == str(tmp_path / "cache" / "effbench" / "inductor"), "not in /tmp, which others share"
     code = "import os; result = os.environ.get('FOO')"
     assert result(server, code, env={"FOO": "1"}) == "1"
     assert result(server, code + " or 'none'") == "none", "variables of one task stay with it"

@@ -1,0 +1,312 @@
+"""A real sweep in a process of its own for faults.py: start and resume it, and check what it recorded and left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from effbench.store import Store
+from effbench.worker.processes import environment_of, process_table
+
+HERE = Path(__file__).resolve().parent
+MARK = "EFFBENCH_FAULTS"  # environment variable of all processes of a sweep: its folder
+CELLS, ROUNDS = 6, 6
+TINY = ("protocol=quick", "protocol.budget_s=0.05", "protocol.min_time_s=0.01", "protocol.warmup_s=0.01",
+        "protocol.host_tolerance=null", "device=cpu")  # fmt: skip
+SWEEP = ("model=custom", "model.module._target_=victims.Victim", "model.inputs.x.shape=[4]",
+         f"bs={','.join(map(str, range(1, CELLS + 1)))}", f"protocol.rounds={ROUNDS}", "timeout_s=20",
+         "on_failure=ignore")  # fmt: skip
+#: The line of a trial that has been recorded: batch size, round and attempt.
+LINE = re.compile(r"\[ *\d+/\d+\] .*?\bbs=(\d+)\b.* round (\d+)/\d+ · (?:attempt (\d+) · )?\w+")
+TIMEOUT_S = 120.0
+#: Time for all processes of a sweep to end after its orchestrator has ended.
+ORPHAN_S = 20.0
+
+
+class FaultError(Exception):
+    """A check failed."""
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, required: bool = True) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            if not required:
+                return
+            raise FaultError(f"{what}: not within {timeout_s:.0f} s")
+        time.sleep(0.02)
+
+
+@dataclass
+class Tally:
+    """What was counted for a kind of fault. `committed`: trials in the database when the fault was over."""
+
+    injected: int = 0
+    committed: int = 0
+    lost: int = 0
+    twice: int = 0
+    resumed: int = 0
+    orphans: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+@dataclass
+class Sweep:
+    """A sweep in a folder of its own that is started, disturbed and resumed until it is complete.
+
+    When it is complete and another fault follows, a new sweep begins in another database.
+    """
+
+    folder: Path
+    db: str = "results/0.db"
+    process: subprocess.Popen | None = None
+    reader: threading.Thread | None = None
+    lines: list[str] = field(default_factory=list)  # output of all processes, without the title
+    promised: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    recorded: dict[tuple[int, int, int], tuple[int, str]] = field(default_factory=dict)
+    id: str | None = None
+    is_mounted: bool = False
+    databases: int = 1
+    harmed: int = 0  # trials that faults may have harmed
+    tally: Tally = field(default_factory=Tally)
+    to_resume: list[Tally] = field(default_factory=list)  # of faults that ended the sweep since it last ran
+
+    def __post_init__(self) -> None:
+        for name in ("tmp", "cache", "results"):
+            (self.folder / name).mkdir(parents=True)
+        search_path = os.pathsep.join(map(str, (HERE.parent, HERE / "faulty")))
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("EFFBENCH_")} | {
+            MARK: str(self.folder), "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+            "TMPDIR": str(self.folder / "tmp"), "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.folder.parent / "inductor"),
+        }  # fmt: skip
+
+    # --- run it ---
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def launch(self, *words: str, errors: str = "stderr") -> subprocess.Popen:
+        """Start `effbench -m` with these words; its standard error goes to a file of this name."""
+        with (self.folder / errors).open("w") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "effbench", "-m", *words], cwd=self.folder, env=self.env, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, start_new_session=True,
+            )  # fmt: skip
+
+    def errors(self, name: str = "stderr") -> str:
+        return (self.folder / name).read_text()
+
+    def start(self) -> None:
+        """Start the sweep; if it is recorded, resume it; if it is complete, start another one in a new database."""
+        state, others = self.state()
+        if state == "completed":
+            self.db, self.id = f"results/{self.databases}.db", None
+            self.databases += 1
+            self.promised.clear()
+            self.recorded.clear()
+            self.harmed = 1  # by the fault that is being injected
+        if state in (None, "completed"):
+            self.process = self.launch(*TINY, *SWEEP, f"db={self.db}")
+        else:
+            # `last` is the newest sweep, which is not this one after a race
+            self.process = self.launch(f"resume={self.id if others else 'last'}", f"db={self.db}")
+        self.reader = threading.Thread(target=self.read, args=(self.process,), daemon=True)
+        self.reader.start()
+
+    def read(self, process: subprocess.Popen) -> None:
+        with process.stdout as lines:
+            for line in lines:
+                if match := LINE.match(line):
+                    bs, number, attempt = (int(part or 1) for part in match.groups())
+                    self.promised[bs, number - 1, attempt - 1] += 1
+                elif title := re.match(r"sweep (\S+) · ", line):
+                    self.id = title[1]
+                    for tally in self.to_resume:
+                        tally.resumed += 1
+                    self.to_resume.clear()
+                    continue
+                self.lines.append(line)
+
+    def state(self) -> tuple[str | None, bool]:
+        """Return the sweep's state, None if it is not recorded, and whether the database has others."""
+        if not (self.folder / self.db).exists():
+            return None, False
+        try:
+            with Store.open(self.folder / self.db) as store:
+                sweeps = store.sweeps()
+        except Exception as error:
+            if "is empty" in str(error):  # it ended between creating the file and the tables in it
+                return None, False
+            raise
+        mine = [one for one in sweeps if one.name is None]
+        self.id = mine[0].id if mine else None
+        return (mine[0].state if mine else None), len(sweeps) > 1
+
+    def wait_moment(self, rng: random.Random, early: bool = False) -> None:
+        """Wait for a random moment of the running sweep; `early`: perhaps before its first trial."""
+        while True:
+            if not self.is_running:
+                if self.process:
+                    self.settle()
+                self.start()
+                if early and rng.random() < 0.4:
+                    time.sleep(rng.uniform(0, 6))
+                    return
+            before, wanted = len(self.lines), rng.randint(1, 3)
+            until(lambda: not self.is_running or len(self.lines) >= before + wanted, "trials")  # noqa: B023
+            time.sleep(rng.uniform(0, 0.4))
+            if self.is_running:
+                return
+            self.require_code({0})
+
+    def goes_on(self, trials: int = 1) -> None:
+        """Wait until more trials are recorded, or all of them."""
+        before = len(self.lines)
+        until(lambda: not self.is_running or len(self.lines) >= before + trials, "the sweep goes on")
+        if not self.is_running:
+            self.require_code({0})
+
+    def ends(self, *codes: int) -> None:
+        """Wait until the sweep has ended, with one of these codes or because it was complete."""
+        until(lambda: not self.is_running, "the sweep ends", 60)
+        self.require_code({0, *codes})
+
+    def require_code(self, codes: set[int]) -> None:
+        if self.process.returncode not in codes:
+            raise FaultError(f"exit code {self.process.returncode}, not {sorted(codes)}: {self.errors()[-2000:]}")
+        if "Traceback" in self.errors():
+            raise FaultError(self.errors()[-2000:])
+
+    def find(self, target: str) -> int | None:
+        """Return the pid of the orchestrator, of its newest fork server or of a worker; None if there is none."""
+        if target == "orchestrator":
+            return self.process.pid
+        table = process_table()
+        servers = [pid for pid, (parent, _) in table.items() if parent == self.process.pid]
+        if target == "server":
+            return max(servers, default=None)
+        return next((pid for pid, (parent, _) in table.items() if parent in servers), None)
+
+    # --- check it ---
+
+    def marked(self) -> list[int]:
+        return [pid for pid in process_table() if environment_of(pid, MARK) == str(self.folder)]
+
+    def left(self) -> list[int]:
+        """Return processes that models have left behind and that still run; some have an empty environment."""
+        file = self.folder / "left"
+        pids = [int(line) for line in file.read_text().split()] if file.exists() else []
+        running = process_table()
+        return [pid for pid in pids if pid in running and "sleep" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+    def settle(self) -> None:
+        """Check what must hold once the sweep's orchestrator has ended."""
+        self.process.wait()
+        self.reader.join(ORPHAN_S)  # until then, a line may be on its way
+        until(lambda: not self.marked() and not self.left(), "processes end", ORPHAN_S, required=False)
+        orphans = [*self.marked(), *self.left()]
+        self.tally.orphans += len(orphans)
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for lock in (self.folder / "tmp" / "effbench-locks").glob("*.lock"):
+            with lock.open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise FaultError(f"{lock} is still held") from None
+        if kept := [path.name for path in (self.folder / "tmp").iterdir() if path.name != "effbench-locks"]:
+            raise FaultError(f"temporary files are left: {kept}")
+        if orphans:
+            raise FaultError(f"{len(orphans)} processes are left")
+
+    def check(self) -> None:
+        """Check the database against what it had before and against the printed lines."""
+        printed, state = Counter(self.promised), self.state()[0]
+        if state is None:
+            if printed or self.recorded:
+                self.tally.lost += len({*printed, *self.recorded})
+                raise FaultError("the sweep is no longer in the database")
+            return
+        faults = Store.check(self.folder / self.db)  # as `effbench db check`
+        with Store.open(self.folder / self.db) as store:
+            sizes = {cell.key: cell.bs for cell in store.planned(self.id)}
+            rows, results = store.trials(self.id), store.results(self.id)
+        trials = {(sizes[row["cell_key"]], row["round"], row["attempt"]): (row["id"], row["status"]) for row in rows}
+        known = self.recorded.items()
+        lost = {key for key in printed if key not in trials} | {key for key, row in known if trials.get(key) != row}
+        twice = {key for key, count in printed.items() if count > 1}
+        self.recorded = trials
+        self.tally.committed += len(trials)
+        self.tally.lost += len(lost)
+        self.tally.twice += len(twice) + len(rows) - len(trials)
+        harmed = [row for row in rows if row["status"] != "ok"]
+        problems = {
+            f"db check: {faults}": faults,
+            f"lost: {lost}": lost,
+            f"counted twice: {twice}": twice or len(rows) != len(trials),
+            f"harmed by {self.harmed} faults: {[(row['status'], row['reason']) for row in harmed]}":
+                len(harmed) > self.harmed or not all(row["reason"] for row in harmed),
+            f"results of {len(results)} cells": state == "completed" and len(results) != CELLS,
+        }  # fmt: skip
+        if found := [problem for problem, is_there in problems.items() if is_there]:
+            raise FaultError("; ".join(found))
+
+    def finish(self) -> None:
+        """Run the sweep to its end and check what is left of it."""
+        if not self.is_running and self.state()[0] != "completed":
+            self.start()
+        until(lambda: not self.is_running, "the sweep is complete", 300)
+        self.require_code({0})
+        committed = self.tally.committed  # at the last fault
+        self.settle()
+        self.check()
+        self.tally.committed = committed
+        if (state := self.state()[0]) != "completed":
+            raise FaultError(f"the sweep is {state}")
+        if caches := list((self.folder / "cache" / "effbench" / "compile").glob("*/*/*")):
+            raise FaultError(f"compile caches are left: {caches}")
+
+    def close(self) -> None:
+        """End all processes of the sweep, and remove what they left outside the folder."""
+        for pid in [*self.marked(), *self.left()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.process:
+            self.process.wait()
+            self.reader.join(ORPHAN_S)
+        self.make_writable()
+        Path(f"/dev/shm/effbench-{self.folder.name}").unlink(missing_ok=True)
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", self.folder / "results"], check=False)
+
+    def make_writable(self) -> None:
+        files = list((self.folder / "results").glob("*.db*"))
+        subprocess.run(["chattr", "-i", *files], capture_output=True)
+        for file in files:
+            file.chmod(0o644)
+
+    def act(self, name: str, rng: random.Random) -> None:
+        """Make the model misbehave in one of the next trials."""
+        file = self.folder / "act"
+        file.write_text(f"{name} {rng.randrange(100)}")
+        while file.exists():
+            if not self.is_running:
+                self.wait_moment(rng)
+            until(lambda: not self.is_running or not file.exists(), name)

@@ -1,0 +1,24 @@
+"""Faults at random moments of sweeps (benchmarks/faults.py): nothing is lost, counted twice or left behind."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))  # its scripts import each other by plain names
+faults = importlib.import_module("faults")
+
+
+@pytest.mark.timeout(900)  # 50 s on two idle cores
+@pytest.mark.parametrize(
+    "numbers", [range(faults.SLOW), pytest.param(range(faults.SLOW, len(faults.KINDS)), marks=pytest.mark.slow)]
+)
+def test_nothing_is_lost_when_things_break(numbers):
+    tallies, problems = faults.inject(numbers, seed=0, jobs=2, each=len(numbers) // 2)
+    assert problems == []
+    counted = sum(tallies.values(), faults.Tally())
+    assert counted.injected == len(numbers)
+    assert (counted.lost, counted.twice, counted.orphans) == (0, 0, 0)
+    assert counted.committed > len(numbers)
+    assert counted.resumed > 0
