@@ -6,7 +6,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from typing import Any
 
 from effbench.cell import Cell, Trial
@@ -43,7 +42,7 @@ def print_plan(
         except SchemaError:
             raise
         except StoreError as error:  # a sweep would create it
-            progress.note(f"no history: {error}")
+            progress.note(f"no history: {str(error).partition(';')[0]}")
         cells = cells_of(runs)
         slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
         history: dict[CellRun, list[Trial]] = {}
@@ -145,4 +144,9 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
 
 
 def duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 60 else f"{timedelta(seconds=round(seconds))} h"
+    """Return the two largest units, such as `1 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, rest_min = divmod(minutes, 60)
+    return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"

@@ -27,8 +27,8 @@ STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow",
 
 
 def count(number: int, what: str) -> str:
-    """Return `1 cell` or `2 cells`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    """Return `1 cell` or `2,000 cells`."""
+    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,9 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
     )
     command = shlex.join([sys.executable, "-m", "effbench.sweeping.executors.job", str(folder)])
     try:
-        return submitter._submit_command(command).job_id
+        with redirect_stderr(io.StringIO()):  # submitit prints the message that the error has
+            return submitter._submit_command(command).job_id
     except (FailedJobError, FailedSubmissionError, OSError) as error:
-        lines = [line for line in str(error).splitlines() if "sbatch: error" in line] or [str(error)]
-        raise WorkerError(f"SLURM refused a job: {one_line(lines[0].replace('sbatch: error: ', ''), 500)}") from error
+        lines = re.findall(r"sbatch: (fatal|error): (.*)", str(error))
+        why = next((text for kind, text in lines if kind == "fatal"), lines[0][1] if lines else str(error))
+        raise WorkerError(f"SLURM refused a job: {one_line(why, 500)}") from error
