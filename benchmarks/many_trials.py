@@ -323,14 +323,15 @@ def size_of(url: str) -> int:
 
 def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each command with its seconds and peak MiB."""
-    with Store.open(url) as store:
+    with Store.open(url, mode="write") as store:
         ids = [sweep.id for sweep in store.sweeps() if sweep.trials]
-    newest, previous = ids[0], ids[2] if len(ids) > 2 else ids[-1]  # of the same GPU
+        newest, previous = ids[0], ids[2 % len(ids)]  # of the same GPU
+        store.set_baseline("reference", previous)
     out, copy = folder / "sweeps.db", folder / "copy.db"
     commands = {
         "show": (0, ["show"]),
         "compare": (0, ["compare", previous, newest]),
-        "check": (None, ["check", "--baseline", previous]),
+        "check": (None, ["check", "--baseline", "reference"]),
         "history": (0, ["history"]),
         "report": (0, ["report", "--sweep", newest, "--out", str(folder / "site"), "--force"]),
         "report, Markdown": (0, ["report", "--sweep", newest, "--format", "markdown", "--out", str(folder / "r.md")]),
@@ -352,7 +353,7 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes, ascending")
+    parser.add_argument("--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes, ascending, of at least 21,000: three sweeps")
     parser.add_argument("--url", help="an empty PostgreSQL database (default: a SQLite file in --folder)")
     parser.add_argument("--folder", help="existing folder for all files (default: a temporary folder)")
     parser.add_argument("--latencies", type=int, default=Shape.latencies, help="median number of samples per trial")
