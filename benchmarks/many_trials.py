@@ -353,7 +353,9 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes; at least 21,000: three sweeps")
+    parser.add_argument(
+        "--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes, each of at least 21,000"
+    )
     parser.add_argument("--url", help="an empty PostgreSQL database (default: a SQLite file in --folder)")
     parser.add_argument("--folder", help="existing folder for all files (default: a temporary folder)")
     parser.add_argument("--latencies", type=int, default=Shape.latencies, help="median number of samples per trial")
