@@ -81,14 +81,15 @@ def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
 def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
     """Return the runs grouped by cell, in this round's random order, so that drift affects all modes equally.
 
-    The interpreters of a cell alternate between rounds (A-B, B-A, A-B …), so that drift within a round favours none.
+    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round favours none, also in the
+    rounds of each of two compile caches.
     """
     groups: dict[Cell, list[CellRun]] = {}
     for run in runs:
         groups.setdefault(run.cell, []).append(run)
     order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
-    return [group[::-1] if round % 2 else group for group in order]
+    return [group[::-1] if (round + round // 2) % 2 else group for group in order]
 
 
 def has_failed(trial: Trial) -> bool:
