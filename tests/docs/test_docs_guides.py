@@ -10,9 +10,9 @@ import pytest
 from effbench.cli import is_bare_word
 
 PAGES = ("../README.md", "tutorial.md", *(page for page in pages.pages() if page.startswith("how-to/")))
-#: What is not here: other machines, interpreters and checkouts, a GPU, swept widths, a change to acknowledge.
+#: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths, a change to acknowledge.
 ELSEWHERE = re.compile(
-    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|--static-images|\.\./before|--by |history ack"
+    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by |history ack"
 )
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu",
         "protocol.compilations=1", "protocol.host_tolerance=null"]  # fmt: skip
