@@ -150,7 +150,7 @@ def o9(storage):
         "assignment reaches the source through an index after an index list": (
             assigned.chained_after_index_list.reaches_the_source
         ),
-        "contiguous() of what is contiguous shares": made.contiguous_of_contiguous.shares_storage,
+        "contiguous() of a contiguous tensor shares": made.contiguous_of_contiguous.shares_storage,
     }
     return Found(all_of(shared) & ~any_of(copied) & all_of(written), also=also)
 

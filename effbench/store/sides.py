@@ -127,7 +127,7 @@ def levels(
 
 def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:
     """Return the id of the newest earlier sweep, except re-runs, that has a result of one of this sweep's cells, both
-    in these environments; None if there is none."""
+    in these environments, or None."""
     here, there = RESULT.alias(), RESULT.alias()
     same = [here.c.sweep_id == sweep_id, there.c.sweep_id == SWEEP.c.id, here.c.cell_key == there.c.cell_key]
     same += [table.c.environment_id.in_(list(environment_ids)) for table in (here, there)]
