@@ -8,7 +8,6 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import psycopg
 import pytest
 
 PASSWORD = "s3cret"
@@ -89,6 +88,8 @@ def own_postgres(own_server):
 
 
 def empty_database(server):
+    import psycopg  # here, so that the tests on a GPU run without it
+
     name = f"effbench_test_{uuid.uuid4().hex[:12]}"
     base, _, options = server.replace("+psycopg", "", 1).partition("?")
     with psycopg.connect(f"{base}?{options}", autocommit=True) as connection:
