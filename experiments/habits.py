@@ -65,7 +65,7 @@ def in_place(device: torch.device, elements: Sequence[int] = (2**14, 2**18, 2**2
 
 
 @check(needs=(CUDA,))
-def waits(device: torch.device, batches: Sequence[int] = (1, 4096), rounds: int = 60) -> Facts:
+def waits(device: torch.device, batches: Sequence[int] = (1, 4096), rounds: int = 400) -> Facts:
     """Attribute the wait of `nonzero` after a stack of linear layers: to the forward before it, or to itself.
 
     `alone`: host time of `nonzero` on an idle device; `after`: directly after the forward was launched. Without a

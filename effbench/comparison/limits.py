@@ -40,8 +40,8 @@ INTERNAL = {"omegaconf_ignore": True}
 @dataclass
 class Limit:
     """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit; `factor`: replaces
-    the floor for a metric with one value per sweep. `ignore`: changes do not count. None: not set. `reason`:
-    of the exception that set the limit."""
+    the floor for compile times and errors. `ignore`: changes do not count. None: not set. `reason`: of the exception
+    that set the limit."""
 
     floor: Any = None  # a number; in a file also 3%
     least: Any = None

@@ -19,7 +19,7 @@ from typing import Any
 from effbench.cell import Status
 from effbench.comparison.limits import STATUS, Limit, Limits
 from effbench.metrics import METRICS, percent
-from effbench.stats.intervals import is_number, log_mean
+from effbench.stats.intervals import TUNED, is_number, log_mean
 from effbench.stats.significance import FLOOR, compare, compare_pairs, significant
 from effbench.store.sides import CellResult
 
@@ -210,7 +210,8 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
         change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
         change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
-        change.before, change.after = (summary(side, has_ratio) for side in (before, after))
+        is_mean = has_ratio or not METRICS[metric].of_trial  # as in results
+        change.before, change.after = (summary(side, is_mean) for side in (before, after))
         if before and after:
             if how != "ratio" and change.before:
                 change.ratio = change.after / change.before
@@ -218,17 +219,19 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
                 add_test(change, pair, before, after, limit, interleaved)
             else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
+                if metric == "kernels" and change.verdict in CHANGED:
+                    doubt_tuned(change, pair)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
         yield change
 
 
-def summary(figures: Mapping[int, float], has_ratio: bool) -> float | None:
-    """Return the geometric mean of figures compared as a ratio, the largest of other figures; None without figures."""
+def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:
+    """Return the geometric mean of figures, or the largest; None without figures."""
     if not figures:
         return None
-    return math.exp(log_mean(figures.values()).value) if has_ratio else max(figures.values())
+    return math.exp(log_mean(figures.values()).value) if is_mean else max(figures.values())
 
 
 def add_test(
@@ -277,6 +280,13 @@ def by_range(
         form = "{:.15g}".format if METRICS[change.metric].compare == "exact" else METRICS[change.metric].format
         ranges = f"{form(old_low)} to {form(old_high)} before, {form(new_low)} to {form(new_high)} now"
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
+
+
+def doubt_tuned(change: Change, pair: Pair) -> None:
+    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them."""
+    reason, kernels = kernels_of(pair)
+    if any(name.endswith(TUNED) for name in kernels):
+        change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
 
 
 def decide(change: Change, is_significant: bool, host_change: float | None) -> None:

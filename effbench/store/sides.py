@@ -16,11 +16,19 @@ from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRI
 from effbench.store.summary import counted
 from effbench.store.sweeps import CONFIRMING
 
-#: Compared metrics with one figure per trial, and those with one value per sweep.
+#: Compared metrics that every trial has.
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
-PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound")
+#: Compared metrics -> the column of a trial that gives them, and the compile caches of the trials that have them.
+PREPARING = {
+    "compile_cold_s": ("compile_s", {"cold"}),
+    "compile_warm_s": ("compile_s", {"warm"}),
+    "first_call_s": ("first_call_s", {"cold", None}),
+    **{cold: (name, {"cold"}) for name, cold in COLD.items()},
+}
+#: Compared metrics with one value per sweep.
+PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == "bound" and name not in PREPARING)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
     facts = ("round", "attempt", "status", "compile_cache", "compilation", "kernel_fingerprint")
     query = (
-        sa.select(*keys, *(TRIAL.c[name] for name in (*facts, *PER_TRIAL)))
+        sa.select(*keys, *(TRIAL.c[name] for name in (*facts, "compile_s", "first_call_s", *PER_TRIAL)))
         .where(TRIAL.c.sweep_id == sweep_id)
         .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
     )
@@ -66,15 +74,15 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
 
 
 def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
-    """Return metric -> round -> figure. As in results, trials that compiled with an empty cache only count for the
-    metrics of COLD, and for other sizes if there are no others. `seen`: also noisy trials, which give those of COLD."""
+    """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an empty cache only count
+    if there are no others. `seen`: also noisy trials, which give the metrics of PREPARING."""
     warm = [row for row in kept if row.compile_cache != "cold"]
     figures = {}
     for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL)):
         counting = kept if METRICS[name].combine != "warm" else warm if name in COLD else warm or kept
         figures[name] = {row.round: row[n] for row in counting}
-        if name in COLD:
-            figures[COLD[name]] = {row.round: row[n] for row in seen if row.compile_cache == "cold"}
+    for name, (column, caches) in PREPARING.items():
+        figures[name] = {row.round: getattr(row, column) for row in seen if row.compile_cache in caches}
     return figures
 
 

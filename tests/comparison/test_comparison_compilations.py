@@ -66,6 +66,20 @@ def test_pairs_find_five_percent_in_launch_bound_cells():
     assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        (compiled("a", "b"), compiled("c", "d"), "ambiguous"),
+        ([(n % 2, "a") for n in range(5)], [(n % 2, "b") for n in range(5)], "slower"),  # not autotuned
+        (compiled(*"aaa"), compiled(*"bbb"), "slower"),
+    ],
+)
+def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
+    sides = [side(compiled=of, kernels=[number] * 5) for of, number in ((old, 34), (new, 42))]
+    (row,) = judge([pair(*sides)], limits_of({}))
+    assert (row.verdict, TUNED in (row.reason or "")) == (verdict, verdict == "ambiguous")
+
+
 def judged(made, before, after, limits=None):
     with Store.open(made.path) as store:
         found = compare_sweeps(store, *map(store.find_sweep, (before, after)), limits or read())
