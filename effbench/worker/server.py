@@ -4,8 +4,8 @@ It imports torch and its compiler once, never touches CUDA, reads messages on st
 task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
 the server kills every child's process tree and exits. `--no-preload`: do not import torch, for `isolation=spawn`.
 
-It is ready once torch is imported: a probe of the machine and the ceilings need no more and run while it imports the
-compiler. All other tasks wait for the compiler, so that all trials start from the same modules.
+It is ready once torch is imported: probes and the ceilings need no more and run while it imports the compiler. All
+other tasks wait for the compiler, so that all trials start from the same modules.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ PRELOAD = (
     "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
     "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor", "effbench.worker.trial",
 )  # fmt: skip
+#: Tasks that need no compiler.
+ONLY_TORCH = ("probe", "ceilings")
 LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
@@ -151,8 +153,7 @@ class Server:
                     self.preload(**payload)
                     self.send("ended", id=name, result={}, exit=0, signal=None)
                 case {"op": "run", "task": task, "payload": payload}:
-                    needs_only_torch = task == "ceilings" or (task == "probe" and not payload["modes"])
-                    if not needs_only_torch:
+                    if task not in ONLY_TORCH:
                         self.import_all()
                     self.fork(message)
                 case _:
@@ -338,11 +339,13 @@ def settle() -> None:
     """Exempt all loaded objects from garbage collection, so that children share their memory pages."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def main() -> None:
     server = Server()
     if "--no-preload" not in sys.argv[1:]:
+        gc.disable()  # until all is imported: collections take a tenth of that time
         importlib.import_module("torch")
         server.to_import += PRELOAD
     server.send("ready", pid=os.getpid())
