@@ -30,6 +30,8 @@ STYLES: dict[str, ModeStyle] = {
     "max-autotune-no-cudagraphs": ModeStyle("#d872b9", "triangle-down", "dot", "▼"),
     "cuda-graph": ModeStyle("#ec720d", "cross", "dash", "✚"),
     "compile+graph": ModeStyle("#c60a1e", "hexagon", "solid", "⬢"),
+    "regional": ModeStyle("#7a6fd0", "triangle-right", "longdash", "▶"),
+    "cpp-wrapper": ModeStyle("#4d7c8a", "triangle-left", "dashdot", "◀"),
     "aot-inductor": ModeStyle("#0a8f9a", "star", "dashdot", "★"),
     "bucketed-graph": ModeStyle("#8a5a2b", "pentagon", "longdash", "⬟"),
     "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
