@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +51,23 @@ class LabelledRow:
     @property
     def case(self) -> str:
         """All labels except bs on one line: the name of a curve over bs."""
+        return self.curve("bs")
+
+    def curve(self, axis: str) -> str:
+        """Return all labels except this one on one line: the name of a curve over it."""
         extra = [
-            f"{name}={value}" for name, value in self.labels.items() if name not in ("model", "bs") and value != ABSENT
+            f"{name}={value}"
+            for name, value in self.labels.items()
+            if name not in ("model", axis) and value not in (ABSENT, None)
         ]
         return " · ".join([str(self.labels["model"]), *extra])
+
+    def number(self, label: str) -> float:
+        """Return the number that a label has in this row; NaN if it has none."""
+        try:
+            return float(self.labels.get(label))
+        except (TypeError, ValueError):
+            return math.nan
 
     @property
     def where(self) -> str:
@@ -65,7 +78,7 @@ class LabelledRow:
     def name(self) -> str:
         """All labels and the mode on one line: `Net how=fast bs=2 default (fullgraph=True) float32`."""
         extra = [
-            f"{name.removeprefix('model.').removeprefix('module.')}={value}"
+            f"{short_label(name)}={value}"
             for name, value in self.labels.items()
             if name not in ("model", "bs", "dtype") and value != ABSENT
         ]
@@ -87,6 +100,23 @@ def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         return [*(first[item] for item in row.labels.items() if item[0] != "bs"), -1 if bs is None else bs]
 
     return sorted(labelled, key=rank)
+
+
+def short_label(label: str) -> str:
+    return label.removeprefix("model.").removeprefix("module.")
+
+
+def axis_of(rows: Sequence[LabelledRow]) -> str:
+    """Return the label for the x axis of figures: `bs`, or the label with the most numbers if only one bs was swept and
+    all rows have a number."""
+    if len({row.labels["bs"] for row in rows}) > 1:
+        return "bs"
+    best, most = "bs", 1
+    for label in rows[0].labels if rows else ():
+        numbers = {row.number(label) for row in rows}
+        if len(numbers) > most and all(map(math.isfinite, numbers)):
+            best, most = label, len(numbers)
+    return best
 
 
 def row_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:

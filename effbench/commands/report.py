@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", metavar="DIR", help="folder of the report (default: dashboards); a file for Markdown (default: stdout)"
     )
     options.add_force(parser)
+    parser.add_argument(
+        "--axis", metavar="NAME", help="swept number on the x axis of figures, such as seq (default: bs, if swept)"
+    )
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
 
 
@@ -43,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
             options.write(markdown.report(content.device_sweeps), args)
             return 0
         content.claims = every_entry(store)
+        if args.axis:
+            content.set_axis(args.axis)
     try:
         written = write_site(content, out)
     except OSError as error:

@@ -12,7 +12,7 @@ from effbench.metrics import INTERVALS, METRICS, format_bytes
 
 #: Suffix of a column's name -> its unit.
 UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
-_TITLES = {"case": "model", "series": "mode", "bs": "batch size"}
+_TITLES = {"case": "model", "series": "mode"}
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,8 @@ from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
 from effbench.environments import COLUMNS, TELLING, hardware_of
-from effbench.errors import EffbenchError
-from effbench.labels import LabelledRow, label_rows, mode_order
+from effbench.errors import EffbenchError, UsageError
+from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_label
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.history_table import read as read_history
@@ -74,6 +75,7 @@ class DeviceSweep:
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
     overrides: Mapping[str, list[str] | None] = field(default_factory=dict)  # cell key -> overrides that reproduce it
+    axis: str | None = None  # label on the x axis of figures; None: the default of `axis_of`
 
     @cached_property
     def labelled(self) -> list[LabelledRow]:
@@ -82,7 +84,7 @@ class DeviceSweep:
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        return frame_of(self.labelled, self.baseline_mode)
+        return frame_of(self.labelled, self.baseline_mode, self.axis)
 
     @property
     def artifacts(self) -> Path | None:
@@ -137,6 +139,18 @@ class ReportData:
     history: History | None = None
     calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
+    def set_axis(self, name: str) -> None:
+        """Draw figures against the label with this name, with or without `model.module.`. Raises UsageError if no row
+        has a number there."""
+        known: dict[str, str] = {}
+        for device_sweep in self.device_sweeps:
+            rows = device_sweep.labelled
+            numbers = {label for row in rows for label in row.labels if math.isfinite(row.number(label))}
+            device_sweep.axis = next((label for label in numbers if name in (label, short_label(label))), None)
+            known |= {short_label(label): label for label in numbers}
+        if name not in {*known, *known.values()}:
+            raise UsageError(f"--axis={name} is not a swept number of these sweeps; choose {', '.join(sorted(known))}")
+
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
         shown = {device_sweep.sweep["id"] for device_sweep in self.device_sweeps}
@@ -148,24 +162,30 @@ class ReportData:
         return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Select sweeps with --sweep NAME (repeatable)."
 
 
-def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str) -> pd.DataFrame:
+def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> pd.DataFrame:
     """Return the frame that all figures are drawn from: the view's columns and the following, in reading order.
 
-    `case`: model with other swept parameters. `series`: mode with its swept settings. `series_rank`: its rank in
+    `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of `axis_of`, and `x`
+    its value; rows without a number are omitted. `series`: mode with its swept settings. `series_rank`: its rank in
     canonical order. `is_baseline`: whether its mode is the baseline's. Unknown columns hold missing values.
     """
+    axis = axis or axis_of(labelled)
+    labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
     records = [
         row.source
-        | {"case": row.case, "series": row.mode, "series_rank": order[row.mode], "bs": row.labels["bs"]}
+        | {"case": row.curve(axis), "axis": short_label(axis), "x": row.number(axis)}
+        | {"series": row.mode, "series_rank": order[row.mode]}
         | {"is_baseline": row.base_mode == baseline_mode}
         for row in labelled
     ]
-    known = [*TEXTS, "bs", *NUMBERS, "case", "series", "series_rank", "is_baseline"]
+    known = [*TEXTS, *NUMBERS, "case", "axis", "x", "series", "series_rank", "is_baseline"]
     frame = pd.DataFrame.from_records(records, columns=list(dict.fromkeys([*(records[0] if records else ()), *known])))
     frame[NUMBERS] = frame[NUMBERS].apply(pd.to_numeric, errors="coerce").astype("float64")
+    if (frame["x"] % 1 == 0).all():
+        frame["x"] = frame["x"].astype("int64")
     frame["case_rank"] = pd.factorize(frame["case"])[0]
-    return frame.sort_values(["case_rank", "bs", "series_rank"], kind="stable", ignore_index=True)
+    return frame.sort_values(["case_rank", "x", "series_rank"], kind="stable", ignore_index=True)
 
 
 # --- reading ---

@@ -17,8 +17,9 @@ from effbench.report.columns import interval_text, is_missing, title_and_unit, v
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 GRAY = "rgba(128,136,146,0.8)"
-#: Columns that identify a result: model with other swept parameters, batch size, mode, and the mode's rank.
-KEYS = ["case", "bs", "series", "series_rank"]
+#: Columns that identify a result: model with other swept parameters, label on the x axis and its value (by default the
+#: batch size), mode, and the mode's rank.
+KEYS = ["case", "axis", "x", "series", "series_rank"]
 _BOUNDS = {bound for bounds in INTERVALS.values() for bound in bounds}
 
 
@@ -90,15 +91,15 @@ class Drawing:
 
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
-    """Return (mode, rows ordered by batch size) pairs, modes in canonical order."""
-    ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.bs))
+    """Return (mode, rows ordered by x) pairs, modes in canonical order."""
+    ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.x))
     return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
 
 
 def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return columns of the baseline's rows, named `baseline_…` and indexed by case and bs."""
-    base = frame[frame["is_baseline"]].drop_duplicates(["case", "bs"])
-    return base.set_index(["case", "bs"])[columns].add_prefix("baseline_")
+    """Return columns of the baseline's rows, named `baseline_…` and indexed by case and x."""
+    base = frame[frame["is_baseline"]].drop_duplicates(["case", "x"])
+    return base.set_index(["case", "x"])[columns].add_prefix("baseline_")
 
 
 # --- text ---
@@ -120,7 +121,7 @@ def short(text: str, limit: int) -> str:
 def hover(row: Any) -> str:
     """Return the hover text of a row: which result it is, then one value per line."""
     values = row._asdict()
-    lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · bs {row.bs}"]
+    lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · {point(row)}"]
     for name, value in values.items():
         if name in KEYS or name in _BOUNDS or is_missing(value):
             continue
@@ -128,6 +129,15 @@ def hover(row: Any) -> str:
         interval = interval_text(name, values)
         lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
     return "<br>".join(lines)
+
+
+def point(row: Any) -> str:
+    """Return where a row is on the x axis: `bs 8`."""
+    return f"{safe(row.axis)} {number_text(row.x)}"
+
+
+def number_text(number: float) -> str:
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
 # --- axes ---
@@ -144,10 +154,16 @@ def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
     return axis(title, type="log", tickformat=",~r", **ticks, **more)
 
 
-def bs_axis(values: pd.Series) -> dict[str, Any]:
-    """Return a logarithmic axis with at most eight ticks, at batch sizes."""
-    sizes = sorted({int(value) for value in values})
-    return axis("batch size (samples)", type="log", tickvals=sizes[:: -(-len(sizes) // 8)])
+def x_title(table: pd.DataFrame, unit: bool = False) -> str:
+    name = "bs" if table.empty else str(table["axis"].iloc[0])
+    return name if name != "bs" else "batch size (samples)" if unit else "batch size"
+
+
+def x_axis(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the axis of a table's `x` with at most eight ticks, at its values; logarithmic if all are positive."""
+    values = sorted(set(table["x"].tolist()))
+    kind = "log" if values[0] > 0 else "linear"
+    return axis(safe(x_title(table, unit=True)), type=kind, tickvals=values[:: -(-len(values) // 8)])
 
 
 def mode_axis(names: Sequence[str]) -> dict[str, Any]:

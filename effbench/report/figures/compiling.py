@@ -27,7 +27,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw one row per mode and one mark per batch size: filled with a cold cache, open with a warm one."""
+    """Draw one row per mode and one mark per size: filled with a cold cache, open with a warm one."""
     parts = by_series(table)
     figure = Drawing(
         90 + 30 * len(parts),
@@ -52,7 +52,7 @@ def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
     ok = frame[(frame["status"] == "ok") & (frame["latency_ms"] > 0)]
     columns = [*KEYS, "compile_cold_s", "break_even_calls", "latency_ms"]
     others = ok.loc[~ok["is_baseline"] & (ok["compile_cold_s"] > 0), columns]
-    table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "bs"], right_index=True)
+    table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "x"], right_index=True)
     table["saved_ms"] = table["baseline_latency_ms"] - table["latency_ms"]
     return table.reset_index(drop=True) if pays_back(table).any() else table.iloc[:0]
 
@@ -104,7 +104,7 @@ COMPILE = Figure(
     title="Compile time",
     order=50,
     page="cost",
-    caption="Filled marks: empty compile cache. Open marks: cache filled by the same cell. Each batch size has its own "
+    caption="Filled marks: empty compile cache. Open marks: cache filled by the same cell. Each size has its own "
     "mark; imports are not included.",
     absent="Nothing in this sweep was compiled.",
     data=data,

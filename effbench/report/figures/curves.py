@@ -1,4 +1,5 @@
-"""Latency and throughput against batch size: one figure per model, one line per mode; dots for a single batch size."""
+"""Latency and throughput against the batch size, or another swept number: one figure per model, one line per mode;
+dots for a single size."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from effbench.report.colors import style_of
-from effbench.report.figures.base import KEYS, Drawing, Figure, bs_axis, by_series, log_axis, mode_axis
+from effbench.report.figures.base import KEYS, Drawing, Figure, by_series, log_axis, mode_axis, point, x_axis
 from effbench.report.tables import UNKNOWN
 
 
@@ -47,21 +48,21 @@ def only_ok(table: pd.DataFrame, shown: pd.Series, figures: list[str], low: str,
 
 
 def draw(value: str, low: str, high: str, title: str, table: pd.DataFrame) -> Drawing:
-    """Draw lines on logarithmic axes; for a single batch size, one row of dots per mode."""
+    """Draw lines on logarithmic axes; for a single size, one row of dots per mode."""
     parts = by_series(table)
-    if table["bs"].nunique() == 1:
+    if table["x"].nunique() == 1:
         figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
-        figure.layout["xaxis"] = log_axis(f"{title}, batch size {table['bs'].iloc[0]}", table[value])
+        figure.layout["xaxis"] = log_axis(f"{title}, {point(table.iloc[0])}", table[value])
         for rank, (_, rows) in enumerate(parts):
             bars = error_bars(rows, value, low, high)
             figure.add_mode(rows, plain(rows, value), [rank] * len(rows), error_x=bars)
         return figure
-    figure = Drawing(290, xaxis=bs_axis(table["bs"]), yaxis=log_axis(title, table[value]))
+    figure = Drawing(290, xaxis=x_axis(table), yaxis=log_axis(title, table[value]))
     for series, rows in parts:
         style = style_of(series)
         line = {"color": style.color, "dash": style.dash, "width": 1.8}
         bars = error_bars(rows, value, low, high)
-        sizes = [row.bs for row in rows]
+        sizes = [row.x for row in rows]
         figure.add_mode(rows, sizes, plain(rows, value), mode="lines+markers", line=line, error_y=bars)
     return figure
 
@@ -85,7 +86,7 @@ def error_bars(rows: Sequence[Any], value: str, low: str, high: str) -> dict[str
 
 LATENCY = Figure(
     name="latency",
-    title="Latency against batch size",
+    title="Latency against {axis}",
     order=30,
     caption="Latency of one request on logarithmic axes; bars are 95 % intervals across trials. Lines break at results "
     "that are not ok, which the page Failures lists.",
@@ -96,7 +97,7 @@ LATENCY = Figure(
 )
 THROUGHPUT = Figure(
     name="throughput",
-    title="Throughput against batch size",
+    title="Throughput against {axis}",
     order=32,
     caption="The GPU is saturated where a line flattens. Samples per second with back-to-back calls, on logarithmic "
     "axes; bars are 95 % intervals.",

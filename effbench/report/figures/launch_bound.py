@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline, safe, short
+from effbench.report.figures.base import GRAY, KEYS, Drawing, Figure, by_series, log_axis, of_baseline, point, short
 
 #: Fractions of the axes (x, y) within which two names overlap.
 NEAR = (0.16, 0.07)
@@ -20,7 +20,7 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
     ok = frame[frame["status"] == "ok"]
     base = of_baseline(ok[(ok["gpu_busy_ms"] > 0) & (ok["latency_ms"] > 0)], ["gpu_busy_ms", "latency_ms"])
     others = ok.loc[~ok["is_baseline"] & (ok["speedup"] > 0), [*KEYS, "speedup", "speedup_ci_low", "speedup_ci_high"]]
-    table = others.merge(base, how="inner", left_on=["case", "bs"], right_index=True)
+    table = others.merge(base, how="inner", left_on=["case", "x"], right_index=True)
     table["launch_ratio"] = table["baseline_latency_ms"] / table["baseline_gpu_busy_ms"]
     return table.reset_index(drop=True)
 
@@ -46,7 +46,7 @@ def draw(table: pd.DataFrame) -> Drawing:
 
 def _name_points(figure: Drawing, table: pd.DataFrame) -> None:
     """Name each model and batch size at its best mark, unless the name would overlap another."""
-    best = table.loc[table.groupby(["case", "bs"])["speedup"].idxmax()].sort_values("speedup", ascending=False)
+    best = table.loc[table.groupby(["case", "x"])["speedup"].idxmax()].sort_values("speedup", ascending=False)
     spans = [max(math.log(table[name].max() / table[name].min()), 1e-9) for name in ("launch_ratio", "speedup")]
     placed: list[tuple[float, float]] = []
     for row in best.itertuples(index=False):
@@ -54,7 +54,7 @@ def _name_points(figure: Drawing, table: pd.DataFrame) -> None:
         if all(abs(at[0] - x) > NEAR[0] or abs(at[1] - y) > NEAR[1] for x, y in placed):
             placed.append(at)
             place = {"x": math.log10(row.launch_ratio), "y": math.log10(row.speedup), "yshift": 13}
-            figure.annotate(safe(f"{short(row.case, 24)} · bs {row.bs}"), font={"size": 11}, **place)
+            figure.annotate((f"{short(row.case, 24)} · {point(row)}"), font={"size": 11}, **place)
 
 
 FIGURE = Figure(

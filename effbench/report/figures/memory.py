@@ -1,4 +1,4 @@
-"""Peak device memory by mode and batch size."""
+"""Peak device memory by mode and batch size, or another swept number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from effbench.report.colors import style_of
-from effbench.report.figures.base import KEYS, Drawing, Figure, axis, by_series
+from effbench.report.figures.base import KEYS, Drawing, Figure, axis, by_series, number_text, safe, x_title
 
 MIB = 2**20
 
@@ -20,14 +20,14 @@ def data(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Drawing:
-    """Draw bars grouped by batch size, with graph pools hatched and lines that end at the peaks with a cold cache."""
-    sizes = [str(bs) for bs in sorted(table["bs"].unique().tolist())]
+    """Draw bars grouped by size, with graph pools hatched and lines that end at the peaks with a cold cache."""
+    sizes = [number_text(x) for x in sorted(table["x"].unique().tolist())]
     figure = Drawing(
         290,
         barmode="group",
         bargap=0.18,
         bargroupgap=0.06,
-        xaxis=axis("batch size (samples)", type="category", categoryarray=sizes, showgrid=False),
+        xaxis=axis(safe(x_title(table, unit=True)), type="category", categoryarray=sizes, showgrid=False),
         yaxis=axis("device memory (MiB)", rangemode="tozero", tickformat=","),
     )
     hatch = {"shape": "/", "size": 6, "solidity": 0.4, "fgcolor": "#ffffff", "fillmode": "overlay"}
@@ -39,7 +39,7 @@ def draw(table: pd.DataFrame) -> Drawing:
         line = {"type": "data", "symmetric": False, "array": colder, "arrayminus": [0.0] * len(rows), "width": 3}
         for heights, marker in ((reserved, {"color": color}), (pools, {"color": color, "pattern": hatch})):
             if any(heights):
-                x = [str(row.bs) for row in rows]
+                x = [number_text(row.x) for row in rows]
                 lines = {"error_y": line} if heights is reserved and any(colder) else {}
                 figure.add_mode(rows, x, heights, type="bar", marker=marker, **group, **lines)
     return figure

@@ -12,7 +12,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from effbench.report.columns import heading, is_missing, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.figures.base import Figure
+from effbench.report.figures.base import Figure, x_title
 from effbench.report.site.writer import Writer
 from effbench.table import Column, Shown, Table
 
@@ -96,9 +96,10 @@ class PageFolder:
     def section(self, figure: Figure) -> Section:
         """Return a section with the figure of this device sweep; write its drawings and numbers."""
         data = figure.data(self.device_sweep.frame)
+        title = figure.title.format(axis=x_title(data))
         if data.empty:
-            return Section(figure.name, figure.title, figure.absent)
-        section = Section(figure.name, figure.title, figure.caption)
+            return Section(figure.name, title, figure.absent)
+        section = Section(figure.name, title, figure.caption)
         places = {model: at for at, model in enumerate(models(self.device_sweep))}
         for number, (model, part) in enumerate(figure.parts(data)):
             drawn = figure.draw(part)
@@ -108,7 +109,7 @@ class PageFolder:
         rank = data["case"].map(places) // MODELS_A_PAGE
         for number in range(len(model_ranges(list(places))) if figure.small_multiples else 1):
             part = data[rank == number] if figure.small_multiples else data
-            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(figure.title, part)))
+            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(title, part)))
         return section
 
 
@@ -123,14 +124,15 @@ def model_ranges(names: list[str]) -> list[tuple[int, int]]:
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
-def numbers(title: str, data: pd.DataFrame) -> Table:
+def numbers(caption: str, data: pd.DataFrame) -> Table:
     """Return a figure's data as a table of numbers."""
     columns, values = [], []
-    for name in (name for name in data.columns if name != "series_rank"):
+    for name in (name for name in data.columns if name not in ("axis", "series_rank")):
         numeric = is_numeric_dtype(data[name]) and not is_bool_dtype(data[name])
-        columns.append(Column(name, heading(name), numeric=numeric, filter=name in ("case", "series", "status")))
+        title = x_title(data) if name == "x" else heading(name)
+        columns.append(Column(name, title, numeric=numeric, filter=name in ("case", "series", "status")))
         values.append([_number(name, value) for value in data[name].tolist()])
-    return Table.of(columns, list(zip(*values, strict=True)), title)
+    return Table.of(columns, list(zip(*values, strict=True)), caption)
 
 
 def _number(name: str, value: Any) -> Any:
