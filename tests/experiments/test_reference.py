@@ -14,8 +14,6 @@ from effbench.report.claims import shipped_verdicts
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 #: Not in the file of rows: what the modes of P15's cells said.
 OF_MODES = {"share of padded rows with SGLang's sizes", "seconds of capturing, one graph for each size"}
-#: Claims whose experiment has changed since the reference machine measured them. Remove each with its new verdict.
-PENDING = {"O5"}
 
 
 def chosen(experiment, sweeps, rows):
@@ -47,8 +45,7 @@ def same(found, expected):
 def cases():
     for outline in load_all():
         for claim in outline.claims:
-            marks = [pytest.mark.xfail(strict=True, reason="measured with an older experiment")] * (claim.id in PENDING)
-            yield pytest.param(outline.path, claim.id, id=claim.id, marks=marks)
+            yield pytest.param(outline.path, claim.id, id=claim.id)
 
 
 @pytest.fixture(scope="module")
