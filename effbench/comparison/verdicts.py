@@ -20,7 +20,7 @@ from effbench.cell import Status
 from effbench.comparison.limits import STATUS, Limit, Limits
 from effbench.metrics import METRICS, percent
 from effbench.stats.intervals import is_number, log_mean
-from effbench.stats.significance import FLOOR, compare, compare_pairs, significant
+from effbench.stats.significance import FLOOR, Comparison, compare, compare_pairs, significant
 from effbench.store.sides import CellResult
 
 
@@ -96,7 +96,6 @@ class Change:
     high: float | None = None
     p_value: float | None = None
     limit: float | None = None
-    smallest_slowdown: float | None = None
     reason: str | None = None
     ignored: bool = False
     error: float | None = None
@@ -104,6 +103,11 @@ class Change:
     floor: float | None = None
     kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    test: Comparison | None = None
+
+    @property
+    def smallest_slowdown(self) -> float | None:
+        return None if self.test is None else self.test.smallest_slowdown
 
     @property
     def gates(self) -> bool:
@@ -239,8 +243,9 @@ def add_test(
     change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
     used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    for name, value in test(before, after, change.limit, used, kernels)._asdict().items():
-        setattr(change, name, value)
+    change.test = tested = test(before, after, change.limit, used, kernels)
+    change.ratio, change.low, change.high = tested.ratio, tested.low, tested.high
+    change.p_value, change.error, change.df = tested.p_value, tested.error, tested.df
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
         return
