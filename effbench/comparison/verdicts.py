@@ -81,9 +81,9 @@ class Pair:
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, standard
-    error and degrees of freedom (of its logarithm). `limit`: relative change that counts; for a tested ratio its
-    `floor`, or the noise threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ."""
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds. `limit`:
+    relative change that counts; for a tested ratio its `floor`, or the noise threshold if larger. `ignored`: fails no
+    check. `kernels`: how those of both sides differ."""
 
     key: str
     name: str
@@ -98,8 +98,6 @@ class Change:
     limit: float | None = None
     reason: str | None = None
     ignored: bool = False
-    error: float | None = None
-    df: float | None = None
     floor: float | None = None
     kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -243,9 +241,9 @@ def add_test(
     change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
     used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    change.test = tested = test(before, after, change.limit, used, kernels)
-    change.ratio, change.low, change.high = tested.ratio, tested.low, tested.high
-    change.p_value, change.error, change.df = tested.p_value, tested.error, tested.df
+    change.test = test(before, after, change.limit, used, kernels)
+    for name in ("ratio", "low", "high", "p_value"):
+        setattr(change, name, getattr(change.test, name))
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
         return

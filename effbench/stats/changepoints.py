@@ -108,7 +108,7 @@ def find_all(
 ) -> list[Found]:
     """Return the findings in each of many series of logarithms, which start with the oldest value.
 
-    `errors`: returns the standard errors of the values of the series at this index, NaN or 0 if unknown. The trials of a
+    `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if unknown. The trials of a
     sweep do not show how much sweeps vary, so the error only reduces the weight of imprecise sweeps. `floor`: smaller
     changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
     """
@@ -120,8 +120,10 @@ def find_all(
     known = [np.asarray(errors(index), dtype=float) if errors else None for index in varying]
     scales = [noise_of(*pair) for pair in zip(arrays, known, strict=True)]
     splits = fit_all(arrays, scales)
-    judged = {i: _judge(*fit, least) for i, *fit in zip(varying, arrays, scales, splits, strict=True)}
-    return [judged.get(index, Found()) for index in range(len(series))]
+    found = [Found() for _ in series]
+    for index, *fit in zip(varying, arrays, scales, splits, strict=True):
+        found[index] = _judge(*fit, least)
+    return found
 
 
 def _is_steady(values: Sequence[float], floor: float) -> bool:
