@@ -482,7 +482,7 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
             sets[level, undone].append((logs, errors, () if not level else (at, until) if undone else (at,)))
 
     def ours(logs: list[np.ndarray], errors: list[np.ndarray]) -> list[list[int]]:
-        return [[change.at for change in found.changes] for found in find_all(logs, errors)]
+        return [[change.at for change in found.changes] for found in find_all(logs, errors.__getitem__)]
 
     rules: dict[str, Any] = {"effbench": ours}
     for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ():

@@ -193,7 +193,9 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
         path = f"{prefix}{key}"
         if isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
             item = {str(part["name"]): {name: inner for name, inner in part.items() if name != "name"} for part in item}
-        if isinstance(item, Mapping):
+        if item is None or isinstance(item, str | int | float):  # most values; `Mapping` is slower
+            flat[path] = item
+        elif isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item

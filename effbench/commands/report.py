@@ -30,21 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
-    # pandas and plotly load slowly, and `effbench --help` needs neither
+    from effbench.report import data, markdown  # slow
+
+    if args.format == "markdown":
+        with Store.open(args.db, mode="read") as store:
+            content = data.read(store, args.db, args.sweep, whole=False)
+        options.write(markdown.report(content.device_sweeps), args)
+        return 0
     from effbench.commands.claims import every_entry
-    from effbench.report import data, markdown
     from effbench.report.site.build import write_site
     from effbench.report.site.writer import is_site
 
-    as_markdown = args.format == "markdown"
     out = Path(args.out or "dashboards")
-    if not as_markdown:
-        require_folder(out, is_site, args.force)
+    require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
-        content = data.read(store, args.db, args.sweep, whole=not as_markdown)
-        if as_markdown:
-            options.write(markdown.report(content.device_sweeps), args)
-            return 0
+        content = data.read(store, args.db, args.sweep)
         content.claims = every_entry(store)
         if args.axis:
             content.set_axis(args.axis)

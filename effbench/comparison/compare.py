@@ -212,7 +212,7 @@ def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
         for metric in timed:
             rated = [row for row in rows if row.metric == metric and row.ratio and math.isfinite(row.ratio)]
             if rated:
-                means = [LogEstimate(math.log(row.ratio), row.error, row.df) for row in rated]
+                means = [LogEstimate(math.log(row.ratio), row.test.error, row.test.df) for row in rated]
                 mean = mean_of_estimates(means).interval()
                 lines.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
         # without `lines` all cells broke, for example

@@ -89,8 +89,9 @@ def _judge_metric(timeline: History, metric: Metric) -> None:
         judged = [find_exact(series) for series in values]
     else:
         values = [np.log(series).tolist() for series in values]
-        errors = [[_error(row, metric.name) for row in rows] for rows in measured.values()]
-        judged = find_all(values, errors, BOUND_RATIO - 1 if metric.compare == "bound" else FLOOR)
+        rows_of = list(measured.values())
+        floor = BOUND_RATIO - 1 if metric.compare == "bound" else FLOOR
+        judged = find_all(values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor)
     if metric.compare == "bound":
         judged = [_large_only(result) for result in judged]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):

@@ -20,7 +20,7 @@ from effbench.cell import Status
 from effbench.comparison.limits import STATUS, Limit, Limits
 from effbench.metrics import METRICS, percent
 from effbench.stats.intervals import TUNED, is_number, log_mean
-from effbench.stats.significance import FLOOR, compare, compare_pairs, significant
+from effbench.stats.significance import FLOOR, Comparison, compare, compare_pairs, significant
 from effbench.store.sides import CellResult
 
 
@@ -81,9 +81,9 @@ class Pair:
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds, standard
-    error and degrees of freedom (of its logarithm). `limit`: relative change that counts; for a tested ratio its
-    `floor`, or the noise threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ."""
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds. `limit`:
+    relative change that counts; for a tested ratio its `floor`, or the noise threshold if larger. `ignored`: fails no
+    check. `kernels`: how those of both sides differ."""
 
     key: str
     name: str
@@ -96,14 +96,16 @@ class Change:
     high: float | None = None
     p_value: float | None = None
     limit: float | None = None
-    smallest_slowdown: float | None = None
     reason: str | None = None
     ignored: bool = False
-    error: float | None = None
-    df: float | None = None
     floor: float | None = None
     kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    test: Comparison | None = None
+
+    @property
+    def smallest_slowdown(self) -> float | None:
+        return None if self.test is None else self.test.smallest_slowdown
 
     @property
     def gates(self) -> bool:
@@ -242,8 +244,9 @@ def add_test(
     change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
     used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    for name, value in test(before, after, change.limit, used, kernels)._asdict().items():
-        setattr(change, name, value)
+    change.test = test(before, after, change.limit, used, kernels)
+    for name in ("ratio", "low", "high", "p_value"):
+        setattr(change, name, getattr(change.test, name))
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
         return

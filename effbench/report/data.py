@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
@@ -32,9 +30,9 @@ from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
-#: With more cells, only TIMES are compared with the previous sweep: all metrics of 10,000 cells take 5.5 s.
-MOST_CELLS = 2000
-TIMES = ("latency_ms", "period_ms")
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
@@ -49,13 +47,12 @@ class Changes:
     """Changes of a sweep since the previous one.
 
     `previous`: the previous sweep, if any. `compared`: the result of `compare_sweeps`, or None for the reason `why`.
-    `only`: the compared metrics, if not all. `command`: the command that compares the two sweeps.
+    `command`: the command that compares the two sweeps.
     """
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
     why: str = "There is no earlier sweep to compare with."
-    only: Sequence[str] = ()
     command: str = ""
 
 
@@ -169,6 +166,8 @@ def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | No
     its value; rows without a number are omitted. `series`: mode with its swept settings. `series_rank`: its rank in
     canonical order. `is_baseline`: whether its mode is the baseline's. Unknown columns hold missing values.
     """
+    import pandas as pd  # slow, and Markdown needs no frame
+
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
@@ -286,11 +285,8 @@ def read_changes(
     previous = dataclasses.asdict(before)
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
-    limits = read_limits()
-    only = TIMES if len(after.rows) > MOST_CELLS else ()
-    limits.metrics = only or limits.metrics
     try:
-        compared = compare_sweeps(store, before, info, limits, on=after.hardware)
+        compared = compare_sweeps(store, before, info, read_limits(), on=after.hardware)
     except EffbenchError as error:
         return Changes(previous, None, str(error))
-    return Changes(previous, compared, "", only, shlex.join(words))
+    return Changes(previous, compared, "", shlex.join(words))

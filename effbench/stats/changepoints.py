@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -104,27 +104,35 @@ class Found:
 
 
 def find_all(
-    series: Sequence[Sequence[float]], errors: Sequence[Sequence[float]] | None = None, floor: float = FLOOR
+    series: Sequence[Sequence[float]], errors: Callable[[int], Sequence[float]] | None = None, floor: float = FLOOR
 ) -> list[Found]:
     """Return the findings in each of many series of logarithms, which start with the oldest value.
 
-    `errors`: the standard error of each value, NaN or 0 if unknown. The trials of a sweep do not show how much sweeps
-    vary, so the error only reduces the weight of imprecise sweeps. `floor`: smaller changes do not count (0.02 ignores
-    ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
+    `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if unknown. The trials of a
+    sweep do not show how much sweeps vary, so the error only reduces the weight of imprecise sweeps. `floor`: smaller
+    changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
     """
-    arrays = [np.asarray(values, dtype=float) for values in series]
-    if not all(np.all(np.isfinite(values)) for values in arrays):
+    if not all(math.isfinite(value) for values in series for value in values):
         raise ValueError("a series must be finite: omit values that were not measured")
-    known = [None] * len(arrays) if errors is None else [np.asarray(values, dtype=float) for values in errors]
+    least = math.log1p(floor)
+    varying = [index for index, values in enumerate(series) if not _is_steady(values, least)]
+    arrays = [np.asarray(series[index], dtype=float) for index in varying]
+    known = [np.asarray(errors(index), dtype=float) if errors else None for index in varying]
     scales = [noise_of(*pair) for pair in zip(arrays, known, strict=True)]
     splits = fit_all(arrays, scales)
-    return [_judge(*fit, math.log1p(floor)) for fit in zip(arrays, scales, splits, strict=True)]
+    found = [Found() for _ in series]
+    for index, *fit in zip(varying, arrays, scales, splits, strict=True):
+        found[index] = _judge(*fit, least)
+    return found
+
+
+def _is_steady(values: Sequence[float], floor: float) -> bool:
+    """Return whether the values differ too little for any finding, which saves the fit of most series."""
+    return len(values) < SHORTEST or (max(values) - min(values) < floor and not _may_drift(values, floor))
 
 
 def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float) -> Found:
     """Return the findings in a series. `scale`: noise of each value. `floor`: a logarithm."""
-    if len(values) < SHORTEST:
-        return Found()
     alternation = _alternation(values, floor)
     if alternation is not None:
         return Found(alternation=alternation)
@@ -148,6 +156,8 @@ def find_exact(values: Sequence[Any]) -> Found:
 
     Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series they are `recent`.
     """
+    if len(set(values)) < 2:
+        return Found()
     if (alternation := _exact_alternation(values)) is not None:
         return Found(alternation=alternation)
     # a value that does not last is attributed to the previous level, or to the next one at the start
@@ -255,9 +265,7 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment
 def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float) -> float | None:
     """Return the drift of a segment from start to end (a logarithm), if it is significant and exceeds the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
-    half = len(y) // 2
-    # the halves of a line differ by half its total, so most series can be skipped here
-    if len(y) < _DRIFTING or abs(np.median(y[half:]) - np.median(y[:half])) < floor / 4:
+    if not _may_drift(y, floor):
         return None
     five = np.lib.stride_tricks.sliding_window_view(np.pad(y, 2, mode="reflect"), 5)
     kept = np.abs(y - np.median(five, axis=1)) <= math.sqrt(BOUND) * noise
@@ -273,6 +281,12 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float
     spread = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2)))
     error = spread / math.sqrt(float(((x - x.mean()) ** 2).sum()))
     return float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
+
+
+def _may_drift(values: Sequence[float], floor: float) -> bool:
+    # the halves of a line differ by half its total, so most series can be skipped
+    half = len(values) // 2
+    return len(values) >= _DRIFTING and abs(np.median(values[half:]) - np.median(values[:half])) >= floor / 4
 
 
 def _recent(

@@ -137,6 +137,7 @@ def log_mean_of_compilations(
     return LogEstimate(mean, math.sqrt(variance / len(means)), df)
 
 
+@lru_cache(maxsize=8192)  # tables of different metrics compare the same times
 def stored_log_mean(
     value: float, low: float | None, high: float | None, n: int | None, compilations: int | None = None,
     df_per_trial: float = 1.0,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from statistics import median
-from typing import NamedTuple
 
 from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, log_mean_of_compilations, t_tail
 
@@ -34,17 +34,25 @@ _ROUNDING = 1e-12
 _NODES = 16
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True)
+class Comparison:
     """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a two-sided p-value.
-    `error`, `df`: of its logarithm. With fewer than two trials per side, or two pairs, all but `ratio` are None."""
+    `error`, `df`: of its logarithm. `sides`: means before and after. With fewer than two trials per side, or two pairs,
+    all but `ratio` are None."""
 
     ratio: float
     low: float | None = None
     high: float | None = None
     p_value: float | None = None
-    smallest_slowdown: float | None = None
     error: float | None = None
     df: float | None = None
+    sides: tuple[LogEstimate, LogEstimate] | None = None
+    floor: float = FLOOR
+
+    @cached_property
+    def smallest_slowdown(self) -> float | None:
+        """The smallest slowdown that such trials show with probability POWER; it takes longer than the test."""
+        return None if self.sides is None else _smallest(*self.sides, self.floor)
 
 
 def compare(
@@ -121,7 +129,7 @@ def _comparison(difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate],
         p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     else:
         p_value = t_tail(difference.value / error, difference.df)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, _smallest(*sides, floor), error, difference.df)
+    return Comparison(ratio.value, ratio.low, ratio.high, p_value, error, difference.df, sides, floor)
 
 
 # --- power ---

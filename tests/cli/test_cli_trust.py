@@ -238,8 +238,9 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
         (subject,) = read_report(store, str(made.path)).device_sweeps
         command, why = subject.command(OWN.params(), environment().id)
     assert command is None and "imported" in why
-    assert failures.resume_command(subject.sweep, "") is None
-    assert failures.resume_command({**subject.sweep, "imported_at": None}, "") == f"effbench -m resume={sweep_id}"
+    assert "resume" not in failures.how_to_resume(subject.sweep, "a.db")
+    own = failures.how_to_resume({**subject.sweep, "imported_at": None}, "a.db")
+    assert own.endswith(f" effbench -m resume={sweep_id} db=a.db")
 
 
 def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A synthetic view `results`: the figures of a made-up GPU with a known law, so that every number can be foreseen."""
 
 import dataclasses
+import datetime as dt
 from typing import Any
 
 from made_sweeps import environment
@@ -98,7 +99,7 @@ def cpu_quick() -> list[dict[str, Any]]:
 
 
 SWEEP: dict[str, Any] = {
-    "id": 1, "name": "h200 standard", "label": "4f2c9d1", "started_at": "2026-03-01T09:30:00+00:00",
+    "id": 1, "name": "h200 standard", "label": "4f2c9d1", "started_at": dt.datetime(2026, 3, 1, 9, 30, tzinfo=dt.UTC),
     "finished_at": "2026-03-01T11:02:00+00:00", "state": "completed", "command": ["-m", "model=mlp,resnet50"],
     "protocol": {"name": "standard", "rounds": 5}, "git_revision": "4f2c9d1", "baseline_mode": "eager", "trials": 5,
 }  # fmt: skip

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
@@ -24,7 +25,7 @@ def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
 
 
 SLOWER = change(before=1.02, after=1.08, ratio=1.059, low=1.051, high=1.067, p_value=0.001, limit=0.02,
-                smallest_slowdown=0.022)  # fmt: skip
+                test=SimpleNamespace(smallest_slowdown=0.022))  # fmt: skip
 BROKEN = change(Verdict.BROKEN, "gpt2", STATUS, reason="error: boom (ok before)")
 
 
@@ -37,7 +38,7 @@ def test_a_row_of_the_table():
     assert cells_of(SLOWER) == [
         "▲ slower", "mlp", "latency_ms", "1.02 ms", "1.08 ms", "1.059 (1.051–1.067)", "≥ 2.2 %", ""
     ]  # fmt: skip
-    without_bounds = change(ratio=math.inf, low=0.0, high=math.inf, smallest_slowdown=math.inf)
+    without_bounds = change(ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf))
     assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
     assert cells_of(BROKEN) == ["✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"]
 

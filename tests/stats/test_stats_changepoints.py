@@ -11,7 +11,7 @@ N = 60
 
 
 def find(values, errors=None):
-    return find_all([values], None if errors is None else [errors])[0]
+    return find_all([values], None if errors is None else [errors].__getitem__)[0]
 
 
 def unchanged(noise=0.005, series=300, sweeps=N, seed=1):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Status
-from effbench.config import DEFAULT_DB
 from effbench.labels import LabelledRow, label_rows
 from effbench.report.data import DeviceSweep
-from effbench.report.site.page import Page, PageFolder, Section
+from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import CELL, TRIALS, cell_of, link
 from effbench.report.summary import count_statuses, severity, worst_first
 from effbench.report.tables import NO_REASON
 from effbench.store.secrets import masked_url
+from effbench.sweeping.resume import resume_command
 from effbench.table import Column, Shown, Table
 
 #: Column with a count that makes an ok result worth a look -> its name.
@@ -38,7 +37,8 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
             folder.table("reasons", reasons_table(device_sweep, bad)),
         ]
     if waiting:
-        sections.append(waiting_section(folder, waiting))
+        cells = Table(CELL, list(map(cell_of, waiting)), caption="Planned cells without a result")
+        sections.append(folder.table("waiting", cells, how_to_resume(device_sweep.sweep, folder.report.database)))
     odd = odd_table(device_sweep, measured)
     if odd.rows:
         sections.append(folder.table("odd", odd, ODD_CAPTION))
@@ -62,22 +62,12 @@ def named(device_sweep: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRo
     return [row for row in rows if "status" in row.source], [row for row in rows if "status" not in row.source]
 
 
-def waiting_section(folder: PageFolder, rows: Sequence[LabelledRow]) -> Section:
-    sweep, database = folder.device_sweep.sweep, folder.report.database
-    command = resume_command(sweep, "" if database == DEFAULT_DB else f" {shlex.quote(f'db={masked_url(database)}')}")
-    caption = f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
-    if command:
-        caption += f" To run these cells: {command}"
-    return folder.table(
-        "waiting", Table(CELL, list(map(cell_of, rows)), caption="Planned cells without a result"), caption
-    )
-
-
-def resume_command(sweep: Mapping[str, Any], db_override: str) -> str | None:
-    """Return the command that resumes this sweep; None for running sweeps, and imported ones, which run elsewhere."""
+def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:
+    """Return the state of a sweep, and the command that resumes it unless it is running or imported."""
     if sweep["state"] == "running" or sweep.get("imported_at"):
-        return None
-    return f"effbench -m resume={sweep['id']}{db_override}"
+        return f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
+    command = resume_command(sweep["id"], database, masked_url(database))
+    return f"The sweep is {sweep['state']}. To run these cells: {command}"
 
 
 def outcome(row: LabelledRow) -> tuple[Shown, str]:

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from effbench.metrics import METRICS
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
@@ -80,7 +79,6 @@ def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
         "more": len(sure) - summary.MOST_CHANGES,
         "lines": comparison.summary_lines(compared),
         "differences": list(compared.differences),
-        "only": [METRICS[name].title for name in changes.only],
     }
 
 
