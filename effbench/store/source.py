@@ -23,8 +23,8 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
-from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
-from effbench.store.soundness import any_text, batched, raw, sound_rows, sound_value
+from effbench.store.schema import EARLIER, METADATA, REVISIONS, SAMPLE, SWEEP, TRIAL
+from effbench.store.soundness import any_text, batched, doubtful, raw, sound_contents, sound_rows, sound_value
 
 #: rows in memory at a time
 CHUNK = 1000
@@ -66,6 +66,28 @@ class Source:
                 yield from sound_rows(table, names, chunk)
             except ValueError as error:
                 raise RefusedError(f"{self.name}: {error}") from error
+
+    def is_stored_alike(self, connection: sa.Connection) -> bool:
+        """Return whether trials can be copied to this connection as they are stored: both are SQLite files, and this
+        one has the columns of the newest version."""
+        has_all = all({*table.columns.keys()} <= {*self.columns[table.name]} for table in (TRIAL, SAMPLE))
+        return has_all and self.connection.dialect.name == connection.dialect.name == "sqlite"
+
+    def stored(self, table: sa.Table, where: Any) -> list[sa.Row]:
+        """Return raw rows of TRIAL or SAMPLE by primary key, for `are_canonical`."""
+        doubt = sa.func.coalesce(doubtful(table, "sqlite"), False).label("doubt")
+        return list(self.fetch(raw(table).add_columns(doubt).where(where).order_by(*table.primary_key)))
+
+    def are_canonical(self, table: sa.Table, rows: list[sa.Row]) -> bool:
+        """Return whether these rows are as effbench writes them. Raises RefusedError for the first invalid row."""
+        names = table.columns.keys()
+        try:
+            if not any(row.doubt for row in rows) and sound_contents(table, rows):
+                return True
+            sound_rows(table, names, [row[: len(names)] for row in rows])
+        except ValueError as error:
+            raise RefusedError(f"{self.name}: {error}") from error
+        return False
 
     def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
         """Yield rows without converting their values. Raises RefusedError if the database fails."""
