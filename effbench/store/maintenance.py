@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, pairwise
 from multiprocessing import get_context
@@ -20,7 +19,7 @@ import sqlalchemy as sa
 
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, METADATA, PLANNED, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.soundness import any_text, batched, doubtful, raw, sound_row, sound_rows
+from effbench.store.soundness import CONTENTS, any_text, batched, doubtful, has_sound_contents, raw, sound_row
 from effbench.store.trials import derive, rebuild_results
 
 #: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
@@ -134,27 +133,26 @@ def _faulty_rows(
     those whose first key is from `start` to before `end`. `newest`: the database chooses the rows of older trials."""
     table = METADATA.tables[name]
     key = next(iter(table.primary_key))
-    doubts = [doubtful(table, connection.dialect.name)] if newest is not None and table in LARGE else []
-    doubts += [key > newest] if doubts and table in (TRIAL, SAMPLE) else []
+    doubt = doubtful(table, connection.dialect.name)
     where = [key >= start] if start is not None else []
     where += [sa.or_(key < end, key.is_(None))] if end is not None else []
+    if newest is not None and table in LARGE:
+        where.append(sa.or_(doubt, key > newest) if table in CONTENTS else doubt)
     any_text(connection)
-    where += [sa.or_(*doubts)] if doubts else []
-    query = raw(table).where(*where).order_by(*table.primary_key).execution_options(yield_per=1000)
+    query = raw(table).add_columns(doubt).where(*where).order_by(*table.primary_key)
     first: dict[str, str] = {}
     count: Counter[str] = Counter()
-    for chunk in connection.execute(query).partitions():
-        with suppress(ValueError):
-            sound_rows(table, table.columns.keys(), chunk)
-            continue
-        for row in chunk:
-            try:
+    for row in chain.from_iterable(connection.execute(query.execution_options(yield_per=1000)).partitions()):
+        try:
+            if row.doubt or table not in CONTENTS:
                 sound_row(table, row._mapping)
-            except ValueError as error:
-                column = str(error).partition(" ")[0]
-                keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
-                first.setdefault(column, f"{error} ({table.name} {keys}")
-                count[column] += 1
+            else:
+                has_sound_contents(table, row)
+        except ValueError as error:
+            column = str(error).partition(" ")[0]
+            keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
+            first.setdefault(column, f"{error} ({table.name} {keys}")
+            count[column] += 1
     return first, count
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from itertools import chain, islice
@@ -23,7 +23,7 @@ from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
-from effbench.store.schema import STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
+from effbench.store.schema import SAMPLE, STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
 from effbench.store.values import Document, artifact_folder, cell_row, decode_samples, plain, text
 
 #: column -> allowed values
@@ -31,6 +31,8 @@ CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdi
 #: columns that must not be negative
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
+#: tables with contents that the database cannot check
+CONTENTS = (TRIAL, SAMPLE)
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)
@@ -53,10 +55,11 @@ def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def doubtful(table: sa.Table, dialect: str) -> sa.ColumnElement[bool]:
-    """Return a fast condition of rows of which a type, bound or size may be wrong: `sound_row` decides. It
+def doubtful(table: sa.Table, dialect: str) -> sa.Label[bool]:
+    """Return a fast condition, `doubt`, of rows of which a type, bound or size may be wrong: `sound_row` decides. It
     does not look at the contents of JSON documents and blobs."""
-    return sa.or_(*chain.from_iterable(_doubts(column, dialect == "sqlite") for column in table.columns))
+    doubts = chain.from_iterable(_doubts(column, dialect == "sqlite") for column in table.columns)
+    return sa.func.coalesce(sa.or_(*doubts), False).label("doubt")
 
 
 def _doubts(column: sa.Column, is_sqlite: bool) -> Iterator[sa.ColumnElement[bool]]:
@@ -66,7 +69,8 @@ def _doubts(column: sa.Column, is_sqlite: bool) -> Iterator[sa.ColumnElement[boo
     if not column.nullable:
         yield value.is_(None)
     if isinstance(kind, UtcDateTime):
-        yield sa.not_(value.between(f"{YEARS[0]}-01-02", f"{YEARS[-1]}-12-31"))  # in any time zone
+        first, last = (sa.literal_column(f"'{day}'") for day in (f"{YEARS[0]}-01-02", f"{YEARS[-1]}-12-31"))
+        yield sa.not_(value.between(first, last))  # in any time zone
     elif isinstance(kind, sa.Double):  # in SQLite, text and blobs are larger than numbers
         yield sa.not_(value.between(-sys.float_info.max, sys.float_info.max))
     elif isinstance(kind, sa.Integer):
@@ -110,58 +114,18 @@ def _sqlite_doubts(column: sa.Column, value: sa.ColumnElement[Any]) -> Iterator[
 def any_text(connection: sa.Connection) -> None:
     """Make SQLite return invalid UTF-8 with lone surrogates instead of failing; no valid text has these."""
     if connection.dialect.name == "sqlite":
-        connection.connection.driver_connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        connection.connection.driver_connection.text_factory = partial(bytes.decode, errors="surrogateescape")
 
 
-def sound_rows(table: sa.Table, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return `raw` rows of these columns with the types of the table's columns, None for missing columns. Raises
-    ValueError for the first fault, and `sound_row` for its row."""
-    given = dict(zip(names, zip(*rows, strict=True), strict=True))
-    missing = (None,) * len(rows)
-    try:
-        columns = [_sound_column(column, given.get(column.name, missing)) for column in table.columns]
-    except ValueError:
-        return [sound_row(table, dict(zip(names, row, strict=True))) for row in rows]
-    keys = table.columns.keys()
-    found = [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
-    for row in found:
-        _require_rules(table, row)
-    return found
-
-
-def _sound_column(column: sa.Column, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values as `sound_value` does, at once if their types and bounds show that all are valid."""
-    kind, kinds = column.type, set(map(type, values))
-    known = [value for value in values if value is not None] if type(None) in kinds and column.nullable else values
-    kinds -= {type(None)} if column.nullable else set()
-    if not kinds:
-        return values
-    if isinstance(kind, sa.Double) and kinds == {float} and math.isfinite(sum(map(abs, known))):
-        return values
-    if isinstance(kind, sa.Integer) and kinds == {int}:
-        for bound in (min(known), max(known)):
-            sound_value(column, bound)
-        return values
-    read = _readers(column.table)[column.name]
-    if kinds == {str} and isinstance(kind, sa.String):
-        for value in set(known):  # most texts are repeated
-            read(value)
-        return values
-    return [read(value) for value in values]
-
-
-def sound_contents(table: sa.Table, rows: Sequence[sa.Row]) -> bool:
-    """Check the contents of `raw` rows of TRIAL or SAMPLE that are not `doubtful`. Return whether all of them can be
-    stored as they are. Raises ValueError for the first fault."""
-    for row in rows:
-        values = row._mapping
-        if table is TRIAL:
-            document = _readers(table)["extra"](row.extra)
-            if not isinstance(document, Document):
-                return False
-            values = {"sweep_id": row.sweep_id, "extra": document}
-        _require_rules(table, values)
-    return True
+def has_sound_contents(table: sa.Table, row: sa.Row) -> bool:
+    """Check what a `raw` row of these CONTENTS contains that is not `doubtful`. Return whether it can be stored as it
+    is. Raises ValueError for the first fault."""
+    values = row._mapping
+    if table is TRIAL:
+        document = _readers(table)["extra"](row.extra)
+        values = {"sweep_id": row.sweep_id, "extra": document}
+    _require_rules(table, values)
+    return table is not TRIAL or isinstance(document, Document)
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:

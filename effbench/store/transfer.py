@@ -35,7 +35,7 @@ from effbench.store.schema import (
     VERDICT,
 )
 from effbench.store.secrets import masked, masked_db
-from effbench.store.soundness import batched, sound_rows
+from effbench.store.soundness import batched, sound_row
 from effbench.store.source import RefusedError, Source
 from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
@@ -234,7 +234,8 @@ class _Copy:
         names = table.columns.keys()
         changed = [(ids[row[0]], *row[1 : len(names)]) for row in rows]
         if not as_stored:
-            self.connection.execute(sa.insert(table), sound_rows(table, names, changed))
+            valid = [sound_row(table, dict(zip(names, row, strict=True))) for row in changed]
+            self.connection.execute(sa.insert(table), valid)
         elif changed:
             values = ", ".join("?" * len(names))
             self.connection.exec_driver_sql(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values})", changed)

@@ -136,7 +136,7 @@ def derive(
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
         query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
     trials: dict[str, dict[str, list[Trial]]] = {}
-    for environment, *values in connection.execute(query):
+    for environment, *values in connection.execute(query).all():
         trial = Trial(**dict(zip(_SUMMARISED, values, strict=True)))
         trial.status = Status(trial.status)
         trials.setdefault(environment, {}).setdefault(trial.cell_key, []).append(trial)
