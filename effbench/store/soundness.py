@@ -102,7 +102,8 @@ def _sqlite_doubts(column: sa.Column, value: sa.ColumnElement[Any]) -> Iterator[
         yield storage.not_in(("text", "null"))
     if isinstance(kind, UtcDateTime):
         second = sa.func.substr(value, 1, 19)
-        yield value.is_not(None) & (sa.func.coalesce(sa.func.datetime(second), "") != second)
+        # adding nothing finds days that a month does not have
+        yield value.is_not(None) & (sa.func.coalesce(sa.func.datetime(second, "+0 days"), "") != second)
         yield value.op("NOT GLOB")(f"{'?' * 19}.{'[0-9]' * 6}")
     elif isinstance(kind, sa.JSON):
         yield value.is_not(None) & (sa.func.json_valid(value) == 0)
