@@ -270,12 +270,12 @@ class _Copy:
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
     """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged sweep."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA page_size = 1024")  # wastes less space with rows of 2 to 3 kB
+        connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
     with Store.open(path, mode="write") as store:
         for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
             if arrival.reason:
                 raise RefusedError(arrival.reason)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a log next to it
-        connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
-        connection.execute("PRAGMA page_size = 1024")  # wastes less space with rows of 2 to 3 kB
-        connection.execute("VACUUM")
