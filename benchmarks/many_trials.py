@@ -338,6 +338,7 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[s
         "export, CSV": (0, ["export", "--out", str(folder / "results.csv")]),
         "export, JSON lines": (0, ["export", "--out", str(folder / "results.jsonl")]),
         "db check": (0, ["db", "check"]),
+        "db check --deep": (0, ["db", "check", "--deep"]),
         "export --whole": (0, ["export", "--whole", "--out", str(out)]),
         "import": (0, ["import", str(out)]),
     }

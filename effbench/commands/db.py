@@ -1,4 +1,4 @@
-"""`effbench db upgrade|check`: upgrade the schema, or check every row."""
+"""`effbench db upgrade|check`: upgrade the schema, or check the rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from effbench.commands import options
 from effbench.printable import one_line
 from effbench.store import connect, maintenance
 
-HELP = "Upgrade a database to this version's schema (upgrade), or check every row (check)."
+HELP = "Upgrade a database to this version's schema (upgrade), or check its rows (check)."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["upgrade", "check"], help="upgrade the schema, or check every row")
+    parser.add_argument("action", choices=["upgrade", "check"], help="upgrade the schema, or check its rows")
     options.add_db(parser)
+    newest = f"the newest {maintenance.NEWEST:,} trials"
+    deep = f"check: decode all samples and documents and derive all results, not only those of {newest}"
+    parser.add_argument("--deep", action="store_true", help=deep)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,9 +27,10 @@ def run(args: argparse.Namespace) -> int:
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
         print(f"{name}: {change}")
         return 0
-    problems = maintenance.check(args.db, processes=len(os.sched_getaffinity(0)))
+    problems = maintenance.check(args.db, processes=len(os.sched_getaffinity(0)), deep=args.deep)
     for problem in problems:
         print(one_line(problem))
     if not problems:
-        print(f"{name}: no faults found")
+        older = "" if args.deep else f" (of more than {maintenance.NEWEST:,} trials, --deep also reads the older ones)"
+        print(f"{name}: no faults found{older}")
     return 1 if problems else 0

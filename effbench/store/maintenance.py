@@ -8,8 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice, pairwise
 from multiprocessing import get_context
@@ -19,14 +18,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.soundness import any_text, batched, raw, sound_row, sound_rows
+from effbench.store.schema import HEAD_REVISION, METADATA, PLANNED, RESULT, SAMPLE, SWEEP, TRIAL
+from effbench.store.soundness import CONTENTS, any_text, batched, doubtful, has_sound_contents, raw, sound_row
 from effbench.store.trials import derive, rebuild_results
 
 #: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
-#: trials, and sweeps, that a process checks at a time
+#: trials, and sweeps, that are checked at a time
 PART, SWEEPS = 20_000, 5
+#: newest trials whose contents and results are always checked
+NEWEST = 5_000
+LARGE = (PLANNED, TRIAL, SAMPLE, RESULT)
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -60,11 +62,14 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     return before, HEAD_REVISION
 
 
-def check(url: str | os.PathLike[str], processes: int = 1) -> list[str]:
+def check(url: str | os.PathLike[str], processes: int = 1, deep: bool = True) -> list[str]:
     """Return one line for each fault of the database; an empty list if it has none. Changes nothing.
 
-    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. A large
-    database is divided among this many processes. Raises StoreError and SchemaError if it cannot be opened.
+    Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Without
+    `deep`, only the newest trials are read with their samples and results; of the others, the database itself checks
+    the types, bounds and sizes of all values, and that each cell has a result. A large database is divided among this
+    many processes, or threads while the database does the work. Raises StoreError and SchemaError if it cannot be
+    opened.
     """
     with connect.connected(url) as connection:
         current = connect.revision(connection)
@@ -72,16 +77,21 @@ def check(url: str | os.PathLike[str], processes: int = 1) -> list[str]:
             return [f"{connect.name_of(connection)} is empty"]
         connect.require_head(current, connect.name_of(connection))
         last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
+        newest = None if deep or last <= NEWEST else last - NEWEST
         starts = [None, *range(PART, last, PART)]
         rows: list[Callable[..., Any]] = []
         for table in METADATA.sorted_tables:
             divided = starts if table in (TRIAL, SAMPLE) else [None]
-            rows += [partial(_faulty_rows, table.name, *part) for part in pairwise([*divided, None])]
-        ids = connection.scalars(sa.select(SWEEP.c.id).order_by(SWEEP.c.id)).all()
-        tasks = [_structure, *rows, *(partial(_wrong_results, part) for part in batched(ids, SWEEPS))]
+            rows += [partial(_faulty_rows, table.name, newest, *part) for part in pairwise([*divided, None])]
+        sweeps = sa.select(SWEEP.c.id).order_by(SWEEP.c.id)
+        if newest is not None:
+            sweeps = sweeps.where(SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id > newest)))
+        ids = connection.scalars(sweeps).all()
+        tasks = [_structure, *rows, _missing_results, *(partial(_wrong_results, part) for part in batched(ids, SWEEPS))]
         if len(starts) == 1 or processes == 1:
             return _faults((task(connection) for task in tasks), len(rows))
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    pool = ThreadPoolExecutor(processes) if newest else ProcessPoolExecutor(processes, get_context("spawn"))
+    with pool:
         return _faults(pool.map(partial(_run, url), tasks), len(rows))
 
 
@@ -117,31 +127,43 @@ def _structure(connection: sa.Connection) -> tuple[list[str], list[str]]:
 
 
 def _faulty_rows(
-    name: str, start: int | None, end: int | None, connection: sa.Connection
+    name: str, newest: int | None, start: int | None, end: int | None, connection: sa.Connection
 ) -> tuple[dict[str, str], Counter[str]]:
     """Return column -> its first fault with the row, and column -> number of faults, for rows of a table: all, or
-    those whose first key is from `start` to before `end`."""
+    those whose first key is from `start` to before `end`. `newest`: the database chooses the rows of older trials."""
     table = METADATA.tables[name]
     key = next(iter(table.primary_key))
+    doubt = doubtful(table, connection.dialect.name)
     where = [key >= start] if start is not None else []
     where += [sa.or_(key < end, key.is_(None))] if end is not None else []
+    if newest is not None and table in LARGE:
+        where.append(sa.or_(doubt, key > newest) if table in CONTENTS else doubt)
     any_text(connection)
-    query = raw(table).where(*where).order_by(*table.primary_key).execution_options(yield_per=1000)
+    query = raw(table).add_columns(doubt).where(*where).order_by(*table.primary_key)
     first: dict[str, str] = {}
     count: Counter[str] = Counter()
-    for chunk in connection.execute(query).partitions():
-        with suppress(ValueError):
-            sound_rows(table, table.columns.keys(), chunk)
-            continue
-        for row in chunk:
-            try:
+    for row in chain.from_iterable(connection.execute(query.execution_options(yield_per=1000)).partitions()):
+        try:
+            if row.doubt or table not in CONTENTS:
                 sound_row(table, row._mapping)
-            except ValueError as error:
-                column = str(error).partition(" ")[0]
-                keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
-                first.setdefault(column, f"{error} ({table.name} {keys}")
-                count[column] += 1
+            else:
+                has_sound_contents(table, row)
+        except ValueError as error:
+            column = str(error).partition(" ")[0]
+            keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
+            first.setdefault(column, f"{error} ({table.name} {keys}")
+            count[column] += 1
     return first, count
+
+
+def _missing_results(connection: sa.Connection) -> list[str]:
+    """Return a line if cells have trials but no result, and one for the reverse."""
+    keys = [column.name for column in RESULT.primary_key]
+    trials, results = (sa.select(*(table.c[name] for name in keys)) for table in (TRIAL, RESULT))
+    different = {"trials but no result": trials.except_(results), "a result but no trials": results.except_(trials)}
+    counts = {what: connection.scalar(sa.select(sa.func.count()).select_from(query.subquery()))
+              for what, query in different.items()}  # fmt: skip
+    return [f"{number} cells of sweeps have {what}" for what, number in counts.items() if number]
 
 
 def _wrong_results(sweep_ids: list[str], connection: sa.Connection) -> list[str]:

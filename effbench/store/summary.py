@@ -8,7 +8,7 @@ from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import COLD, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
-from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean, log_mean_of_compilations
+from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: noisy rounds are ignored if at least this many ok rounds remain
@@ -57,7 +57,7 @@ def summarise(
     some = {"warm": _warm(kept), "cold": cold or kept}
     for metric in TRIAL_METRICS:
         if metric.combine and (metric.explains or decisive.status.is_measured):
-            values = (getattr(trial, metric.name) for trial in some.get(metric.combine, kept))
+            values = [getattr(trial, metric.name) for trial in some.get(metric.combine, kept)]
             row[metric.name] = _COMBINE[metric.combine](values)
     if not decisive.status.is_measured:
         return row
@@ -147,7 +147,7 @@ def _positive(values: Iterable[float | None]) -> list[float]:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     usable = _positive(values)
-    return math.exp(log_mean(usable).value) if usable else None
+    return math.exp(math.fsum(map(math.log, usable)) / len(usable)) if usable else None
 
 
 def _max(values: Iterable[float | None]) -> float | None:

@@ -127,28 +127,26 @@ def derive(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
     `comparison_key` in one environment."""
-    query = (
-        sa.select(
-            TRIAL.c.environment_id,
-            CELL.c.comparison_key,
-            CELL.c.mode,
-            _SAMPLES_PER_CALL,
-            *(TRIAL.c[name] for name in _SUMMARISED),
-        )
-        .join(CELL, CELL.c.key == TRIAL.c.cell_key)
-        .join(PLANNED, sa.and_(PLANNED.c.sweep_id == TRIAL.c.sweep_id, PLANNED.c.cell_key == TRIAL.c.cell_key))
-        .where(TRIAL.c.sweep_id == sweep_id)
-        .order_by(TRIAL.c.environment_id, PLANNED.c.position, TRIAL.c.round, TRIAL.c.attempt)
-    )
+    cells = sa.select(CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL)
+    cells = cells.join(PLANNED, PLANNED.c.cell_key == CELL.c.key).where(PLANNED.c.sweep_id == sweep_id)
+    query = sa.select(TRIAL.c.environment_id, *(TRIAL.c[name] for name in _SUMMARISED))
+    query = query.where(TRIAL.c.sweep_id == sweep_id)
     if comparison_key is not None:
-        query = query.where(TRIAL.c.environment_id == environment_id, CELL.c.comparison_key == comparison_key)
-    compared: dict[tuple[str, str], dict[str, list[Trial]]] = {}
-    facts: dict[str, tuple[str, float]] = {}
-    for environment, comparison, mode, size, *values in connection.execute(query):
+        cells = cells.where(CELL.c.comparison_key == comparison_key)
+        keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
+        query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
+    trials: dict[str, dict[str, list[Trial]]] = {}
+    for environment, *values in connection.execute(query).all():
         trial = Trial(**dict(zip(_SUMMARISED, values, strict=True)))
         trial.status = Status(trial.status)
-        compared.setdefault((environment, comparison), {}).setdefault(trial.cell_key, []).append(trial)
-        facts[trial.cell_key] = (mode, size)
+        trials.setdefault(environment, {}).setdefault(trial.cell_key, []).append(trial)
+    compared: dict[tuple[str, str], dict[str, list[Trial]]] = {}
+    facts: dict[str, tuple[str, float]] = {}
+    for key, comparison, mode, size in connection.execute(cells.order_by(PLANNED.c.position)):
+        facts[key] = (mode, size)
+        for environment, of_environment in trials.items():
+            if key in of_environment:
+                compared.setdefault((environment, comparison), {})[key] = of_environment[key]
     rows = []
     for (environment, _), cells in compared.items():
         # of several variants of the baseline mode, the first in the plan is the baseline of all cells

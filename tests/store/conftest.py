@@ -1,4 +1,6 @@
 import shutil
+import sqlite3
+from contextlib import closing
 
 import made_sweeps
 import pytest
@@ -72,3 +74,14 @@ def source(odd, tmp_path):
 def target(empty_db, tmp_path):
     """An empty database."""
     return shutil.copy(empty_db, tmp_path / "target.db")
+
+
+@pytest.fixture
+def loose(source):
+    """A copy whose columns take NULL and whose rows need not be unique."""
+    with closing(sqlite3.connect(source)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+        raw.commit()
+        raw.execute("PRAGMA journal_mode = DELETE")
+    return source

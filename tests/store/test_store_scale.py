@@ -76,3 +76,28 @@ def test_several_processes_find_the_same_faults(source, tmp_path, monkeypatch):
         lines = Store.check(path, processes=2)
         assert lines == Store.check(path)
         assert any(said in line for line in lines), lines
+
+
+OLD = [
+    ("UPDATE trial SET power_w = 'high' WHERE id = 1", "trial.power_w is high, not a finite number"),
+    ("DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)", "trials but no result"),
+    ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial"),
+]
+CONTENT = [
+    ("UPDATE sample SET data = x'00' WHERE trial_id = ", "damaged samples"),
+    ("UPDATE trial SET extra = '{\"facts\": []}' WHERE id = ", "artifact_notes or facts"),
+]
+
+
+def test_contents_of_old_trials_are_only_checked_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(maintenance, "NEWEST", 5)
+    monkeypatch.setattr(maintenance, "PART", 7)
+    made = database(tmp_path / "made.db", 3, cells=4)
+    newest = [(f"{statement}(SELECT max(id) FROM trial)", said) for statement, said in CONTENT]
+    old = [(f"{statement}2", said) for statement, said in CONTENT]
+    for statement, said in [*OLD, *newest, *old]:
+        path = shutil.copy(made, tmp_path / "x.db")
+        sql(path, statement)
+        found = any(said in line for line in Store.check(path, 2, deep=False))
+        assert found != ((statement, said) in old), statement
+        assert found or any(said in line for line in Store.check(path)), statement

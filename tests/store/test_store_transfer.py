@@ -247,17 +247,6 @@ FORGED = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def loose(source):
-    """A copy whose columns take NULL and whose rows need not be unique."""
-    with closing(sqlite3.connect(source)) as raw:
-        raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
-        raw.commit()
-        raw.execute("PRAGMA journal_mode = DELETE")
-    return source
-
-
 def test_what_is_forged_is_refused_and_db_check_finds_it(loose, tmp_path, target):
     with Store.open(loose) as store:
         first = ids_of(store)[0]
