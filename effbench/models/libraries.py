@@ -64,6 +64,13 @@ def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown {what} {name!r}" + (f": did you mean {near}?" if near else "; see `effbench models`"))
 
 
+def not_loaded(source: str, error: Exception) -> ConfigError:
+    """Return the error for weights that cannot be downloaded or read."""
+    reason = " ".join(str(error).split())[:160]
+    advice = "download them elsewhere, and give their folder with model.pretrained=FOLDER"
+    return ConfigError(f"cannot load the weights of {source} ({reason}); {advice}")
+
+
 def load_weights(model: nn.Module, path: str) -> None:
     """Load the weights of a .safetensors file, or of `model.safetensors` in a folder. Raises ConfigError."""
     from safetensors import SafetensorError

@@ -49,5 +49,4 @@ def published(arch: str, settings: Any) -> str:
     try:
         return hf_hub_download(repository, "model.safetensors")
     except Exception as error:  # errors of several libraries: offline, no such file, no access
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"cannot load weights of {repository}: {reason}; give model.pretrained=FILE") from error
+        raise libraries.not_loaded(repository, error) from error

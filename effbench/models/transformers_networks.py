@@ -108,14 +108,18 @@ class Decoder(nn.Module):
         ).logits
 
 
-def check(arch: str, task: str | None, config: Mapping[str, Any], **_: Any) -> None:
-    """Raise ConfigError for an unknown name, task or value of the configuration."""
+def check(
+    arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, **_: Any
+) -> None:  # fmt: skip
+    """Raise ConfigError for an unknown name, task or value of the configuration, and without a source of weights."""
     known = [*PRESETS, *transformers.CONFIG_MAPPING]
     if arch not in known:
         raise libraries.unknown("architecture of transformers", arch, known)
     if task is not None and task not in TASKS:
         raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
-    configured(PRESETS.get(arch) or Preset(arch, ""), dict(config), None)
+    preset = PRESETS.get(arch) or Preset(arch, "")
+    source_of(preset, pretrained)
+    configured(preset, dict(config), None)
 
 
 def network(
@@ -128,9 +132,9 @@ def network(
     `seq`: tokens of a sequence, or slots of the cache. `config` replaces values of the configuration. Raises
     ConfigError for settings that the network does not have, UnsupportedError for a task that does not suit it.
     """
-    check(arch, task, config or {})
+    check(arch, task, config or {}, pretrained)
     preset = PRESETS.get(arch) or Preset(arch, "")
-    source = preset.repository if pretrained is True else str(pretrained) if pretrained else None
+    source = source_of(preset, pretrained)
     settings = configured(preset, dict(config or {}), source)
     heads = [mapping[type(settings)] for mapping in HEADS if type(settings) in mapping]
     encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
@@ -164,7 +168,12 @@ def configured(preset: Preset, given: dict[str, Any], source: str | None) -> Any
         if not hasattr(default, name) and name != "attn_implementation":
             raise libraries.unknown(f"setting model.config of {kind.__name__}", name, default.to_dict())
     if source is None:
-        config = kind(**{**preset.dimensions, **given})
+        # hidden_size of GPT-2 is called n_embd, too
+        named = [
+            {kind.attribute_map.get(name, name): value for name, value in it.items()}
+            for it in (preset.dimensions, given)
+        ]
+        config = kind(**named[0] | named[1])
     else:
         config = from_source(transformers.AutoConfig, source, **given)
         if not isinstance(config, kind):
@@ -174,6 +183,17 @@ def configured(preset: Preset, given: dict[str, Any], source: str | None) -> Any
     if isinstance(padding, int) and padding >= getattr(config.get_text_config(), "vocab_size", math.inf):
         config.pad_token_id = None
     return config
+
+
+def source_of(preset: Preset, pretrained: bool | str) -> str | None:
+    """Return the repository or folder to load weights from; None: random weights. Raises ConfigError."""
+    if not pretrained:
+        return None
+    if pretrained is True and preset.repository:
+        return preset.repository
+    if pretrained is True or not Path(pretrained).is_dir():
+        raise ConfigError(f"model.pretrained={pretrained}: give a folder with config.json and model.safetensors")
+    return str(pretrained)
 
 
 def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
@@ -186,14 +206,10 @@ def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
 
 def from_source(kind: Any, source: str, **settings: Any) -> Any:
     """Call `from_pretrained` without running code or unpickling files of the source."""
-    if "/" in source and not Path(source).is_dir() and source not in {it.repository for it in PRESETS.values()}:
-        raise ConfigError(f"model.pretrained={source}: no such folder")
     try:
         return kind.from_pretrained(source, trust_remote_code=False, **settings)
     except OSError as error:
-        reason = " ".join(str(error).split())[:200]
-        advice = "download it elsewhere, and give its folder with model.pretrained=FOLDER"
-        raise ConfigError(f"cannot load weights of {source}: {reason}; {advice}") from error
+        raise libraries.not_loaded(source, error) from error
 
 
 def tokens(config: Any, length: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError
 from effbench.models import libraries
@@ -66,27 +66,32 @@ def finished(model: nn.Module, shape: tuple[int, ...], pretrained: bool | str) -
         libraries.load_weights(model, str(pretrained))
     else:
         wake(model)
-        settle_batch_norms(model, shape)
+        settle_batch_norms(model, shape, centred=False)
     return model
 
 
 @torch.no_grad()
-def settle_batch_norms(model: nn.Module, shape: tuple[int, ...] = (3, SIZE, SIZE)) -> None:
-    """Set running means and variances to those of random images, in one pass with batch norms in training mode.
+def settle_batch_norms(model: nn.Module, shape: tuple[int, ...] = (3, SIZE, SIZE), centred: bool = True) -> None:
+    """Set running means and variances to those of random images, layer by layer in one pass.
 
     In eval mode, an untrained batch norm does not scale its input. In a network of depthwise convolutions the signal
     then shrinks with each layer (to 1e-10 in MobileNetV3): activations are linear around zero, and the output of a
     branch is lost in rounding. A comparison of outputs would not detect errors there.
+
+    `centred`: norms subtract the mean. That leaves only differences between images, and deep untrained networks amplify
+    rounding errors in them: without it, the error of bfloat16 is 3 times smaller in ResNet-50.
     """
+
+    def settle(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        dims = [dim for dim in range(inputs[0].dim()) if dim != 1]
+        variance, mean = torch.var_mean(inputs[0], dims)
+        norm.running_mean.copy_(mean if centred else torch.zeros_like(mean))
+        norm.running_var.copy_(variance if centred else variance + mean.square())
+
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if not norms:
         return
-    model.eval()
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = None  # average over all passes, here a single one
-        norm.train()
-    model(torch.randn(IMAGES, *shape))
-    model.eval()
-    for norm, momentum in zip(norms, before, strict=True):
-        norm.momentum = momentum
+    hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    model.eval()(torch.randn(IMAGES, *shape))
+    for hook in hooks:
+        hook.remove()

@@ -31,7 +31,8 @@ NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has for each mode the names of its constructor's arguments, None if it accepts any name."""
+    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has for each mode the
+    names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     errors: list[str] = []
     settings: list[list[str] | None] = []
