@@ -71,8 +71,9 @@ def packages(machine: Machine) -> Iterator[Finding]:
         if package not in installed:
             yield note(f"{package} is not installed", f"{models} cannot be built", 'pip install "effbench[models]"')
         elif errors:
+            reason = errors[0].removeprefix(f"_target_={target}: ")
             yield warning(
-                f"{package} {installed[package]} does not load with torch {torch}: {errors[0].removeprefix(f'_target_={target}: ')}",
+                f"{package} {installed[package]} does not load with torch {torch}: {reason}",
                 f"{models} cannot be built",
                 f"install the release of {package} that matches this torch, from the same package index as torch",
             )

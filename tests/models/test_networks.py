@@ -31,8 +31,8 @@ SMALL = {
     "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32), "decode": (BS, 1, 50300)}),
     "vit-base": (VIT, {"logits": (BS, 1000)}),
 }
-IMAGES = [("torchvision", "resnet18"), ("torchvision", "mobilenet_v3_small"), ("timm", "resnet18"),
-          ("timm", "convnext_atto")]  # fmt: skip
+IMAGES = [("torchvision", "resnet18"), ("torchvision", "mobilenet_v3_small"), ("timm", "test_resnet"),
+          ("timm", "test_convnext")]  # fmt: skip
 
 
 def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
@@ -75,13 +75,13 @@ def test_images_keep_their_signal(name, arch):
     assert module.inputs == {"x": {"shape": [3, 64, 64]}}
     close_in_bfloat16(module, run(module)[0], 0.1)
     scales = [value for key, value in module.named_parameters() if key.endswith("gamma")]
-    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (arch == "convnext_atto")
+    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (arch == "test_convnext")
 
 
 def test_the_library_knows_the_size_of_images():
     for name, arch, kwargs, size in (
         ("torchvision", "inception_v3", {"init_weights": False}, 299),
-        ("timm", "test_resnet", {}, 160),
+        ("timm", "test_vit", {}, 160),
     ):
         assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [3, size, size]
 
