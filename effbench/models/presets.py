@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Library -> module of effbench.models with its `check` and `network`.
+LIBRARIES = {"torchvision": "vision", "timm": "timm_networks", "transformers": "transformers_networks"}
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -17,82 +20,35 @@ class Preset:
     dimensions: dict[str, Any] = field(default_factory=dict)
 
 
-def _widths(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, **more}
+def _encoder(**more: Any) -> dict[str, Any]:
+    return {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, **more}
 
 
-def _llama3(factor: float) -> dict[str, Any]:
-    scaling = {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "original_max_position_embeddings": 8192, **scaling}
-    return {"rope_parameters": rope, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "vocab_size": 128256}
+def _llama(hidden: int, layers: int, feed_forward: int, factor: float, tied: bool) -> dict[str, Any]:
+    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "original_max_position_embeddings": 8192}
+    rope |= {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": feed_forward}
+    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "rms_norm_eps": 1e-5}
+    return {**sizes, "max_position_embeddings": 131072, "tie_word_embeddings": tied, "rope_parameters": rope}
 
 
-def _rope(theta: float) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+_QWEN = {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2}
+_QWEN |= {"intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 131072}
+_QWEN |= {"tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+_T5 = {"d_model": 512, "d_ff": 2048, "d_kv": 64, "num_layers": 6, "num_decoder_layers": 6, "num_heads": 8}
+_WHISPER = {"d_model": 384, "vocab_size": 51865}
+for _side in ("encoder", "decoder"):
+    _WHISPER |= {f"{_side}_layers": 4, f"{_side}_attention_heads": 6, f"{_side}_ffn_dim": 1536}
+_BERT = _encoder(intermediate_size=3072, vocab_size=30522, max_position_embeddings=512)
+_VIT = _encoder(intermediate_size=3072, image_size=224, patch_size=16, num_labels=1000)
 
-
-def _t5(width: int, feed_forward: int, layers: int, heads: int) -> dict[str, Any]:
-    sizes = {"d_model": width, "d_ff": feed_forward, "d_kv": 64, "num_layers": layers, "num_decoder_layers": layers}
-    return {**sizes, "num_heads": heads, "vocab_size": 32128}
-
-
-def _whisper(width: int, layers: int, heads: int) -> dict[str, Any]:
-    sizes = {"d_model": width, "vocab_size": 51865}
-    for side in ("encoder", "decoder"):
-        sizes |= {f"{side}_layers": layers, f"{side}_attention_heads": heads, f"{side}_ffn_dim": 4 * width}
-    return sizes
-
-
-_BERT = {"vocab_size": 30522, "max_position_embeddings": 512}
-_ROBERTA = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-_GPT2 = {"vocab_size": 50257, "max_position_embeddings": 1024}
-_QWEN = {"vocab_size": 151936, "max_position_embeddings": 131072, "tie_word_embeddings": True, **_rope(1e6)}
-_IMAGES = {"image_size": 224, "patch_size": 16}
-
-#: Library -> module of effbench.models with its `check` and `network`.
-LIBRARIES = {"torchvision": "vision", "timm": "timm_networks", "transformers": "transformers_networks"}
 PRESETS = {
-    "bert-base": Preset("bert", "google-bert/bert-base-uncased", _widths(768, 12, 12, intermediate_size=3072, **_BERT)),
-    "bert-large": Preset(
-        "bert", "google-bert/bert-large-uncased", _widths(1024, 24, 16, intermediate_size=4096, **_BERT)
-    ),
-    "roberta-base": Preset(
-        "roberta", "FacebookAI/roberta-base", _widths(768, 12, 12, intermediate_size=3072, **_ROBERTA)
-    ),
-    "gpt2": Preset("gpt2", "openai-community/gpt2", _widths(768, 12, 12, **_GPT2)),
-    "gpt2-medium": Preset("gpt2", "openai-community/gpt2-medium", _widths(1024, 24, 16, **_GPT2)),
-    "gpt2-large": Preset("gpt2", "openai-community/gpt2-large", _widths(1280, 36, 20, **_GPT2)),
-    "gpt2-xl": Preset("gpt2", "openai-community/gpt2-xl", _widths(1600, 48, 25, **_GPT2)),
-    "llama-1b": Preset(
-        "llama",
-        "meta-llama/Llama-3.2-1B",
-        _widths(2048, 16, 32, num_key_value_heads=8, intermediate_size=8192, tie_word_embeddings=True, **_llama3(32.0)),
-    ),
-    "llama-8b": Preset(
-        "llama",
-        "meta-llama/Llama-3.1-8B",
-        _widths(4096, 32, 32, num_key_value_heads=8, intermediate_size=14336, **_llama3(8.0)),
-    ),
-    "mistral-7b": Preset(
-        "mistral",
-        "mistralai/Mistral-7B-v0.3",
-        _widths(
-            4096, 32, 32, num_key_value_heads=8, intermediate_size=14336, vocab_size=32768, sliding_window=None,
-            max_position_embeddings=32768, **_rope(1e6),
-        ),
-    ),
-    "qwen2-0.5b": Preset(
-        "qwen2", "Qwen/Qwen2-0.5B", _widths(896, 24, 14, num_key_value_heads=2, intermediate_size=4864, **_QWEN)
-    ),
-    "qwen2-1.5b": Preset(
-        "qwen2", "Qwen/Qwen2-1.5B", _widths(1536, 28, 12, num_key_value_heads=2, intermediate_size=8960, **_QWEN)
-    ),
-    "t5-small": Preset("t5", "google-t5/t5-small", _t5(512, 2048, 6, 8)),
-    "t5-base": Preset("t5", "google-t5/t5-base", _t5(768, 3072, 12, 12)),
-    "whisper-tiny": Preset("whisper", "openai/whisper-tiny", _whisper(384, 4, 6)),
-    "whisper-base": Preset("whisper", "openai/whisper-base", _whisper(512, 6, 8)),
-    "whisper-small": Preset("whisper", "openai/whisper-small", _whisper(768, 12, 12)),
-    "vit-base": Preset(
-        "vit", "google/vit-base-patch16-224", _widths(768, 12, 12, intermediate_size=3072, num_labels=1000, **_IMAGES)
-    ),
-}  # fmt: skip
+    "bert-base": Preset("bert", "google-bert/bert-base-uncased", _BERT),
+    "gpt2": Preset("gpt2", "openai-community/gpt2", _encoder(vocab_size=50257, max_position_embeddings=1024)),
+    "llama-1b": Preset("llama", "meta-llama/Llama-3.2-1B", _llama(2048, 16, 8192, 32.0, True)),
+    "llama-8b": Preset("llama", "meta-llama/Llama-3.1-8B", _llama(4096, 32, 14336, 8.0, False)),
+    "qwen2-0.5b": Preset("qwen2", "Qwen/Qwen2-0.5B", _QWEN),
+    "t5-small": Preset("t5", "google-t5/t5-small", _T5 | {"vocab_size": 32128}),
+    "whisper-tiny": Preset("whisper", "openai/whisper-tiny", _WHISPER),
+    "vit-base": Preset("vit", "google/vit-base-patch16-224", _VIT),
+}

@@ -196,7 +196,7 @@ def probe(
     for loss in losses:
         answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
+    if errors := list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
     return {**machine, "notes": answer["notes"]}
