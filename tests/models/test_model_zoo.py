@@ -23,7 +23,7 @@ SMALL = {
     "llama-7b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
     "llama-7b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
     "moe-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2, "experts": 6, "top_k": 2}, (BS, 1, 97)),
-    "resnet50": ({"arch": "resnet18", "channels_last": True}, (BS, 1000)),
+    "resnet50": ({"arch": "resnet18"}, (BS, 1000)),
     "resnet18": ({}, (BS, 1000)),
     "mobilenetv3": ({}, (BS, 1000)),
     "vit-b": ({"image_size": 32}, (BS, 1000)),
