@@ -5,6 +5,7 @@ import torch
 from omegaconf import OmegaConf
 from shipped import CONF, compiled_whole, load, make
 
+from effbench.models import libraries
 from effbench.models.spec import parse_inputs
 
 BS = 2
@@ -34,7 +35,7 @@ KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite
 
 def small(name, dtype):
     if name in VISION:
-        pytest.importorskip("torchvision")
+        libraries.load("torchvision")
     return make(load(name, BS, image=[3, 32, 32] if name in VISION else None, **SMALL[name][0]), BS, dtype)
 
 
