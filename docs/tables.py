@@ -84,6 +84,7 @@ NEEDS = {
     "reduce-overhead": "CUDA, Triton, a C compiler",
     **dict.fromkeys(("bucketed-graph", "cuda-graph", "cudagraphs", "graphed-callables", "pointer-chase"), "CUDA"),
     **dict.fromkeys(("resnet18", "resnet50", "mobilenetv3", "vit-b"), "torchvision"),
+    **{name: name for name in ("torchvision", "timm", "transformers")},
     "bert-base": "transformers",
     **dict.fromkeys(("llama-7b-decode", "llama-7b-prefill"), "27 GB of host memory while it is built"),
 }

@@ -20,7 +20,7 @@ from effbench.sweeping.interrupts import remembered
 
 _NAMES = (
     "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "baseline", "check",
-    "advise", "history", "db",
+    "advise", "history", "db", "models",
 )  # fmt: skip
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}

@@ -53,9 +53,17 @@ class Model:
     name: str | None = None  # name in results; null: last part of `model.module._target_`
     description: str = ""  # description for readers; not part of the cell
     module: Any = field(default_factory=dict)  # `_target_` and the constructor's arguments
-    inputs: Any = field(default_factory=dict)  # inputs of `forward` by name
+    inputs: Any = field(default_factory=dict)  # inputs of `forward` by name; null: the module has an attribute `inputs`
     tolerance: float | None = number(None, above=0)  # relative tolerance against eager; null: by dtype
     allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
+    # settings of model=torchvision, timm and transformers, which `model.module` refers to:
+    arch: str | None = None  # name of a network; `effbench models` lists them
+    task: str | None = None  # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
+    seq: int | None = number(None, least=1)  # transformers: tokens of a sequence; slots of the cache of `decode`
+    image_size: int | None = number(None, least=1)  # height and width of images; null: those of the published weights
+    pretrained: Any = None  # false: random weights; true: published ones; or a folder or .safetensors file
+    config: Any = field(default_factory=dict)  # transformers: configuration, such as model.config.num_labels=10
+    kwargs: Any = field(default_factory=dict)  # torchvision, timm: the constructor's arguments, by name
 
 
 @dataclass
@@ -210,6 +218,9 @@ def register() -> None:
 
     schema = OmegaConf.structured(Config)
     OmegaConf.set_struct(schema, True)
-    for open_node in (schema.model.module, schema.model.inputs, schema.env, schema.mode, schema.executor.sbatch):
+    model = schema.model
+    for open_node in (
+        model.module, model.inputs, model.config, model.kwargs, schema.env, schema.mode, schema.executor.sbatch
+    ):  # fmt: skip
         OmegaConf.set_struct(open_node, False)
     ConfigStore.instance().store(name="schema", node=schema, provider="effbench")

@@ -85,6 +85,7 @@ class ProbeRequest(Payload):
     `modules`: targets of models; `others`: targets among their arguments, and losses."""
 
     modules: list[str] = field(default_factory=list)
+    networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     others: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)
     device: str = "auto"

@@ -34,7 +34,7 @@ LAYERS = (
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "models", "modes", "measure"}
 #: Libraries that only some models need.
-OF_SOME_MODELS = {"torchvision", "transformers", "triton"}
+OF_SOME_MODELS = {"huggingface_hub", "safetensors", "torchvision", "transformers", "triton"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
@@ -98,6 +98,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench.commands.show", {"torch", "pandas", "hydra", "plotly"}),
         ("import effbench.commands.ls, effbench.commands.db", {"torch", "pandas", "hydra", "plotly"}),
         ("import effbench.commands.report, effbench.commands.export, effbench.commands.history", {"torch", "hydra"}),
+        ("import effbench.commands.models", {"torch", "pandas", "hydra", "plotly", "timm", "transformers"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
         ("import effbench.report.site.build", {"torch", "hydra"}),

@@ -22,8 +22,12 @@ from effbench.sweeping.run import cache_folder
 PROBE_TIMEOUT_S = 120.0
 #: Package of the extra `models` -> a target of effbench that imports it, and the models that need it.
 EXTRA = {
-    "torchvision": ("effbench.models.vision.torchvision_model", "resnet18, resnet50, mobilenetv3 and vit-b"),
-    "transformers": ("effbench.models.bert.Bert", "bert-base"),
+    "torchvision": (
+        "effbench.models.vision.torchvision_model",
+        "resnet18, resnet50, mobilenetv3, vit-b and model=torchvision",
+    ),
+    "timm": ("effbench.models.timm_networks.network", "model=timm"),
+    "transformers": ("effbench.models.bert.Bert", "bert-base and model=transformers"),
 }
 #: Variables that disturb measurements -> their effect, unless the value is in OFF.
 SPOILS = {
@@ -63,16 +67,18 @@ def packages(machine: Machine) -> Iterator[Finding]:
     torch, cuda, triton = (environment[f"{name}_version"] or "none" for name in ("torch", "cuda", "triton"))
     yield good(f"torch {torch}, CUDA {cuda}, Triton {triton}, Python {environment['python']}")
     for package, (target, models) in EXTRA.items():
-        errors = [error for error in machine.answer["errors"] if target in error]
+        errors = [error for error in machine.answer["errors"] if target in error or error.startswith(f"{package} ")]
         if package not in installed:
             yield note(f"{package} is not installed", f"{models} cannot be built", 'pip install "effbench[models]"')
         elif errors:
-            unfit = "torchvision" if "torchvision::" in errors[0] else package  # transformers imports it, too
+            reason = errors[0].removeprefix(f"_target_={target}: ")
             yield warning(
-                f"{package} {installed[package]} does not load with torch {torch}: {errors[0].partition(': ')[2]}",
+                f"{package} {installed[package]} does not load with torch {torch}: {reason}",
                 f"{models} cannot be built",
-                f"install the release of {unfit} that matches this torch, from the same package index as torch",
+                f"install the release of {package} that matches this torch, from the same package index as torch",
             )
+    for text in machine.answer["notes"]:
+        yield note(text, "models that detect objects cannot be built", "install torchvision from the index of torch")
 
 
 def compilers(machine: Machine) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline,
 OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
 SECTIONS = dict(sections())
+#: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
+OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
 
 
 @dataclass(frozen=True)
@@ -169,14 +171,24 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
     named = isinstance(mode, dict) and all(isinstance(mode.get(key), str) for key in ("name", "_target_"))
     if "mode" in new and not named:
         raise ConfigError("the YAML of a mode requires name and _target_ as texts; see docs/reference/extending.md")
-    if model and not model["inputs"]:
-        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     if model:
-        parse_inputs(model["inputs"])
+        check_model(model)
     plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
     if "env" in new and not plain:
         raise ConfigError(f"env must map names without dots to texts or numbers, got {env!r}. Example: env.FOO=1")
     valid.update(id(value) for value in new.values() if isinstance(value, dict))
+
+
+def check_model(model: dict[str, Any]) -> None:
+    """Raise ConfigError for invalid inputs, and for settings that the model's module does not use."""
+    if model["inputs"] == {}:
+        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
+    if model["inputs"] is not None:
+        parse_inputs(model["inputs"])
+    for name in SECTIONS["model"].keys() - {*OF_CELLS, "description"}:
+        if model[name] not in (None, {}) and model["module"].get(name) != model[name]:
+            what = f"model.{name} has no effect on the model {model['name']}"
+            raise ConfigError(f"{what}: it is for model=torchvision, timm or transformers; see effbench models")
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
@@ -191,10 +203,10 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         dtype = part["dtype"]
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
-        model = {key: value for key, value in part["model"].items() if key != "description"}
+        model = {key: part["model"][key] for key in OF_CELLS}
         target = model["module"]["_target_"]
         # a list, because it keeps the order of forward's arguments, unlike sorted JSON objects
-        model["inputs"] = [{"name": name, **spec} for name, spec in model["inputs"].items()]
+        model["inputs"] = [{"name": name, **spec} for name, spec in (model["inputs"] or {}).items()]
         model["name"] = model["name"] or target.replace(":", ".").rpartition(".")[2]
         mode = {key: value for key, value in part["mode"].items() if key != "description"}
         if modules.setdefault(model["name"], target) != target:

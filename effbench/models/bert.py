@@ -6,8 +6,12 @@ B batch, T sequence, D width.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from transformers.models.bert.configuration_bert import BertConfig
-from transformers.models.bert.modeling_bert import BertModel
+
+from effbench.models import libraries
+
+libraries.load("transformers")
+from transformers.models.bert.configuration_bert import BertConfig  # noqa: E402
+from transformers.models.bert.modeling_bert import BertModel  # noqa: E402
 
 
 class Bert(nn.Module):

@@ -21,7 +21,7 @@ from effbench.errors import ConfigError, nearest
 
 KEY = "_target_"
 #: Packages of the extra `models`.
-EXTRA = frozenset({"torchvision", "transformers"})
+EXTRA = frozenset({"torchvision", "timm", "transformers"})
 #: Classes of the standard library that a configuration may use, because they only contain values.
 PLAIN = (SimpleNamespace, OrderedDict)
 
@@ -44,6 +44,15 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
         kind = type(built).__name__
         raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; it must return a torch.nn.Module")
     return built.to(device=device, dtype=dtype).eval()
+
+
+def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
+    """Return the inputs that the module describes itself, for `model.inputs=null`. Raises ConfigError."""
+    inputs = getattr(module, "inputs", None)
+    if not isinstance(inputs, Mapping):
+        what = f"model.inputs is null, but {type(module).__name__} has no attribute inputs"
+        raise ConfigError(f"{what}, a mapping such as {{x: {{shape: [16]}}}}")
+    return inputs
 
 
 def resolve_target(target: str) -> Callable[..., Any]:

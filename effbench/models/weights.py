@@ -27,6 +27,31 @@ def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
     return gain / math.sqrt(weight.shape[-1])
 
 
+#: Parameters that scale a block's output, by the ends of their names: networks begin with values such as 1e-6.
+SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2")
+
+
+@torch.no_grad()
+def wake(model: nn.Module) -> None:
+    """Give signal to all branches of an untrained network.
+
+    Draw linear layers that are initialised to zero, such as the head of a ViT, and set the weights of norms that are
+    zero, and tiny factors of residual branches, to 1. Otherwise outputs would be zero, or independent of most layers,
+    and comparing them would test nothing.
+    """
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, Tensor) or weight.numel() == 0 or weight.any():
+            continue
+        if isinstance(module, nn.Linear):
+            module.reset_parameters()
+        elif weight.dim() == 1:
+            weight.fill_(1.0)
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] in SCALES and parameter.abs().max() < 0.1:
+            parameter.fill_(1.0)
+
+
 @torch.no_grad()
 def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
     """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard deviation.

@@ -17,6 +17,7 @@ from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
+from effbench.models.presets import LIBRARIES
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
@@ -25,19 +26,21 @@ from effbench.sweeping.interpreters import HERE, Interpreter
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
 OWN_MODELS = "effbench.models."
+NETWORK = "effbench.models.library.network"
 OWN_MODES = "effbench.modes."
 
 
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details` and
-    `gpus`. `cache_root`: folder of the compile caches of this interpreter.
+    `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
+    `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter.
     """
 
     environment: Environment
     details: dict[str, Any]
     gpus: list[dict[str, Any]]
+    notes: list[str]
     cache_root: Path
 
     def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
@@ -59,7 +62,7 @@ class ServerPool:
         """Determine the environment, and check these parameters of cells (see the function `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
-        self.details, self.gpus = answer["details"], answer["gpus"]
+        self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
 
     def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
         """Preload the models of these cells before the first trial, and use a new server for each round up to
@@ -186,15 +189,17 @@ def probe(
         named = [part["training"]["loss"] for part in parts if part["phase"] == "training"]
         losses = [loss for loss in dict.fromkeys(named) if loss not in LOSSES]
         request.modules = list(dict.fromkeys(target for some in targets for target in some[:1]))
+        networks = [part["model"]["module"] for part in parts if part["model"]["module"]["_target_"] == NETWORK]
+        request.networks = [*{str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks}.values()]
         request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
         answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
     known = dict(zip(modes, answer["settings"], strict=True))
-    if errors := answer["errors"] or adapt_modes(parts, known, baseline_mode):
+    if errors := list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
-    return machine
+    return {**machine, "notes": answer["notes"]}
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
@@ -221,10 +226,12 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     """
     here = [cell for cell in cells if not cell.env]
     targets = {cell.model["module"]["_target_"] for cell in here}
-    modules = sorted({target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)})
+    modules = {target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)}
+    libraries = {cell.model["module"].get("library") for cell in here if NETWORK in targets}
+    modules |= {OWN_MODELS + LIBRARIES[name] for name in libraries & LIBRARIES.keys()}
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    server.call("preload", {"modules": modules, "modes": modes}, PROBE_TIMEOUT_S)
+    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S)
 
 
 def measure_ceilings(

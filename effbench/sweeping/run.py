@@ -95,6 +95,8 @@ def run_sweep(
         store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
         pools_for(asked, server, settings, progress) as pools,
     ):
+        for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
+            progress.note(f"note: {note}")
         planned = plan(pools)
         runs = list(dict.fromkeys(filter(None, planned)))
         cells = cells_of(runs)

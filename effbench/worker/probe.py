@@ -7,6 +7,7 @@ import inspect
 import os
 import platform
 import shutil
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,9 @@ from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
 from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
+from effbench.models import library
 from effbench.models.build import resolve_model, resolve_target
+from effbench.models.libraries import LibraryWarning
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
@@ -28,8 +31,8 @@ NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return {"errors": [...], "settings": [...], "environment": {...}, "details": {...}, "gpus": [...]}. `settings`
-    has for each mode the names of its constructor's arguments, None if it accepts any name."""
+    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has for each mode the
+    names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     errors: list[str] = []
     settings: list[list[str] | None] = []
@@ -41,8 +44,11 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         except ConfigError as error:
             errors.append(str(error))
 
-    for target in request.modules:
-        resolved(target, resolve_model)
+    with warnings.catch_warnings(record=True) as caught:
+        for target in request.modules:
+            resolved(target, resolve_model)
+        for network in request.networks:
+            resolved(network["library"], lambda _, network=network: library.check(**network))
     for target in request.others:
         resolved(target)
     for mode in request.modes:
@@ -53,7 +59,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
     machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
-    return {"errors": errors, "settings": settings, **machine}
+    notes = [str(it.message) for it in caught if issubclass(it.category, LibraryWarning)]
+    return {"errors": errors, "settings": settings, "notes": notes, **machine}
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:

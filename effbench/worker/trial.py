@@ -23,7 +23,7 @@ from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TrialRequest
-from effbench.models.build import build_module, resolve_target
+from effbench.models.build import build_module, declared_inputs, resolve_target
 from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
@@ -151,7 +151,7 @@ class RunningTrial:
         if cell.numerics.get("channels_last"):
             module = module.to(memory_format=torch.channels_last)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
-        specs, sets = parse_inputs(named), protocol.get("input_sets", 3)
+        specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
         self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
         self.whole = len(sizes)
         mode.expect(Batch.of(specs, sizes))
@@ -159,6 +159,7 @@ class RunningTrial:
             self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
         else:
             self.workload = Inference(cell, mode, module, self.trial)
+        self.workload.names = [name for name, spec in specs.items() if not spec.keyword]
         self.synchronize()
         self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
         positional = [spec.batch_dim for spec in specs.values() if not spec.keyword]

@@ -48,6 +48,7 @@ REFUSED = (
     (["env.A=null"], ["env", "env.FOO=1"]),
     (["model=custom"], ["model.module._target_ has no value"]),
     (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
+    (["model=mlp", "model.arch=gpt2"], ["model.arch has no effect on the model mlp", "model=torchvision"]),
     (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
     (["-m", "protocol=quick,standard"], ["protocol", "applies to a whole sweep"]),
     (["exclude={bs:3}"], ["exclude must be a list of rules", "exclude=[{mode:"]),

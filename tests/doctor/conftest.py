@@ -17,10 +17,11 @@ H200 = environment(cuda_version="13.0")
 ANSWER: dict[str, Any] = {
     "errors": [],
     "settings": [],
+    "notes": [],
     "gpus": [{"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}],
     "environment": dataclasses.asdict(H200),
     "details": {
-        "packages": {"numpy": "2.4.6", "torchvision": "0.28.0", "transformers": "5.23.0"},
+        "packages": {"numpy": "2.4.6", "timm": "1.0.31", "torchvision": "0.28.0", "transformers": "5.23.0"},
         "compilers": {"gcc": True, "g++": True, "clang": False, "nvcc": True},
     },
 }

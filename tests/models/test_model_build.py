@@ -158,7 +158,7 @@ def test_arguments_of_a_model(here):
 
 @pytest.mark.parametrize(
     ("package", "target"),
-    [("torchvision", "torchvision.models.resnet50"), ("transformers", "effbench.models.bert.Bert")],
+    [("torchvision", "effbench.models.vision.torchvision_model"), ("transformers", "effbench.models.bert.Bert")],
 )
 def test_missing_extra(monkeypatch, package, target):
     for name in list(sys.modules):

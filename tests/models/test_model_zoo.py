@@ -5,6 +5,7 @@ import torch
 from omegaconf import OmegaConf
 from shipped import CONF, compiled_whole, load, make
 
+from effbench.models import libraries
 from effbench.models.spec import parse_inputs
 
 BS = 2
@@ -23,7 +24,7 @@ SMALL = {
     "llama-7b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
     "llama-7b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
     "moe-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2, "experts": 6, "top_k": 2}, (BS, 1, 97)),
-    "resnet50": ({"arch": "resnet18", "channels_last": True}, (BS, 1000)),
+    "resnet50": ({"arch": "resnet18"}, (BS, 1000)),
     "resnet18": ({}, (BS, 1000)),
     "mobilenetv3": ({}, (BS, 1000)),
     "vit-b": ({"image_size": 32}, (BS, 1000)),
@@ -34,7 +35,7 @@ KEYS = ["name", "description", "module", "inputs", "tolerance", "allow_nonfinite
 
 def small(name, dtype):
     if name in VISION:
-        pytest.importorskip("torchvision")
+        libraries.load("torchvision")
     return make(load(name, BS, image=[3, 32, 32] if name in VISION else None, **SMALL[name][0]), BS, dtype)
 
 
@@ -46,6 +47,9 @@ def test_every_yaml_is_complete_and_tested():
     for path in CONF.glob("*.yaml"):
         micro = "effbench.experiments." in path.read_text()  # test_micro.py
         node = OmegaConf.load(path) if path.stem == "custom" else load(path.stem, BS)
+        if "library" in node["module"]:  # test_networks.py
+            assert node["name"] == node["arch"] == node["module"]["arch"] and node["inputs"] is None
+            continue
         assert list(node) == KEYS
         if path.stem == "custom":
             assert OmegaConf.is_missing(node.module, "_target_")

@@ -1,0 +1,51 @@
+"""`effbench models`: list the models that effbench ships, and the networks of installed libraries."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import yaml
+
+from effbench.config import shipped
+from effbench.errors import NothingFoundError
+from effbench.models.catalog import networks
+from effbench.table import Column, Table
+from effbench.terminal import terminal
+
+HELP = "List the models that effbench ships, and the networks of torchvision, timm and transformers installed here."
+LIMIT = 40
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "list only models whose name, library or description contains all these words"
+    parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
+    how_many = "maximum rows of the table; 0: all (default: %(default)s)"
+    parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help=how_many)
+    parser.add_argument("--format", default="table", choices=["table", "json", "csv"], help="(default: table)")
+
+
+def run(args: argparse.Namespace) -> int:
+    words = [word.casefold() for word in args.text]
+    rows = [row for row in every_model() if all(word in " ".join(row).casefold() for word in words)]
+    if not rows:
+        raise NothingFoundError(f"no model matches {' '.join(args.text)!r}; effbench models lists all")
+    columns = [Column("name"), Column("overrides", "type this"), Column("description")]
+    if args.format != "table":
+        sys.stdout.write(Table.of(columns, rows).render(args.format))
+        return 0
+    shown = rows[: args.limit or None]
+    terminal().print_table(Table.of(columns, shown))
+    if hidden := len(rows) - len(shown):
+        print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")
+    return 0
+
+
+def every_model() -> list[tuple[str, str, str]]:
+    """Return name, overrides and description of each model: effbench's own, then presets, then all others."""
+    rows = []
+    for path in sorted((shipped("conf") / "model").glob("*.yaml")):
+        rows.append((path.stem, f"model={path.stem}", yaml.safe_load(path.read_text())["description"]))
+    for library, name, description in networks():
+        rows.append((name, f"model={library} model.arch={name}", description))
+    return rows

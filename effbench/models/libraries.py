@@ -1,0 +1,86 @@
+"""Import torchvision, timm and transformers, and load weights from files without pickle."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import warnings
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from effbench.errors import ConfigError, nearest
+
+#: Operators of torchvision that its Python code refers to when it is imported.
+OPERATORS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
+_declared: list[torch.library.Library] = []
+
+
+class LibraryWarning(UserWarning):
+    """A library of the extra `models` works in part."""
+
+
+def load(name: str) -> ModuleType:
+    """Import torchvision, timm or transformers. Raises ConfigError if torchvision does not match torch.
+
+    timm imports torchvision, and transformers does if it is installed. torchvision's import fails if its compiled
+    operators do not load. If its release is the one for this torch, as with a CPU build of torch and PyPI's build of
+    torchvision, the operators are declared without an implementation, with a warning: only detection needs them.
+    """
+    with suppress(ModuleNotFoundError) if name == "transformers" else nullcontext():
+        _load_torchvision()
+    return importlib.import_module(name)
+
+
+def _load_torchvision() -> None:
+    try:
+        importlib.import_module("torchvision")
+        return
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    installed = importlib.metadata.version("torchvision")
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    wanted = f"0.{minor + 15}"  # torchvision 0.28 is built for torch 2.13, 0.29 for 2.14, …
+    if major != 2 or not installed.startswith(f"{wanted}."):
+        fix = f'pip install "torchvision=={wanted}.*"'
+        raise ConfigError(f"torchvision {installed} does not match torch {torch.__version__}; fix: {fix}")
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in OPERATORS.values():
+        library.define(schema)
+    _declared.append(library)  # the declarations end with this object
+    importlib.import_module("torchvision")
+    text = f"the operators of torchvision {installed} do not load with torch {torch.__version__}"
+    warnings.warn(f"{text}; classification does not need them", LibraryWarning, stacklevel=3)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for an unknown name, with the most similar known one."""
+    near = nearest(name, known)
+    return ConfigError(f"unknown {what} {name!r}" + (f": did you mean {near}?" if near else "; see `effbench models`"))
+
+
+def not_loaded(source: str, error: Exception) -> ConfigError:
+    """Return the error for weights that cannot be downloaded or read."""
+    reason = " ".join(str(error).split())[:160]
+    advice = "download them elsewhere, and give their folder with model.pretrained=FOLDER"
+    return ConfigError(f"cannot load the weights of {source} ({reason}); {advice}")
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Load the weights of a .safetensors file, or of `model.safetensors` in a folder. Raises ConfigError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+    if file.suffix != ".safetensors" or not file.is_file():
+        raise ConfigError(f"model.pretrained={path}: expected a .safetensors file, or a folder with model.safetensors")
+    try:
+        model.load_state_dict(load_file(file))
+    except (RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"model.pretrained={path} does not fit {type(model).__name__}: {reason}") from error

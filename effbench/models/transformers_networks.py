@@ -1,0 +1,268 @@
+"""Networks of transformers by name, for a task: whole sequences, or one new token with a static key-value cache.
+
+B batch, T sequence, S slots of the cache, G key-value heads, K width of a head, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from effbench.errors import ConfigError, UnsupportedError
+from effbench.models import libraries
+from effbench.models.gpt2 import filled_cache
+from effbench.models.presets import PRESETS, Preset
+from effbench.models.weights import wake
+
+transformers = libraries.load("transformers")
+from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer  # noqa: E402
+from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
+from transformers.models.auto import modeling_auto as auto  # noqa: E402
+
+TASKS = ("encode", "logits", "prefill", "decode")
+#: Classes with a head, by the first mapping of transformers that has one for a configuration.
+HEADS = (
+    auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    auto.MODEL_FOR_MASKED_LM_MAPPING,
+    auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+    auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    auto.MODEL_FOR_CTC_MAPPING,
+    auto.MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
+)
+
+
+class Network(nn.Module):
+    """A network of transformers that returns a tensor. `inputs`: descriptions of its inputs, as in `model.inputs`."""
+
+    def __init__(self, model: nn.Module, inputs: dict[str, Any], output: str, **settings: Any):
+        super().__init__()
+        self.model, self.inputs, self.output, self.settings = model, inputs, output, settings
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        return getattr(self.model(**inputs, **self.settings), self.output)
+
+
+class Slots(StaticLayer):
+    """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `filled`: number of filled slots, as a
+    tensor if new tokens are written behind them."""
+
+    def __init__(self, keys: Tensor, values: Tensor, filled: Tensor | int):
+        # without StaticLayer's own, which makes tensors
+        self.keys, self.values, self.filled = keys, values, filled
+        self.max_cache_len, self.is_initialized = keys.shape[2], True
+        self.dtype, self.device = keys.dtype, keys.device
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        at = self.filled.view(1)
+        return self.keys.index_copy_(2, at, key_states), self.values.index_copy_(2, at, value_states)
+
+    def get_seq_length(self) -> Tensor | int:
+        return self.filled
+
+
+class Decoder(nn.Module):
+    """A decode step: the new token takes the last of `slots` slots, and attends to all of them.
+
+    The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with the same token and
+    position gives the same output however often it runs. `cross`: the cache of an encoder's output, for the decoder of
+    an encoder-decoder network; otherwise None.
+    """
+
+    def __init__(self, model: nn.Module, inputs: dict[str, Any], batch: int, own: list, slots: int, cross: list | None):
+        super().__init__()
+        self.model, self.inputs, self.layers = model, inputs, len(own)
+        for name, shapes, length, filled in (("own", own, slots, slots - 1), ("cross", cross or [], None, None)):
+            for number, (keys, values) in enumerate(shapes):
+                for part, (heads, tokens, width) in (("keys", keys), ("values", values)):
+                    cache = filled_cache(batch, heads, length or tokens, width, tokens if filled is None else filled)
+                    self.register_buffer(f"{name}_{part}_{number}", cache, persistent=False)
+        self.has_cross = cross is not None
+        if self.has_cross:
+            # the decoder only looks whether there is an encoder's output: its keys and values are in the cache
+            self.register_buffer("encoded", torch.zeros(batch, cross[0][0][1], model.config.hidden_size), False)
+
+    def cache(self, name: str, batch: int, filled: Tensor | None) -> Cache:
+        layers = []
+        for number in range(self.layers):
+            keys, values = (getattr(self, f"{name}_{part}_{number}")[:batch] for part in ("keys", "values"))
+            layers.append(Slots(keys, values, keys.shape[2] if filled is None else filled))
+        return Cache(layers=layers)
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        # token [B, 1], position [1] -> logits [B, 1, V]
+        batch = token.shape[0]
+        cache = self.cache("own", batch, position.view(()))
+        if not self.has_cross:
+            return self.model(input_ids=token, past_key_values=cache, use_cache=True).logits
+        return self.model(
+            decoder_input_ids=token,
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.encoded[:batch]),
+            past_key_values=EncoderDecoderCache(cache, self.cache("cross", batch, None)),
+            use_cache=True,
+        ).logits
+
+
+def check(
+    arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, **_: Any
+) -> None:  # fmt: skip
+    """Raise ConfigError for an unknown name, task or value of the configuration, and without a source of weights."""
+    known = [*PRESETS, *transformers.CONFIG_MAPPING]
+    if arch not in known:
+        raise libraries.unknown("architecture of transformers", arch, known)
+    if task is not None and task not in TASKS:
+        raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
+    preset = PRESETS.get(arch) or Preset(arch, "")
+    source_of(preset, pretrained)
+    configured(preset, dict(config), None)
+
+
+def network(
+    arch: str, task: str | None = None, seq: int = 128, pretrained: bool | str = False,
+    config: Mapping[str, Any] | None = None, max_batch: int = 1,
+) -> nn.Module:  # fmt: skip
+    """Return a preset, or a model type of transformers with its default configuration.
+
+    `task`: one of TASKS; None: `logits` for an encoder-decoder and for images, `prefill` for a decoder, else `encode`.
+    `seq`: tokens of a sequence, or slots of the cache. `config` replaces values of the configuration. Raises
+    ConfigError for settings that the network does not have, UnsupportedError for a task that does not suit it.
+    """
+    check(arch, task, config or {}, pretrained)
+    preset = PRESETS.get(arch) or Preset(arch, "")
+    source = source_of(preset, pretrained)
+    settings = configured(preset, dict(config or {}), source)
+    heads = [mapping[type(settings)] for mapping in HEADS if type(settings) in mapping]
+    encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
+    is_decoder = not encoder_decoder and bool(heads) and heads[0] in auto.MODEL_FOR_CAUSAL_LM_MAPPING.values()
+    base = auto.MODEL_MAPPING.get(type(settings), None)
+    for_images = base is not None and base.main_input_name == "pixel_values"
+    task = task or ("prefill" if is_decoder else "logits" if encoder_decoder or for_images else "encode")
+    suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": is_decoder or encoder_decoder}
+    if not suits[task]:
+        has = ", ".join(name for name, fits in suits.items() if fits)
+        raise UnsupportedError(f"{arch} does not support model.task={task}; it supports {has or 'none of them'}")
+    model = built(base if task == "encode" else heads[0], settings, source)
+    model.config.pad_token_id = None  # or it looks for padding in the inputs, which waits for the device
+    if task == "encode":
+        model = model.get_encoder() if encoder_decoder else model
+        return Network(model, described(model, settings, seq), "last_hidden_state")
+    if task == "decode":
+        return decoder(model, settings, seq, max_batch)
+    inputs = described(model, settings, seq)
+    if encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(settings, seq)
+    more = {"use_cache": False} if is_decoder or encoder_decoder else {}
+    return Network(model, inputs, "logits", **more, **({"logits_to_keep": 1} if task == "prefill" else {}))
+
+
+def configured(preset: Preset, given: dict[str, Any], source: str | None) -> Any:
+    """Return the configuration: the source's own, or the preset's dimensions, with the values of `given`."""
+    kind = transformers.CONFIG_MAPPING[preset.model_type]
+    default = kind()
+    for name in given:
+        if not hasattr(default, name) and name != "attn_implementation":
+            raise libraries.unknown(f"setting model.config of {kind.__name__}", name, default.to_dict())
+    if source is None:
+        # hidden_size of GPT-2 is called n_embd, too
+        named = [
+            {kind.attribute_map.get(name, name): value for name, value in it.items()}
+            for it in (preset.dimensions, given)
+        ]
+        config = kind(**named[0] | named[1])
+    else:
+        config = from_source(transformers.AutoConfig, source, **given)
+        if not isinstance(config, kind):
+            holds = f"model.pretrained={source} holds {config.model_type}"
+            raise ConfigError(f"{holds}, but model.arch is of the type {preset.model_type}")
+    padding = getattr(config, "pad_token_id", None)
+    if isinstance(padding, int) and padding >= getattr(config.get_text_config(), "vocab_size", math.inf):
+        config.pad_token_id = None
+    return config
+
+
+def source_of(preset: Preset, pretrained: bool | str) -> str | None:
+    """Return the repository or folder to load weights from; None: random weights. Raises ConfigError."""
+    if not pretrained:
+        return None
+    if pretrained is True and preset.repository:
+        return preset.repository
+    if pretrained is True or not Path(pretrained).is_dir():
+        raise ConfigError(f"model.pretrained={pretrained}: give a folder with config.json and model.safetensors")
+    return str(pretrained)
+
+
+def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
+    if source is not None:
+        return from_source(kind, source, config=config, use_safetensors=True, dtype=torch.float32)
+    model = kind._from_config(config)
+    wake(model)
+    return model
+
+
+def from_source(kind: Any, source: str, **settings: Any) -> Any:
+    """Call `from_pretrained` without running code or unpickling files of the source."""
+    try:
+        return kind.from_pretrained(source, trust_remote_code=False, **settings)
+    except OSError as error:
+        raise libraries.not_loaded(source, error) from error
+
+
+def tokens(config: Any, length: int) -> dict[str, Any]:
+    """Describe the input of token ids. Raises ConfigError if the network has fewer positions."""
+    text = config.get_text_config()
+    names = ("max_position_embeddings", "max_target_positions")
+    most = min((value for name in names if isinstance(value := getattr(text, name, None), int)), default=length)
+    if getattr(text, "model_type", "") in ("roberta", "camembert", "xlm-roberta"):
+        most -= 2  # positions begin after the padding's
+    if length > most:
+        raise ConfigError(f"model.seq={length} exceeds the {most} positions of {config.model_type}")
+    return {"shape": [length], "dtype": "int64", "low": 0, "high": text.vocab_size, "keyword": True}
+
+
+def described(model: nn.Module, config: Any, seq: int) -> dict[str, Any]:
+    """Return the description of the network's main input. Raises UnsupportedError for an unknown kind of input."""
+    name = model.main_input_name
+    if name == "input_ids":
+        return {name: tokens(config, seq)}
+    if name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        sides = list(size) if isinstance(size, list | tuple) else [size, size]
+        shape = [getattr(config, "num_channels", 3), *sides]
+    elif name == "input_features" and hasattr(config, "max_source_positions"):
+        shape = [config.num_mel_bins, 2 * config.max_source_positions]  # frames of 30 s of speech
+    elif name == "input_values":
+        shape = [16_000]  # one second of speech
+    else:
+        raise UnsupportedError(f"effbench cannot make the input {name} of {config.model_type}; use model=custom")
+    return {name: {"shape": shape, "keyword": True}}
+
+
+def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
+    """Return the decode step of a network. A run of a short sequence shows the shapes of its cache."""
+    inputs = {"token": tokens(config, slots) | {"shape": [1], "keyword": False}}
+    inputs["position"] = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
+    ids = torch.zeros(1, 1, dtype=torch.int64)
+    given = {"input_ids": ids}
+    if config.is_encoder_decoder:
+        ((name, described_input),) = described(model, config, slots).items()
+        of_ids = name == "input_ids"
+        given = {name: torch.zeros(1, *described_input["shape"], dtype=torch.int64 if of_ids else torch.float32)}
+        given["decoder_input_ids"] = ids
+    with torch.no_grad():
+        cache = model.eval()(**given, use_cache=True).past_key_values
+
+    def shapes(cache: Any) -> list[tuple[list[int], list[int]]]:
+        """Return the shapes [G, T, K] of keys and values of each layer."""
+        if not all(isinstance(getattr(layer, "keys", None), Tensor) for layer in getattr(cache, "layers", [None])):
+            raise UnsupportedError(f"{config.model_type} has no key-value cache that effbench can make static")
+        return [tuple([*tensor.shape[1:]] for tensor in (layer.keys, layer.values)) for layer in cache.layers]
+
+    if not config.is_encoder_decoder:
+        return Decoder(model, inputs, batch, shapes(cache), slots, None)
+    own, cross = shapes(cache.self_attention_cache), shapes(cache.cross_attention_cache)
+    return Decoder(model, inputs, batch, own, slots, cross)

@@ -1,0 +1,42 @@
+"""Models by name: listed, swept, and told apart."""
+
+import json
+
+from effbench.cell import Status
+from effbench.store import Store
+
+QUICK = ("protocol.host_tolerance=null", "model.image_size=32")
+
+
+def test_models_are_listed_and_searched(cli):
+    done = cli.run("models")
+    assert done.code == 0 and "model=transformers model.arch=bert-base" in done.out, done
+    assert "more: effbench models TEXT" in done.out and len(done.out.splitlines()) < 50
+    done = cli.run("models", "timm", "mobilenetv3", "--format", "json")
+    rows = {row["name"]: row["overrides"] for row in json.loads(done.out)}
+    assert rows["mobilenetv3_large_100"] == "model=timm model.arch=mobilenetv3_large_100"
+    assert all("mobilenetv3" in name for name in rows)
+    assert cli.run("models", "no-such-model").code == 3
+
+
+def test_two_libraries_with_the_same_name_are_told_apart(cli):
+    done = cli.sweep("model=torchvision,timm", "model.arch=resnet18", "mode=eager", *QUICK)
+    assert done.code == 0 and "library" in done.out and "torchvision" in done.out, done
+    with Store.open(cli.db) as store:
+        rows = store.results(store.find_sweep("last").id)
+    assert {(row["model"], row["status"]) for row in rows} == {("resnet18", Status.OK)}
+    assert len({row["cell_key"] for row in rows}) == 2
+
+
+def test_tasks_are_an_axis(cli):
+    sizes = "{hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 4, vocab_size: 97}"
+    words = ("model=transformers", "model.task=encode,decode", "model.seq=16", f"model.config={sizes}")
+    done = cli.sweep(*words, "model.arch=bert-bas,gpt2")
+    assert done.code == 2 and "'bert-bas': did you mean bert-base?" in done.err, done
+    done = cli.sweep(*words, "model.arch=bert-base,gpt2", "mode=eager", "protocol.host_tolerance=null")
+    assert done.code == 0, done
+    with Store.open(cli.db) as store:
+        rows = store.results(store.find_sweep("last").id)
+    found = {(row["model"], row["params"]["model"]["module"]["task"]): row["status"] for row in rows}
+    assert found.pop(("bert-base", "decode")) == Status.UNSUPPORTED
+    assert [*found.values()] == [Status.OK] * 3

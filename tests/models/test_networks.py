@@ -1,0 +1,171 @@
+"""Networks of torchvision, timm and transformers by name, small ones."""
+
+import importlib.metadata
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from shipped import compiled_whole
+
+from effbench.errors import ConfigError, UnsupportedError
+from effbench.models import catalog, libraries, library
+from effbench.models.build import build_module
+from effbench.models.inputs import make_inputs
+from effbench.models.spec import parse_inputs
+
+BS, SEQ = 2, 16
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
+GROUPED = WIDTHS | {"intermediate_size": 64, "num_key_value_heads": 2}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 97}
+T5 = {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "vocab_size": 97}
+WHISPER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "max_source_positions": 50, "vocab_size": 50300}
+VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32}
+HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+#: Architecture -> values that make it small, and the shape of the output of each task.
+SMALL = {
+    "bert-base": (WIDTHS | {"intermediate_size": 64}, {"logits": (BS, SEQ, 97)}),
+    "gpt2": (GPT2, {"encode": (BS, SEQ, 32), "prefill": (BS, 1, 97), "decode": (BS, 1, 97)}),
+    "llama-1b": (GROUPED | {"head_dim": 8}, {"decode": (BS, 1, 97)}),
+    "qwen2-0.5b": (GROUPED, {"decode": (BS, 1, 97)}),
+    "t5-small": (T5, {"logits": (BS, SEQ, 97), "decode": (BS, 1, 97)}),
+    "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32), "decode": (BS, 1, 50300)}),
+    "vit-base": (VIT, {"logits": (BS, 1000)}),
+}
+IMAGES = [("torchvision", "resnet18"), ("torchvision", "mobilenet_v3_small"), ("timm", "test_resnet"),
+          ("timm", "test_convnext")]  # fmt: skip
+
+
+def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
+    config = SMALL[arch][0] | changes
+    named = {"library": "transformers", "arch": arch, "task": task, "seq": seq, "pretrained": pretrained}
+    return build({**named, "config": config, "max_batch": BS})
+
+
+def build(settings, dtype=torch.float32):
+    return build_module({"_target_": "effbench.models.library.network", **settings}, dtype, "cpu", 0)
+
+
+def run(module, dtype=torch.float32):
+    args, kwargs = make_inputs(parse_inputs(module.inputs), BS, dtype, "cpu", seed=1)
+    with torch.inference_mode():
+        return module(*args, **kwargs).clone(), args, kwargs
+
+
+@pytest.mark.parametrize(("arch", "task"), [(arch, task) for arch, (_, tasks) in SMALL.items() for task in tasks])
+def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, task):
+    module = of_transformers(arch, task)
+    output, args, kwargs = run(module)
+    assert tuple(output.shape) == SMALL[arch][1][task]
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled_whole(module)(*args, **kwargs), output)
+        torch.testing.assert_close(module(*args, **kwargs), output, rtol=0, atol=0)  # also after the cache was written
+    close_in_bfloat16(module, output)
+
+
+def close_in_bfloat16(module, output, tolerance=2e-2):
+    half = run(module.bfloat16(), torch.bfloat16)[0].float()
+    assert float((half - output).norm() / output.norm()) < tolerance
+    one, two = output
+    assert float((one - two).norm() / one.norm()) > 2e-2  # rows depend on their input
+
+
+@pytest.mark.parametrize(("name", "arch"), IMAGES)
+def test_images_keep_their_signal(name, arch):
+    module = build({"library": name, "arch": arch, "image_size": 64})
+    assert module.inputs == {"x": {"shape": [3, 64, 64]}}
+    close_in_bfloat16(module, run(module)[0], 0.1)
+    scales = [value for key, value in module.named_parameters() if key.endswith("gamma")]
+    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (arch == "test_convnext")
+
+
+def test_the_library_knows_the_size_of_images():
+    for name, arch, kwargs, size in (
+        ("torchvision", "inception_v3", {"init_weights": False}, 299),
+        ("timm", "test_vit", {}, 160),
+    ):
+        assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [3, size, size]
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "llama-1b", "t5-small"])
+def test_a_decode_step_equals_the_whole_sequence(arch):
+    step, whole = of_transformers(arch, "decode"), of_transformers(arch, "logits")
+    ids = torch.randint(0, 97, (BS, SEQ))
+    names = ("decoder_input_ids", "input_ids") if arch == "t5-small" else ("input_ids",)
+    with torch.inference_mode():
+        past = whole.model(**{name: ids[:, :-1] if name == names[0] else ids for name in names}, use_cache=True)
+        cache = past.past_key_values
+        parts = {"own": getattr(cache, "self_attention_cache", cache)}
+        parts |= {"cross": cache.cross_attention_cache} if arch == "t5-small" else {}
+        for name, part in parts.items():
+            for number, layer in enumerate(part.layers):
+                for kind in ("keys", "values"):
+                    filled = getattr(layer, kind)
+                    getattr(step, f"{name}_{kind}_{number}")[:, :, : filled.shape[2]] = filled
+        expected = whole(**dict.fromkeys(names, ids))[:, -1:]
+        torch.testing.assert_close(step(ids[:, -1:], torch.tensor([SEQ - 1])), expected)
+
+
+def test_weights_come_from_safetensors_alone(tmp_path):
+    model = of_transformers("qwen2-0.5b", "logits").model
+    model.save_pretrained(tmp_path)
+    loaded = of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path)).model
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True))
+    with pytest.raises(ConfigError, match="holds qwen2"):
+        of_transformers("gpt2", "logits", pretrained=str(tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="cannot load the weights"):
+        of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+    settings = {"library": "torchvision", "arch": "resnet18", "image_size": 64}
+    resnet = build(settings)
+    save_file(resnet.state_dict(), tmp_path / "model.safetensors")
+    torch.testing.assert_close(build({**settings, "pretrained": str(tmp_path)}).fc.weight, resnet.fc.weight)
+    for wrong in ({"arch": "resnet34"}, {"pretrained": "weights.pth"}):
+        with pytest.raises(ConfigError, match=r"does not fit|expected a \.safetensors file"):
+            build({**settings, "pretrained": str(tmp_path), **wrong})
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
+        ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
+        ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
+        ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
+        ({"library": "transformers", "arch": "bert-bas", "task": None, "config": {}}, "did you mean bert-base"),
+        ({"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}}, "allowed: encode"),
+        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}}, "did you mean n_embd"),
+        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {}, "pretrained": "no"}, "config.json"),
+    ],
+)
+def test_errors_before_anything_is_built(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        library.check(**settings)
+
+
+def test_tasks_and_lengths_that_do_not_suit():
+    for arch, task in (("bert-base", "decode"), ("t5-small", "prefill")):
+        with pytest.raises(UnsupportedError, match=f"{arch} does not support model.task={task}; it supports"):
+            of_transformers(arch, task)
+    with pytest.raises(ConfigError, match="exceeds the 512 positions"):
+        of_transformers("bert-base", "encode", seq=513)
+
+
+def test_a_torchvision_for_another_torch(monkeypatch):
+    def fail(name):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1.0")
+    with pytest.raises(ConfigError, match=r"torchvision 0\.1\.0 does not match torch 2.*pip install .torchvision=="):
+        libraries.load("timm")
+
+
+def test_the_catalog_knows_what_the_libraries_know():
+    names = {(name, arch) for name, arch, _ in catalog.networks()}
+    torchvision, timm = libraries.load("torchvision"), libraries.load("timm")
+    assert {arch for name, arch in names if name == "timm"} == set(timm.list_models())
+    known = torchvision.models.list_models(module=torchvision.models)
+    assert {arch for name, arch in names if name == "torchvision"} == set(known)
+    types = set(libraries.load("transformers").CONFIG_MAPPING)
+    assert len(types - {arch for name, arch in names if name == "transformers"}) < 10
