@@ -203,7 +203,7 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         dtype = part["dtype"]
         if dtype == "auto":
             dtype = "bfloat16" if device == "cuda" else "float32"
-        model = {key: part["model"][key] for key in OF_CELLS}
+        model = {key: part["model"][key] for key in OF_CELLS if key in part["model"]}
         target = model["module"]["_target_"]
         # a list, because it keeps the order of forward's arguments, unlike sorted JSON objects
         model["inputs"] = [{"name": name, **spec} for name, spec in (model["inputs"] or {}).items()]

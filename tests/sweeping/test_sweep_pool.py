@@ -27,7 +27,7 @@ class Fake:
     def call(self, task, payload, timeout_s):
         self.wait_ready()
         errors = [] if self.folder.endswith("good") else ["_target_=net.Net: no module named net"]
-        return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS}
+        return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS, "notes": []}
 
     def close(self):
         self.closed = True

@@ -28,7 +28,7 @@ TRIALS = 4
 @pytest.fixture
 def db(made, tmp_path, monkeypatch):
     def probe(self, parts, baseline_mode):
-        self.environment, self.details, self.gpus = environment(), {}, []
+        self.environment, self.details, self.gpus, self.notes = environment(), {}, [], []
 
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
