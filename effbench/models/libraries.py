@@ -58,10 +58,10 @@ def _load_torchvision() -> None:
     warnings.warn(f"{text}; classification does not need them", LibraryWarning, stacklevel=3)
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for an unknown name, with the most similar known one."""
+def unknown(what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`") -> ConfigError:
+    """Return the error for an unknown name, with the most similar known one or else the advice."""
     near = nearest(name, known)
-    return ConfigError(f"unknown {what} {name!r}" + (f": did you mean {near}?" if near else "; see `effbench models`"))
+    return ConfigError(f"unknown {what} {name!r}" + (f": did you mean {near}?" if near else f"; {advice}"))
 
 
 def not_loaded(source: str, error: Exception) -> ConfigError:

@@ -166,7 +166,8 @@ def configured(preset: Preset, given: dict[str, Any], source: str | None) -> Any
     default = kind()
     for name in given:
         if not hasattr(default, name) and name != "attn_implementation":
-            raise libraries.unknown(f"setting model.config of {kind.__name__}", name, default.to_dict())
+            advice = f"transformers documents the settings of {kind.__name__}"
+            raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
     if source is None:
         # hidden_size of GPT-2 is called n_embd, too
         named = [
