@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import asdict
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -16,17 +16,23 @@ from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
-from effbench.metrics import METRICS, percent
+from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
-from effbench.report.reasons import outcome_of
+from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, figure_texts, speedup_table, speedup_text
+from effbench.stats.elimination import Race
+from effbench.stats.intervals import log_difference
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
 from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
 
+if TYPE_CHECKING:
+    from effbench.launcher.adaptive import Found
+
 HELP = "Recommend the batch sizes to capture (buckets) or the mode to run (mode), from measured results."
+MODE = "Recommend the mode for a model at one batch size: from a stored sweep, or for MODEL also by a short new one."
 milliseconds = METRICS["latency_ms"].format
 #: A table, the lines below it (the first is the recommendation), and the same content for JSON.
 Answer = tuple[Table, list[str], dict[str, Any]]
@@ -35,11 +41,17 @@ Answer = tuple[Table, list[str], dict[str, Any]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="what", required=True, metavar="WHAT", help="buckets or mode")
     buckets = parts.add_parser("buckets", description="Recommend the fastest capture list for a trace of batch sizes.")
-    mode = parts.add_parser("mode", description="Recommend the mode for a model at one batch size.")
+    mode = parts.add_parser("mode", description=MODE)
+    words = "model to measure unless results of it are stored, as in model=MODEL, and overrides as in a sweep"
+    mode.add_argument("words", nargs="*", metavar="MODEL [OVERRIDE]", help=f"{words}: mode=eager,default dtype=float32")
+    measuring = mode.add_mutually_exclusive_group()
+    measuring.add_argument("--fresh", action="store_true", help="measure MODEL even if there are stored results")
+    stored = "measure nothing; answer from the stored results of MODEL on any machine"
+    measuring.add_argument("--stored", action="store_true", help=stored)
     for part in (buckets, mode):
         options.add_db(part)
         options.add_sweep(part)
-        part.add_argument("--model", metavar="NAME", help="model (default: the only model of the sweep)")
+        part.add_argument("--model", metavar="NAME", help="model of the sweep (default: the only one)")
         part.add_argument("--metric", default="latency", choices=[*CALL], help="cost of a call (default: latency)")
         part.add_argument("--format", default="table", choices=["table", "json"], help="(default: table)")
         options.add_out(part)
@@ -63,18 +75,23 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
-        rows = options.rows_of(store, sweep)
-    advise = advise_buckets if args.what == "buckets" else advise_mode
-    table, lines, data = advise(args, rows, sweep.baseline_mode)
+    if args.what == "mode" and (args.words or args.fresh or args.stored):
+        table, lines, data = advise_model(args)
+    else:
+        with Store.open(args.db, mode="read") as store:
+            sweep = store.find_sweep(args.sweep)
+            rows = options.rows_of(store, sweep)
+        advise = advise_buckets if args.what == "buckets" else advise_mode
+        table, lines, data = advise(args, rows, sweep.baseline_mode)
     if args.format == "json":
         options.write(as_json(data), args)
     else:
         with options.console(args) as console:
+            if "answer" in data:  # above its evidence
+                console.print_line(escape(lines.pop(0)), "bold")
             console.print(console.fitted(table) or table.rich(width=console.width, stacked=True, gap=1))
             for line in lines:
-                console.print_line(escape(line), "bold" if line is lines[0] else "dim")
+                console.print_line(escape(line), "bold" if line is lines[0] and "answer" not in data else "dim")
     return 0
 
 
@@ -130,8 +147,33 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
     return Table(columns, table), lines, data
 
 
-def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str) -> Answer:
-    """Rank the modes of one model at one batch size, with the reason."""
+def advise_model(args: argparse.Namespace) -> Answer:
+    """Recommend the mode of a model from stored results of it, or after a short sweep."""
+    from effbench.launcher.adaptive import Search
+    from effbench.launcher.overrides import key_of, value_of
+
+    overrides = [word for word in args.words if "=" in word or word.startswith(("-", "~"))]
+    names = [word for word in args.words if word not in overrides]
+    names += [args.model] if args.model else []
+    if len(names) != 1:
+        raise UsageError(
+            f"advise mode takes one model, got {', '.join(names) or 'none'}: effbench advise mode mlp bs=8"
+        )
+    given = {key_of(word): value_of(word) for word in overrides}
+    db = given.get("db") or args.db
+    overrides = [word for word in overrides if key_of(word) != "db"]
+    overrides += [f"bs={args.bs}"] if args.bs is not None else []
+    is_quiet = args.format == "json" or args.out is not None
+    search = Search(names[0], overrides, CALL[args.metric], db, args.fresh, args.stored, is_quiet)
+    found = search.run()
+    args.model = args.bs = None  # the rows are of one case
+    return advise_mode(args, found.rows, found.sweep.baseline_mode, found)
+
+
+def advise_mode(
+    args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str, found: Found | None = None
+) -> Answer:
+    """Rank the modes of one model at one batch size, with the reason. `found`: how the rows were found for a model."""
     if args.calls is not None and args.calls < 1:
         raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     case = rows_of_case(rows, args.model)
@@ -141,6 +183,13 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     at_size = [row for row in case if row.labels["bs"] == bs]
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
+    race = found.race if found else None
+    if race:
+        # a mode with fewer rounds does not tie because it has no interval
+        left = [mode for mode in ranked if mode["cell_key"] not in race.eliminated]
+        ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
+        close = [mode["mode"] for mode in left[1:]] if ranked[0] in left else []
+        ranked = [mode | {"standing": standing(race, mode, ranked[0], close)} for mode in ranked]
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
@@ -149,6 +198,8 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         Column("preparation", numeric=True),
         Column("break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format),
         Column("memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format),
+        Column("trials", "rounds", numeric=True),
+        Column("standing", optional=True),
     ]
     table = []
     for mode in ranked:
@@ -157,14 +208,81 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
         table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode)
-    lines = [
-        *reasons(ranked, close, args, baseline_mode),
-        *(f"{outcome_of(row)} {row.quantity}" for row in others.rows if row.best and row.quantity != args.metric),
-        *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items()),
-    ]
+    lines = reasons(ranked, close, args, baseline_mode)
+    if not race:
+        lines += [
+            f"{outcome_of(row)} {row.quantity}" for row in others.rows if row.best and row.quantity != args.metric
+        ]
+    lines += [f"excluded: {mode} ({why})" for mode, why in excluded.items()]
     data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
+    if found:
+        chosen, tie = choice(ranked, close, race, args)
+        base = next((row.mode for row in at_size if row.base_mode == baseline_mode), None)
+        base = next((mode for mode in ranked if mode["mode"] == base), None)
+        words = [f"Run {case[0].case} at bs {bs} with {chosen['mode']}{gains(chosen, base, race, args.metric)}", tie]
+        row = next((row for row in others.rows if row.quantity == args.metric), others.rows[0])
+        row.leader, row.tied = chosen["mode"], close
+        facts = {"answer": "; ".join(filter(None, words)) + ".", "mode": chosen["mode"], "why": reason(row)}
+        facts |= {"sweep": found.sweep.id, "measured_at": found.sweep.started_at, "is_new": found.is_new}
+        data = facts | data | {"commands": found.commands}
+        when = f"{found.sweep.started_at:%Y-%m-%d %H:%M} UTC"
+        source = "measured now" if found.is_new else f"measured on {when}, nothing was measured now"
+        why = [f"why: {facts['why']}"] if facts["why"] else []
+        full, report = found.commands
+        lines = [facts["answer"], *why, *lines[1:], f"{source}: sweep {found.sweep.id}"]
+        lines += [f"full matrix: {full}", f"report: {report}"]
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
+
+
+def standing(race: Race, mode: dict[str, Any], best: dict[str, Any], close: list[str]) -> str:
+    """Return how a mode stands in the race: `out after round 1: 1.34× (1.20–1.50) the time`."""
+    if mode["cell_key"] not in race.eliminated:
+        return "best" if mode is best else "ties" if race.is_over else "not told apart" if mode["mode"] in close else ""
+    estimates = [race.estimates[each["cell_key"]] for each in (mode, best)]
+    behind = log_difference(*estimates).interval()
+    value, bounds = figure_texts("speedup", behind.value, behind.low, behind.high)
+    return f"out after round {race.eliminated[mode['cell_key']]}: {value} ({bounds}) the time"
+
+
+def choice(
+    ranked: list[dict[str, Any]], close: list[str], race: Race | None, args: argparse.Namespace
+) -> tuple[dict[str, Any], str]:
+    """Return the mode to run and, if others tie with it, a clause about them. Of modes that tie, the one with the
+    shortest preparation; the fastest one if a race has only not told them apart."""
+    if not close:
+        return ranked[0], f"lowest {args.metric} over {args.calls:,} calls with preparation" if args.calls else ""
+    tied = [mode for mode in ranked if mode is ranked[0] or mode["mode"] in close]
+    is_tie = race is None or race.is_over
+    chosen = min(tied, key=itemgetter("prepare_s")) if is_tie else ranked[0]
+    names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
+    return chosen, f"{names} {'tie' if is_tie else 'may tie'} with it" + " and prepare longer" * is_tie
+
+
+def gains(chosen: dict[str, Any], base: dict[str, Any] | None, race: Race | None, metric: str) -> str:
+    """Return what the mode gains and costs: `: 3.10× (2.90–3.30) the speed of eager in latency, 4.50× in period;
+    preparation takes 0.4 s; needs 34 MiB more memory`."""
+    first = next(name for name, column in SPEEDUPS.items() if column == CALL[metric])
+    ratios = []
+    for name in sorted(SPEEDUPS, key=lambda name: name != first):
+        if base is None or base is chosen or chosen[name] is None:
+            continue
+        known = [chosen[each] for each in (name, *INTERVALS[name])]
+        if race and name == first:
+            ratio = log_difference(*(race.estimates[mode["cell_key"]] for mode in (base, chosen))).interval()
+            known = [ratio.value, ratio.low, ratio.high]
+        value, bounds = figure_texts(name, *known)
+        of = f" the speed of {base['mode']}" if name == first else ""
+        ratios.append(
+            f"{value}{f' ({bounds})' * bool(bounds) * (name == first)}{of} in {METRICS[SPEEDUPS[name]].title}"
+        )
+    text = [", ".join(ratios)] if ratios else ["no other mode is faster"] * (base is chosen)
+    text.append(f"preparation takes {chosen['prepare_s']:.2g} s")
+    if base is not chosen and base and None not in (base["memory_bytes"], chosen["memory_bytes"]):
+        more = chosen["memory_bytes"] - base["memory_bytes"]
+        memory = METRICS["peak_reserved_bytes"].format(abs(more))
+        text.append(f"needs {memory} {'more' if more > 0 else 'less'} memory" if more else "needs no more memory")
+    return ": " + "; ".join(text)
 
 
 def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str) -> list[str]:
