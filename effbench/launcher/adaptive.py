@@ -3,18 +3,15 @@ rounds end for modes that are significantly slower than the best (conf/protocol/
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.cell import Cell, Environment, Status
-from effbench.config import DEFAULT_DB
+from effbench.cell import Environment, Status
 from effbench.errors import NothingFoundError, UsageError
-from effbench.launcher.cells import INTERPRETER_KEYS, Job, conduct, resolve, split
+from effbench.launcher.cells import Job, conduct, resolve, split
 from effbench.launcher.launch import hydra_sweep
-from effbench.launcher.overrides import key_of, quoted
 from effbench.stats.elimination import Race
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
@@ -32,126 +29,81 @@ CANDIDATES = "eager,cuda-graph,default,reduce-overhead,compile+graph,max-autotun
 ALIKE = ("gpu_name", "cpu_name", "torch_version")
 #: Least trials of each mode in a stored sweep that did not eliminate modes.
 LEAST_TRIALS = 3
-REFUSED = ("resume", "shard", *INTERPRETER_KEYS)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of one case in a sweep. `race`: of the cell keys, None for a sweep that did not eliminate modes.
-    `is_new`: it has just run. `commands`: run the full matrix, and write a report."""
+    """The rows of one case in a sweep. `race`: of the cell keys; None if the sweep did not eliminate modes. `is_new`:
+    it has just run."""
 
     sweep: SweepInfo
     rows: list[dict[str, Any]]
     race: Race | None
-    is_new: bool
-    commands: list[str]
+    is_new: bool = False
 
 
-@dataclass
-class Search:
-    """A search for the results of one model. `overrides`: as in a sweep; `metric`: column of the time that counts.
-    `fresh`: do not look for stored results; `stored`: do not measure, but accept the results of any machine."""
+def find(words: Sequence[str], fresh: bool, stored: bool, quiet: bool) -> Found:
+    """Return stored results of the sweep of this command line, or run it. `fresh`: do not use stored ones; `stored`:
+    measure nothing, and use results of any machine.
 
-    model: str
-    overrides: Sequence[str]
-    metric: str
-    db: str = DEFAULT_DB
-    fresh: bool = False
-    stored: bool = False
-    quiet: bool = False
-    found: Found | None = None
+    Raises NothingFoundError if nothing may be measured, UsageError for overrides that give several cases, or that need
+    a GPU where there is none; and as a sweep does.
+    """
+    found: list[Found] = []
 
-    def run(self) -> Found:
-        """Return what was found. Raises NothingFoundError if nothing may be measured, UsageError for overrides that
-        give several cases, and as a sweep does."""
-        for word in self.overrides:
-            if key_of(word) in REFUSED:
-                raise UsageError(
-                    f"advise mode takes no {key_of(word)}=; run such a sweep, and advise from it by --sweep"
-                )
-        own = ("protocol=advise", f"protocol.eliminate={self.metric}", "sweep.name=advise", "on_failure=ignore")
-        words = ["-m", *self.words(*self.matrix, *own, f"db={quoted(self.db)}")]
-        with closing(client.ForkServer()) as server:
-            hydra_sweep(words, quiet=self.quiet or self.stored, conductor=self.conduct, server=server)
-        if self.found is None:
-            raise UsageError("advise mode: these overrides run no sweep")
-        return self.found
-
-    @property
-    def matrix(self) -> list[str]:
-        return [f"model={self.model}", f"mode={CANDIDATES}"]
-
-    def words(self, *own: str) -> list[str]:
-        """Return words without those whose key the user gives, then the user's."""
-        given = {key_of(word) for word in self.overrides}
-        return [*(word for word in own if key_of(word) not in given), *self.overrides]
-
-    def conduct(
-        self,
-        jobs: Sequence[Job],
-        command: Command,
-        server: client.ForkServer,
-        progress: Progress,
-        *rest: Any,
-        **more: Any,
+    def answer(
+        jobs: Sequence[Job], command: Command, server: client.ForkServer, progress: Progress, **rest: Any
     ) -> None:
-        """Look for stored results, or run the sweep. Hydra's launcher calls this like `cells.conduct`."""
         parts, settings = split(jobs)
-        answer = probe(server, parts, settings.baseline_mode, modes_only=self.stored)
-        here = None if self.stored else Environment(**answer["environment"])
-        cells = resolve(parts, has_cuda=bool(answer["gpus"]))
+        probed = probe(server, parts, settings.baseline_mode, modes_only=stored)
+        here = None if stored else Environment(**probed["environment"])
+        cells = resolve(parts, has_cuda=bool(probed["gpus"]))
+        keys, metric = {cell.key for cell in cells}, settings.protocol["eliminate"]
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError("advise mode answers for one model at one batch size and dtype: give one value of each")
-        with Store.open(settings.db, mode="read" if self.stored else "write") as store:
-            if not self.fresh:
-                sweeps = (sweep for sweep in store.sweeps() if sweep.state == "completed")
-                self.found = next(filter(None, (self.look(store, sweep, cells, here) for sweep in sweeps)), None)
-            if self.found is None and self.stored:
+        with Store.open(settings.db, mode="read" if stored else "write") as store:
+            sweeps = [] if fresh else [sweep for sweep in store.sweeps() if sweep.state == "completed"]
+            found.extend(filter(None, (look(store, sweep, keys, metric, here) for sweep in sweeps)))
+            if not found and stored:
                 raise NothingFoundError(
-                    f"{store.name} has no sufficient results of these modes: omit --stored to measure"
+                    f"{store.name} has no complete results of these modes: omit --stored to measure"
                 )
-            if self.found is None and not answer["gpus"] and any(cell.device == "cuda" for cell in cells):
-                other = "--stored answers from the results of another machine, if there are some"
-                raise UsageError(f"this machine has no CUDA GPU, and {store.name} has no results of it; {other}")
-        if self.found is None:
-            outcome = conduct(jobs, command, server, progress, *rest, **more)
+            if not found and not probed["gpus"] and any(cell.device == "cuda" for cell in cells):
+                how = "--stored accepts those of another machine"
+                raise UsageError(f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}")
+        if not found:
+            outcome = conduct(jobs, command, server, progress, **rest)
             if outcome.state == "interrupted":
                 again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db))
                 progress.note(f"interrupted; resume with: {again}, then ask again")
                 raise KeyboardInterrupt
             with Store.open(settings.db, mode="read") as store:
-                self.found = self.look(store, store.find_sweep(outcome.sweep_id), cells, here, is_new=True)
+                sweep = store.find_sweep(outcome.sweep_id)
+                rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
+                recorded = store.history(sweep.id, here.id)
+            found.append(Found(sweep, rows, race_of(recorded, sweep.protocol), is_new=True))
 
-    def look(
-        self, store: Store, sweep: SweepInfo, cells: Sequence[Cell], here: Environment | None, is_new: bool = False
-    ) -> Found | None:
-        """Return the results of exactly these cells in this sweep; None if they are not sufficient (`is_new`: they are
-        anyway). `here`: hardware and torch version; None: any."""
-        keys = {cell.key for cell in cells}
-        if not keys <= store.cell_overrides(sweep.id).keys():
-            return None
-        by_environment: dict[str, list[dict[str, Any]]] = {}
-        for row in store.results(sweep.id):
-            if row["cell_key"] in keys:
-                by_environment.setdefault(row["environment_id"], []).append(row)
-        is_adaptive = sweep.protocol.get("eliminate") == self.metric
-        for one in store.environments(by_environment):
-            rows = by_environment[one["id"]]
-            is_known = len(rows) == len(keys) and all(is_sufficient(row, is_adaptive) for row in rows)
-            is_alike = here is None or all(one[name] == getattr(here, name) for name in ALIKE)
-            if is_alike and (is_known or is_new):
-                recorded = {key: trials for key, trials in store.history(sweep.id, one["id"]).items() if key in keys}
-                full = shlex.join(["effbench", "-m", *self.words(*self.matrix, *self.option("db={}"))])
-                report = shlex.join(["effbench", "report", *self.option("--db", "{}"), "--sweep", sweep.id])
-                state = race_of(recorded, sweep.protocol) if is_adaptive else None
-                return Found(sweep, rows, state, is_new, [full, report])
+    with closing(client.ForkServer()) as server:
+        hydra_sweep([*words], quiet=quiet or stored, conductor=answer, server=server)
+    if not found:
+        raise UsageError("these overrides run no sweep")
+    return found[0]
+
+
+def look(store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, here: Environment | None) -> Found | None:
+    """Return the results of exactly these cells in this sweep, of the hardware and torch version `here` (None: any);
+    None if they are not sufficient. `metric`: column of the time that counts."""
+    if not keys <= store.cell_overrides(sweep.id).keys():
         return None
-
-    def option(self, *words: str) -> list[str]:
-        """Return the words that choose the database, unless it is the default one."""
-        return [] if self.db == DEFAULT_DB else [word.format(masked_url(self.db)) for word in words]
-
-
-def is_sufficient(row: dict[str, Any], is_adaptive: bool) -> bool:
-    status = Status(row["status"])
-    return status is not Status.NOISY and (not status.is_measured or is_adaptive or row["trials"] >= LEAST_TRIALS)
+    rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
+    is_adaptive = sweep.protocol.get("eliminate") == metric
+    for one in store.environments(row["environment_id"] for row in rows):
+        own = [row for row in rows if row["environment_id"] == one["id"]]
+        least = 1 if is_adaptive else LEAST_TRIALS
+        is_known = all(not Status(row["status"]).is_measured or row["trials"] >= least for row in own)
+        is_noisy = any(row["status"] == Status.NOISY for row in own)
+        is_alike = here is None or all(one[name] == getattr(here, name) for name in ALIKE)
+        if len(own) == len(keys) and is_known and is_alike and not is_noisy:
+            recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
+            return Found(sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None)
+    return None

@@ -18,11 +18,10 @@ PROCESS_SD = 0.04
 class Race:
     """The state of a race. `estimates`: the mean log time of each candidate with a figure, when it was last compared.
     `eliminated`: candidate -> number of rounds after which it was. `is_over`: no further round is needed, because one
-    candidate is left, or because those that are left are `tied`: their times are within FLOOR of the best one's."""
+    candidate is left, or because those that are left tie: their times are within FLOOR of the best one's."""
 
     estimates: dict[Hashable, LogEstimate] = field(default_factory=dict)
     eliminated: dict[Hashable, int] = field(default_factory=dict)
-    tied: list[Hashable] = field(default_factory=list)
     is_over: bool = False
 
 
@@ -54,13 +53,10 @@ def race(
             if name != best and t_tail(behind.value / behind.error, behind.df) / 2 < level:
                 state.eliminated[name] = ended
         left = [name for name in left if name not in state.eliminated]
-        if len(left) == 1:
-            state.is_over = True
-            break
-        means = {name: log_mean(known.get(name, [1.0])) for name in left}  # without figures no interval, and no tie
+        means = {name: log_mean(known.get(name, [1.0])) for name in left}  # no interval without figures
         highs = [log_difference(means[name], means[best]).interval().high for name in left if name != best]
         if all(high is not None and high < 1 + FLOOR for high in highs):
-            state.is_over, state.tied = True, left
+            state.is_over = True
             break
     return state
 

@@ -122,9 +122,11 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-    assert "run cuda-graph: lowest latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
+    expected = "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency, 3.76× in period; "
+    expected += "preparation takes 0.5 s; lowest latency over 100 calls including preparation."
+    assert expected in advise("mode", "--bs", "1", "--calls", "100")
     text = advise("mode", "--bs", "64", "--calls", "1000")
-    assert "run eager" in text
+    assert "Run net at bs 64 with eager" in text
     assert "default is faster per call; from" in text
 
 
