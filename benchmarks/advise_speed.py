@@ -1,12 +1,12 @@
-"""Compare `effbench advise mode MODEL` with the full matrix in the standard protocol: is the answer the same, and how long
-does each take?
+"""Compare `effbench advise mode MODEL` with the full matrix in the standard protocol: is the answer the same, and how
+long does each take?
 
     python benchmarks/advise_speed.py tiny mlp bs=8                  # on a GPU if there is one
     python benchmarks/advise_speed.py tiny mode=eager,default device=cpu protocol.host_tolerance=null
 
 Words without an equals sign are models, all others overrides for both sides. The order of the two sides alternates, and
-each measures in a database of its own. The answer is the same if the full matrix's best mode, or one that ties with it, is
-advised. The times include everything that a user waits for.
+each measures in a database of its own. The answer is the same if the full matrix's best mode, or one that ties with it,
+is advised. The times include everything that a user waits for.
 """
 
 from __future__ import annotations
