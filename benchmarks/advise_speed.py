@@ -4,9 +4,11 @@ long does each take?
     python benchmarks/advise_speed.py tiny mlp bs=8                  # on a GPU if there is one
     python benchmarks/advise_speed.py tiny mode=eager,default device=cpu protocol.host_tolerance=null
 
-Words without an equals sign are models, all others overrides for both sides. The order of the two sides alternates, and
-each measures in a database of its own. The answer is the same if the full matrix's best mode, or one that ties with it,
-is advised. The times include everything that a user waits for.
+    python benchmarks/advise_speed.py timm+model.arch=vit_base_patch16_224 timm+model.arch=mobilenetv3_large_100
+
+Words without an equals sign are models, with overrides of their own after `+`; all others are overrides for every
+model. The order of the two sides alternates, and each measures in a database of its own. The answer is the same if the
+full matrix's best mode, or one that ties with it, is advised. The times include everything that a user waits for.
 """
 
 from __future__ import annotations
@@ -46,14 +48,16 @@ def short(model: str, overrides: list[str], folder: Path) -> tuple[dict, float]:
 
 
 def main() -> None:
-    models = [word for word in sys.argv[1:] if "=" not in word]
-    overrides = [word for word in sys.argv[1:] if "=" in word]
+    models = [word for word in sys.argv[1:] if "=" not in word.partition("+")[0]]
+    common = [word for word in sys.argv[1:] if word not in models]
     if not models:
         sys.exit(__doc__)
     ratios, same = [], 0
     print("| model | full matrix | best, and ties | advised | slower than best | trials | full s | advice s | ratio |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for number, model in enumerate(models):
+    for number, word in enumerate(models):
+        model, *own = word.split("+")
+        overrides = [*own, *common]
         with tempfile.TemporaryDirectory(prefix="effbench-advise-") as name:
             sides = {}
             for side in (full, short) if number % 2 else (short, full):
@@ -67,7 +71,7 @@ def main() -> None:
         ratios.append(short_s / full_s)
         same += is_same
         cells = [
-            model, "same" if is_same else "different", ", ".join(good), advice["mode"], f"{100 * loss:.1f} %",
+            word, "same" if is_same else "different", ", ".join(good), advice["mode"], f"{100 * loss:.1f} %",
             f"{trials[1]} of {trials[0]}", f"{full_s:.0f}", f"{short_s:.0f}", f"{ratios[-1]:.2f}",
         ]  # fmt: skip
         print("|", " | ".join(cells), "|", flush=True)

@@ -153,8 +153,9 @@ def advise_model(args: argparse.Namespace) -> Answer:
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
-    if len(names) != 1:
-        raise UsageError(f"mode: expected one model, got {len(names)}. Example: effbench advise mode mlp bs=8")
+    if len(names) != 1 or args.sweep != "last":
+        how = "Example: effbench advise mode mlp bs=8"
+        raise UsageError(f"mode: expected one model and no --sweep, got {len(names)} models. {how}")
     matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
     given = {key_of(word) for word in overrides}
     matrix = [word for word in matrix if key_of(word) not in given] + overrides

@@ -78,10 +78,7 @@ def find(words: Sequence[str], fresh: bool, stored: bool, quiet: bool) -> Found:
                 progress.note(f"interrupted; resume with: {again}, then ask again")
                 raise KeyboardInterrupt
             with Store.open(settings.db, mode="read") as store:
-                sweep = store.find_sweep(outcome.sweep_id)
-                rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
-                recorded = store.history(sweep.id, here.id)
-            found.append(Found(sweep, rows, race_of(recorded, sweep.protocol), is_new=True))
+                found.extend(filter(None, [look(store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True)]))
 
     with closing(client.ForkServer()) as server:
         hydra_sweep([*words], quiet=quiet or stored, conductor=answer, server=server)
@@ -90,9 +87,12 @@ def find(words: Sequence[str], fresh: bool, stored: bool, quiet: bool) -> Found:
     return found[0]
 
 
-def look(store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, here: Environment | None) -> Found | None:
+def look(
+    store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, here: Environment | None = None,
+    is_new: bool = False,
+) -> Found | None:  # fmt: skip
     """Return the results of exactly these cells in this sweep, of the hardware and torch version `here` (None: any);
-    None if they are not sufficient. `metric`: column of the time that counts."""
+    None if they are not sufficient (`is_new`: they need not be). `metric`: column of the time that counts."""
     if not keys <= store.cell_overrides(sweep.id).keys():
         return None
     rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
@@ -101,9 +101,8 @@ def look(store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, her
         own = [row for row in rows if row["environment_id"] == one["id"]]
         least = 1 if is_adaptive else LEAST_TRIALS
         is_known = all(not Status(row["status"]).is_measured or row["trials"] >= least for row in own)
-        is_noisy = any(row["status"] == Status.NOISY for row in own)
-        is_alike = here is None or all(one[name] == getattr(here, name) for name in ALIKE)
-        if len(own) == len(keys) and is_known and is_alike and not is_noisy:
+        is_whole = len(own) == len(keys) and is_known and all(row["status"] != Status.NOISY for row in own)
+        if is_new or (is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))):
             recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
-            return Found(sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None)
+            return Found(sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None, is_new)
     return None

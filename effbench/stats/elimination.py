@@ -17,8 +17,8 @@ PROCESS_SD = 0.04
 @dataclass
 class Race:
     """The state of a race. `estimates`: the mean log time of each candidate with a figure, when it was last compared.
-    `eliminated`: candidate -> number of rounds after which it was. `is_over`: no further round is needed, because one
-    candidate is left, or because those that are left tie: their times are within FLOOR of the best one's."""
+    `eliminated`: candidate -> number of rounds after which it was. `is_over`: after two rounds or more, one is left, or
+    all that are left tie: their times are within FLOOR of the best one's."""
 
     estimates: dict[Hashable, LogEstimate] = field(default_factory=dict)
     eliminated: dict[Hashable, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def race(
         left = [name for name in left if name not in state.eliminated]
         means = {name: log_mean(known.get(name, [1.0])) for name in left}  # no interval without figures
         highs = [log_difference(means[name], means[best]).interval().high for name in left if name != best]
-        if all(high is not None and high < 1 + FLOOR for high in highs):
+        if ended > 1 and all(high is not None and high < 1 + FLOOR for high in highs):
             state.is_over = True
             break
     return state

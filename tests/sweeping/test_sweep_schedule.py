@@ -390,4 +390,4 @@ class TestElimination:
 
     def test_a_decided_race_ends(self, make):
         runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
-        assert len(make(trials(runs, 3), self.answer, protocol=self.protocol).recorded) == 2
+        assert len(make(trials(runs, 3), self.answer, protocol=self.protocol).recorded) == 3
