@@ -49,11 +49,13 @@ class Schedule:
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    planned: list[CellRun] = field(default_factory=list)  # those with trials, recorded or left
+    rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
 
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
-        self.planned = list(dict.fromkeys([*self.history, *(trial.run for trial in trials)]))
+        if self.settings.protocol["eliminate"]:
+            for run in dict.fromkeys([*self.history, *(trial.run for trial in trials)]):
+                self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
         known = {run for run in {trial.run for trial in trials} if self.is_enough(run.cell) or run in self.out(run)}
         left = [trial for trial in trials if trial.run not in known]
         self.progress.resized(len(left) - len(trials))
@@ -155,8 +157,7 @@ class Schedule:
         `protocol.eliminate`, all that are eliminated or degraded; all of them once their race is over."""
         if self.settings.protocol["eliminate"] is None:
             return set()
-        case = (run.cell.comparison_key, run.interpreter)
-        rivals = [other for other in self.planned if (other.cell.comparison_key, other.interpreter) == case]
+        rivals = self.rivals[run.cell.comparison_key, run.interpreter]
         state = race_of({rival: self.history.get(rival, []) for rival in rivals}, self.settings.protocol)
         degraded = {one for one in rivals for record in self.history.get(one, ()) if record.status is Status.DEGRADED}
         return set(rivals) if state.is_over else {*state.eliminated, *degraded}

@@ -179,7 +179,6 @@ def test_results_of_other_protocols_hardware_and_software(cli):
         ("tinny", 2, "tiny"),
         ("tiny device=cuda", 2, "no CUDA GPU"),
         ("tiny --stored", 2, "no database"),
-        ("tiny --stored --fresh", 2, "not allowed with"),
     ],
 )
 def test_refusals_for_a_model(cli, words, code, expected):

@@ -387,7 +387,3 @@ class TestElimination:
         history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
         made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
         assert [one.round for one in made.recorded] == [1, 1, 2, 2]
-
-    def test_a_decided_race_ends(self, make):
-        runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
-        assert len(make(trials(runs, 3), self.answer, protocol=self.protocol).recorded) == 3
