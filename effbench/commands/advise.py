@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
@@ -148,22 +149,25 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
 
 def advise_model(args: argparse.Namespace) -> Answer:
     """Recommend the mode of a model from stored results of it, or after a short sweep."""
-    from effbench.launcher.adaptive import CANDIDATES, find
-    from effbench.launcher.overrides import key_of, quoted
+    from effbench.sweeping.client import ForkServer
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
     if len(names) != 1 or args.sweep != "last":
         how = "Example: effbench advise mode mlp bs=8"
         raise UsageError(f"mode: expected one model and no --sweep, got {len(names)} models. {how}")
-    matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
-    given = {key_of(word) for word in overrides}
-    matrix = [word for word in matrix if key_of(word) not in given] + overrides
-    db = [] if "db" in given or args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
-    own = ["protocol=advise", f"protocol.eliminate={CALL[args.metric]}", "sweep.name=advise", "on_failure=ignore"]
-    own = [word for word in own if key_of(word) not in given]
-    is_quiet = args.format == "json" or args.out is not None
-    found = find(["-m", *own, *matrix, *db], args.fresh, args.stored, is_quiet)
+    with closing(ForkServer()) as server:  # imports torch while Hydra is imported
+        from effbench.launcher.adaptive import CANDIDATES, find
+        from effbench.launcher.overrides import key_of, quoted
+
+        matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
+        given = {key_of(word) for word in overrides}
+        matrix = [word for word in matrix if key_of(word) not in given] + overrides
+        db = [] if "db" in given or args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
+        own = ["protocol=advise", f"protocol.eliminate={CALL[args.metric]}", "sweep.name=advise", "on_failure=ignore"]
+        own = [word for word in own if key_of(word) not in given]
+        is_quiet = args.format == "json" or args.out is not None
+        found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
     args.model = args.bs = None  # the rows are of one case
     table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, found.race)
     commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]

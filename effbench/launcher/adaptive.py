@@ -4,7 +4,6 @@ rounds end for modes that are significantly slower than the best (conf/protocol/
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +41,7 @@ class Found:
     is_new: bool = False
 
 
-def find(words: Sequence[str], fresh: bool, stored: bool, quiet: bool) -> Found:
+def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: bool, quiet: bool) -> Found:
     """Return stored results of the sweep of this command line, or run it. `fresh`: do not use stored ones; `stored`:
     measure nothing, and use results of any machine.
 
@@ -80,8 +79,7 @@ def find(words: Sequence[str], fresh: bool, stored: bool, quiet: bool) -> Found:
             with Store.open(settings.db, mode="read") as store:
                 found.extend(filter(None, [look(store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True)]))
 
-    with closing(client.ForkServer()) as server:
-        hydra_sweep([*words], quiet=quiet or stored, conductor=answer, server=server)
+    hydra_sweep([*words], quiet=quiet or stored, conductor=answer, server=server)
     if not found:
         raise UsageError("these overrides run no sweep")
     return found[0]
