@@ -31,6 +31,7 @@ Implementation = choice("Implementation", "for-loop", "foreach", "fused", "captu
 Isolation = choice("Isolation", "fork", "spawn")
 ExecutorName = choice("ExecutorName", "local", "slurm")
 OnFailure = choice("OnFailure", "fail", "ignore")
+Eliminate = choice("Eliminate", "latency_ms", "period_ms")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
 
@@ -139,6 +140,8 @@ class Protocol:
     check_steps: int = number(5, least=1)  # training: number of steps compared with eager's
     # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: float | None = number(None, above=0)
+    # stop the rounds of modes that are significantly slower than the best by `latency_ms` or `period_ms`; null: never
+    eliminate: Eliminate | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction; null: not checked
     host_tolerance: float | None = number(0.1, above=0)
     attempts: int = number(2, least=1)  # attempts per round if trials are noisy

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections import Counter
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from operator import itemgetter
 from typing import Any
 
@@ -14,19 +16,24 @@ import yaml
 from effbench import streams
 from effbench.buckets import EXACT, LISTS, capture_sizes
 from effbench.commands import options
+from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
-from effbench.metrics import METRICS, percent
+from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
-from effbench.report.reasons import outcome_of
+from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, figure_texts, speedup_table, speedup_text
+from effbench.stats.elimination import Race
+from effbench.stats.intervals import log_difference
+from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
 from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
 
 HELP = "Recommend the batch sizes to capture (buckets) or the mode to run (mode), from measured results."
+MODE = "Recommend the mode for a model at one batch size: from a stored sweep, or for MODEL also by a short new one."
 milliseconds = METRICS["latency_ms"].format
 #: A table, the lines below it (the first is the recommendation), and the same content for JSON.
 Answer = tuple[Table, list[str], dict[str, Any]]
@@ -35,11 +42,17 @@ Answer = tuple[Table, list[str], dict[str, Any]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(dest="what", required=True, metavar="WHAT", help="buckets or mode")
     buckets = parts.add_parser("buckets", description="Recommend the fastest capture list for a trace of batch sizes.")
-    mode = parts.add_parser("mode", description="Recommend the mode for a model at one batch size.")
+    mode = parts.add_parser("mode", description=MODE)
+    words = "model to measure unless results of it are stored, as in model=MODEL, and overrides as in a sweep"
+    mode.add_argument("words", nargs="*", metavar="MODEL [OVERRIDE]", help=f"{words}: mode=eager,default dtype=float32")
+    measuring = mode.add_mutually_exclusive_group()
+    measuring.add_argument("--fresh", action="store_true", help="measure MODEL even if there are stored results")
+    stored = "measure nothing; answer from the stored results of MODEL on any machine"
+    measuring.add_argument("--stored", action="store_true", help=stored)
     for part in (buckets, mode):
         options.add_db(part)
         options.add_sweep(part)
-        part.add_argument("--model", metavar="NAME", help="model (default: the only model of the sweep)")
+        part.add_argument("--model", metavar="NAME", help="model of the sweep (default: the only one)")
         part.add_argument("--metric", default="latency", choices=[*CALL], help="cost of a call (default: latency)")
         part.add_argument("--format", default="table", choices=["table", "json"], help="(default: table)")
         options.add_out(part)
@@ -63,18 +76,22 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(args.db, mode="read") as store:
-        sweep = store.find_sweep(args.sweep)
-        rows = options.rows_of(store, sweep)
-    advise = advise_buckets if args.what == "buckets" else advise_mode
-    table, lines, data = advise(args, rows, sweep.baseline_mode)
+    if args.what == "mode" and (args.words or args.fresh or args.stored):
+        table, lines, data = advise_model(args)
+    else:
+        with Store.open(args.db, mode="read") as store:
+            sweep = store.find_sweep(args.sweep)
+            rows = options.rows_of(store, sweep)
+        advise = advise_buckets if args.what == "buckets" else advise_mode
+        table, lines, data = advise(args, rows, sweep.baseline_mode)
     if args.format == "json":
         options.write(as_json(data), args)
     else:
         with options.console(args) as console:
+            console.print_line(escape(lines[0]), "bold")
             console.print(console.fitted(table) or table.rich(width=console.width, stacked=True, gap=1))
-            for line in lines:
-                console.print_line(escape(line), "bold" if line is lines[0] else "dim")
+            for line in lines[1:]:
+                console.print_line(escape(line), "dim")
     return 0
 
 
@@ -130,8 +147,44 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
     return Table(columns, table), lines, data
 
 
-def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str) -> Answer:
-    """Rank the modes of one model at one batch size, with the reason."""
+def advise_model(args: argparse.Namespace) -> Answer:
+    """Recommend the mode of a model from stored results of it, or after a short sweep."""
+    from effbench.sweeping.client import ForkServer
+
+    overrides = [word for word in args.words if "=" in word or word.startswith("~")]
+    names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
+    if len(names) != 1 or args.sweep != "last":
+        how = "Example: effbench advise mode mlp bs=8"
+        raise UsageError(f"mode: expected one model and no --sweep, got {len(names)} models. {how}")
+    with closing(ForkServer()) as server:  # imports torch while Hydra is imported
+        from effbench.launcher.adaptive import CANDIDATES, find
+        from effbench.launcher.overrides import key_of, quoted
+
+        matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
+        given = {key_of(word) for word in overrides}
+        matrix = [word for word in matrix if key_of(word) not in given] + overrides
+        db = [] if "db" in given or args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
+        own = ["protocol=advise", f"protocol.eliminate={CALL[args.metric]}", "sweep.name=advise", "on_failure=ignore"]
+        own = [word for word in own if key_of(word) not in given]
+        is_quiet = args.format == "json" or args.out is not None
+        found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
+    args.model = args.bs = None  # the rows are of one case
+    table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, found.race)
+    commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
+    option = ["--db", args.db] if db else []
+    commands.append(shlex.join(masked(["effbench", "report", *option, "--sweep", found.sweep.id])))
+    at = found.sweep.started_at
+    data |= {"sweep": found.sweep.id, "measured_at": at, "is_new": found.is_new, "commands": commands}
+    when = "measured now" if found.is_new else f"stored results of {at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    lines += [f"{when}: sweep {found.sweep.id}", f"full matrix: {commands[0]}", f"report: {commands[1]}"]
+    return table, lines, data
+
+
+def advise_mode(
+    args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str, race: Race | None = None
+) -> Answer:
+    """Rank the modes of one model at one batch size, with the reason. `race`: of the cell keys, if modes were
+    eliminated."""
     if args.calls is not None and args.calls < 1:
         raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     case = rows_of_case(rows, args.model)
@@ -141,6 +194,11 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     at_size = [row for row in case if row.labels["bs"] == bs]
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
+    if race:
+        # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
+        ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
+        left = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated]
+        close = left[1:] if ranked[0]["mode"] in left[:1] else []
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
@@ -149,34 +207,78 @@ def advise_mode(args: argparse.Namespace, rows: list[dict[str, Any]], baseline_m
         Column("preparation", numeric=True),
         Column("break_even", "pays back after", numeric=True, format=METRICS["break_even_calls"].format),
         Column("memory_bytes", "memory", numeric=True, format=METRICS["peak_reserved_bytes"].format),
+        Column("trials", "rounds", numeric=True),
+        Column("standing", "left out", optional=True),
     ]
     table = []
     for mode in ranked:
+        mode["standing"] = standing(race, mode, ranked[0]) if race else ""
         call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
         table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
-    others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode)
-    lines = [
-        *reasons(ranked, close, args, baseline_mode),
-        *(f"{outcome_of(row)} {row.quantity}" for row in others.rows if row.best and row.quantity != args.metric),
-        *(f"excluded: {mode} ({reason})" for mode, reason in excluded.items()),
-    ]
-    data = {"model": case[0].case, "bs": bs, "metric": args.metric, "calls": args.calls, "modes": ranked}
+    others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
+    chosen, because, *more = reasons(ranked, close, args, baseline_mode, race is not None and not race.is_over)
+    answer = f"Run {case[0].case} at bs {bs} with {chosen['mode']}: "
+    answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode, race), because]))
+    row = next((row for row in others if row.quantity == args.metric), others[0])
+    why = reason(replace(row, leader=chosen["mode"], tied=close))
+    best = [f"{outcome_of(row)} {row.quantity}" for row in others if row.best and row.quantity != args.metric]
+    lines = [f"{answer}.", *([f"why: {why}"] if why else []), *more, *([] if race else best)]
+    lines += [f"excluded: {mode} ({text})" for mode, text in excluded.items()]
+    data = {"answer": lines[0], "mode": chosen["mode"], "why": why, "model": case[0].case, "bs": bs}
+    data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
 
 
-def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str) -> list[str]:
-    """Return the recommended mode with the reason, and from how many calls on other modes are better."""
+def standing(race: Race, mode: dict[str, Any], best: dict[str, Any]) -> str:
+    """Return why a mode was eliminated: `after round 1: 1.34× the time (1.20–1.50×)`."""
+    if mode["cell_key"] not in race.eliminated:
+        return ""
+    behind = log_difference(*(race.estimates[each["cell_key"]] for each in (mode, best))).interval()
+    value, bounds = figure_texts("speedup", behind.value, behind.low, behind.high)
+    return f"after round {race.eliminated[mode['cell_key']]}: {value} the time ({bounds}×)"
+
+
+def gains(
+    chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str, race: Race | None
+) -> list[str]:
+    """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50× in period`,
+    `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
+    base = next((mode for mode in ranked if mode["mode"] == baseline_mode), chosen)
+    text = [f"preparation takes {chosen['prepare_s']:.2g} s"]
+    if base is chosen:
+        return text
+    ratios = []
+    for name, column in sorted(SPEEDUPS.items(), key=lambda item: item[1] != CALL[metric]):
+        value, low, high = (chosen[each] for each in (name, *INTERVALS[name]))
+        if race and column == CALL[metric]:  # its intervals hold after a single round
+            ratio = log_difference(*(race.estimates[mode["cell_key"]] for mode in (base, chosen))).interval()
+            value, low, high = ratio.value, ratio.low, ratio.high
+        if value is not None:
+            figure, bounds = figure_texts(name, value, low, high)
+            of = (f" ({bounds}×)" if bounds else "") + f" the speed of {base['mode']}" if not ratios else ""
+            ratios.append(f"{figure}{of} in {column.removesuffix('_ms')}")
+    if more := (chosen["memory_bytes"] or 0) - (base["memory_bytes"] or 0):
+        text.append(f"needs {METRICS['peak_reserved_bytes'].format(abs(more))} {'less' if more < 0 else 'more'} memory")
+    return [", ".join(ratios), *text]
+
+
+def reasons(
+    ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str, is_open: bool
+) -> tuple[Any, ...]:
+    """Return the recommended mode, the reason, and lines that say from how many calls on other modes are better. Of
+    modes that tie, it is the one with the shortest preparation; if a race `is_open`, the fastest one so far."""
     best = ranked[0]
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
-        cheapest = min(tied, key=itemgetter("prepare_s"))["mode"]
-        names = ", ".join(mode["mode"] for mode in tied)
-        return [f"no significant winner: {names} tie; {cheapest} has the shortest preparation"]
-    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
-    lines = [f"run {best['mode']}: lowest {args.metric}{over}"]
+        chosen = best if is_open else min(tied, key=itemgetter("prepare_s"))
+        names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
+        if is_open:
+            return chosen, f"lowest {args.metric}, but not significantly lower than {names}"
+        return chosen, f"no significant winner: ties with {names}, and has the shortest preparation"
+    lines = []
     for mode in ranked[1:]:
         # a mode with longer preparation than the best pays off if each call is significantly faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
@@ -184,4 +286,5 @@ def reasons(ranked: list[dict[str, Any]], close: list[str], args: argparse.Names
         is_tied = None not in (mode["high_ms"], best["low_ms"]) and mode["high_ms"] >= best["low_ms"]
         if after is not None and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
-    return lines
+    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
+    return best, f"lowest {args.metric}{over}", *lines

@@ -57,12 +57,12 @@ def confirm(
         foreign = {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
-    compilations = {"compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
+    more = {"eliminate": None, "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
     settings = Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
-        # cells that are known within ± 1 % stop early
-        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": 0.01, **compilations},
+        # cells that are known within ± 1 % stop early, and no mode depends on another
+        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": 0.01, **more},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
     )

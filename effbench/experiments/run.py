@@ -241,7 +241,8 @@ def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settin
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
     complete: list[dict[str, Any]] = []
     for sweep in store.sweeps():
-        if not cases or (sweep.protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
+        protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
+        if not cases or (protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
             continue
         rows = {}
         for row in store.results(sweep.id):

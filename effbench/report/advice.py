@@ -206,7 +206,8 @@ def rank_modes(
         is_unsure = source.get("speedup_ci_low") is not None and source["speedup_ci_low"] <= 1  # slower, or n.s.
         never = base is source or is_unsure
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
-        figures["memory_bytes"] = source.get("peak_reserved_bytes")
+        figures |= {"memory_bytes": source.get("peak_reserved_bytes")}
+        figures |= {name: source.get(name) for name in ("trials", "cell_key")}
         ranked.append(figures)
     _, tied = least(scored, column)
     return sorted(ranked, key=itemgetter("score_ms")), [ranked[index]["mode"] for index in tied], excluded

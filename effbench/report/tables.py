@@ -10,6 +10,7 @@ from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, mode_order
 from effbench.metrics import INTERVALS, METRICS
+from effbench.stats.elimination import moderated
 from effbench.stats.intervals import is_less, stored_log_mean
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
@@ -279,10 +280,13 @@ def speedup_text(row: Mapping[str, Any], metric: str) -> str:
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
     """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
-    it: the difference is not significant, or one of the two has no interval. All `rows` must have the metric."""
+    it: the difference is not significant, or the best one has no interval. All `rows` must have the metric."""
     names = (metric, *INTERVALS[metric], "trials", "compilations")
     means = [stored_log_mean(*map(row.get, names)) for row in rows]
     best = min(range(len(means)), key=lambda place: means[place].value)
+    for place, row in enumerate(rows):  # modes that were eliminated after one round
+        if row.get("trials") == 1 and means[best].error is not None:
+            means[place] = moderated([row[metric]], 0.0)
     return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
 
 

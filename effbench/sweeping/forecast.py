@@ -24,7 +24,7 @@ FLAG = "--dry-run"
 #: Batch sizes that a row lists before it counts them.
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
-NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval")
+NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
 #: Kind of cell -> seconds of its earlier trials, with a cold compilation (True) and without (False).
 Durations = Mapping[tuple[str, ...], Mapping[bool, list[float]]]
 

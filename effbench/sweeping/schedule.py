@@ -7,7 +7,7 @@ import shutil
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
-from effbench.stats.intervals import enough
+from effbench.stats.elimination import Race, race
+from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
@@ -48,11 +49,15 @@ class Schedule:
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
+    rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
 
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
-        known = {cell for cell in {trial.run.cell for trial in trials} if self.is_enough(cell)}
-        left = [trial for trial in trials if trial.run.cell not in known]
+        if self.settings.protocol["eliminate"]:
+            for run in dict.fromkeys([*self.history, *(trial.run for trial in trials)]):
+                self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
+        known = {run for run in {trial.run for trial in trials} if self.is_enough(run.cell) or run in self.out(run)}
+        left = [trial for trial in trials if trial.run not in known]
         self.progress.resized(len(left) - len(trials))
         queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
         runs = list(dict.fromkeys(trial.run for trial in trials))
@@ -71,7 +76,7 @@ class Schedule:
     def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
         """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
         protocol, judged = self.settings.protocol, {}
-        runs = [run for run in runs if not self.is_enough(run.cell)]
+        runs = [run for run in runs if not self.is_enough(run.cell) and run not in self.out(run)]
         for run in runs:
             usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
             judged[run] = [*self.history.get(run, ())]
@@ -118,6 +123,7 @@ class Schedule:
                 more = -sum(queue.drop(other.run) for other in group.trials)
             elif record.status is Status.NOISY and trial.attempt + 1 < attempts:
                 more, retry = queue.retry(group, ended, attempts, slot.name), True
+            more -= sum(map(queue.drop, self.out(trial.run)))
             self.progress.resized(more)
             self.progress.ended(slot, trial, record)
             if retry:
@@ -145,6 +151,16 @@ class Schedule:
             return False
         means = [mean for name in ("latency_ms", "period_ms") if (mean := estimate(good, name))]
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
+
+    def out(self, run: CellRun) -> set[CellRun]:
+        """Return which of the runs that differ from this one in nothing but their mode need no further rounds: with
+        `protocol.eliminate`, all that are eliminated or degraded; all of them once their race is over."""
+        if self.settings.protocol["eliminate"] is None:
+            return set()
+        rivals = self.rivals[run.cell.comparison_key, run.interpreter]
+        state = race_of({rival: self.history.get(rival, []) for rival in rivals}, self.settings.protocol)
+        degraded = {one for one in rivals for record in self.history.get(one, ()) if record.status is Status.DEGRADED}
+        return set(rivals) if state.is_over else {*state.eliminated, *degraded}
 
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock and return its record; None if the sweep was stopped."""
@@ -235,6 +251,25 @@ class Schedule:
         if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request
+
+
+def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str, Any]) -> Race:
+    """Return the state of the race of these candidates, by the last attempts of their trials, in order. Those that did
+    not run, or not as their name says, do not take part."""
+    times: dict[Hashable, list[float | None]] = {}
+    variation: dict[Hashable, float] = {}
+    for name, trials in recorded.items():
+        if any(not record.status.is_measured or record.status is Status.DEGRADED for record in trials):
+            continue
+        values = {record.round: getattr(record, protocol["eliminate"]) for record in trials}
+        noisy = {record.round for record in trials if record.status is Status.NOISY}
+        ended = next(number for number in range(len(values) + 1) if number not in values)
+        times[name] = [None if number in noisy else values[number] for number in range(ended)]
+        is_tuned = any((record.kernel_fingerprint or "").endswith(TUNED) for record in trials)
+        compiles = any(record.compile_s is not None for record in trials)
+        used = len({record.compilation for record in trials}) or 1
+        variation[name] = (TUNED_SD if is_tuned else PRIOR_SD if compiles else 0.0) / math.sqrt(used)
+    return race(times, variation, len(recorded), protocol["rounds"])
 
 
 def usual_host_ms(speeds: Sequence[float]) -> float | None:

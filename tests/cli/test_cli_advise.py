@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from made_sweeps import MIB, a_cell, copied
+from made_sweeps import MIB, a_cell, copied, sql
 
 from effbench.commands.advise import byte_size
 
@@ -122,12 +122,65 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-    assert "run cuda-graph: lowest latency over 100 calls" in advise("mode", "--bs", "1", "--calls", "100")
+    expected = "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency, 3.76× in period; "
+    expected += "preparation takes 0.5 s; lowest latency over 100 calls including preparation."
+    assert expected in advise("mode", "--bs", "1", "--calls", "100")
     text = advise("mode", "--bs", "64", "--calls", "1000")
-    assert "run eager" in text
+    assert "Run net at bs 64 with eager" in text
     assert "default is faster per call; from" in text
 
 
 def test_byte_sizes():
     for text, size in (("512", 512), ("2KiB", 2048), ("1.5GB", 1_500_000_000), ("4M", 4 * MIB), ("1 TiB", 2**40)):
         assert byte_size(text) == size
+
+
+MODEL = ("advise", "mode", "tiny", "bs=2", "mode=eager,jit-trace,cuda-graph", "protocol.budget_s=0.2", "device=cpu")
+MODEL += ("protocol.min_time_s=0.02", "protocol.warmup_s=0.02", "protocol.host_tolerance=null", "--format", "json")
+
+
+def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
+    done = cli.run(*MODEL)
+    assert done.code == 0, done
+    found = json.loads(done.out)
+    assert found["is_new"] and found["answer"].startswith(f"Run tiny at bs 2 with {found['mode']}: ")
+    assert {one["mode"]: 1 <= one["trials"] <= 3 for one in found["modes"]} == {"eager": True, "jit-trace": True}
+    assert "needs CUDA" in found["excluded"]["cuda-graph"]
+    assert found["commands"][0].startswith("effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph")
+    again = json.loads(cli.run(*MODEL).out)
+    assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
+    text = cli.run("advise", "mode", "--model", "tiny", *MODEL[3:-2], "--stored").out
+    assert text.startswith("Run tiny at bs 2") and f"nothing was measured: sweep {found['sweep']}" in text
+    refused = cli.run(*MODEL, "bs=4", "--stored")
+    assert refused.code == 3 and "omit --stored" in refused.err
+
+
+@pytest.mark.slow
+def test_results_of_other_protocols_hardware_and_software(cli):
+    """A sweep with three rounds is sufficient, one with two is not; another machine's results are only for --stored."""
+    for rounds, words, code in ((2, ("--stored",), 3), (3, ("--stored",), 0), (3, (), 0)):
+        assert cli.sweep("model=tiny", *MODEL[3:5], f"protocol.rounds={rounds}").code == 0
+        done = cli.run(*MODEL, *words)
+        assert done.code == code, done
+    assert not json.loads(done.out)["is_new"]
+    sql(cli.db, "UPDATE environment SET torch_version = '1.0'")
+    assert json.loads(cli.run(*MODEL, "--stored").out)["sweep"]
+    new = json.loads(cli.run(*MODEL).out)
+    assert new["is_new"] and json.loads(cli.run(*MODEL, "--fresh").out)["sweep"] != new["sweep"]
+    assert cli.run("show", "--sweep", new["sweep"]).code == cli.run("-m", f"resume={new['sweep']}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        ("tiny bs=1,2 device=cpu", 2, "one model at one batch size"),
+        ("tiny mlp", 2, "got 2 models"),
+        ("--fresh", 2, "got 0 models"),
+        ("tinny", 2, "tiny"),
+        ("tiny device=cuda", 2, "no CUDA GPU"),
+        ("tiny --stored", 2, "no database"),
+    ],
+)
+def test_refusals_for_a_model(cli, words, code, expected):
+    done = cli.run("advise", "mode", *words.split())
+    assert (done.code, done.out) == (code, "") and expected in done.err

@@ -37,7 +37,7 @@ def gpus(count):
     return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
 
 
-PROTOCOL = {"rounds": 1, "compilations": 1, "attempts": 1, "enough_interval": None, "profile": True}
+PROTOCOL = {"rounds": 1, "compilations": 1, "attempts": 1, "enough_interval": None, "eliminate": None, "profile": True}
 
 
 class Server(ForkServer):

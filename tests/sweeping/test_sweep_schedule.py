@@ -5,17 +5,19 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 from unittest.mock import Mock
 
 import filelock
 import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials, without_result
 
-from effbench.cell import Status, Trial
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
+from effbench.sweeping.plan import CellRun
 
 CPU = Slot("CPU", "cpu")
 
@@ -357,3 +359,31 @@ class TestLock:
         assert seen == ["held", "held"]
         with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
             pass
+
+
+class TestElimination:
+    """`protocol.eliminate` ends the rounds of modes that are slower, and all rounds once nothing is left to tell."""
+
+    times: ClassVar = {"eager": 2.0, "best": 1.0, "near": 1.05, "partial": 0.5, "broken": 0.5}
+    protocol: ClassVar = {**PROTOCOL, "eliminate": "latency_ms", "rounds": 3}
+
+    def runs(self):
+        return [CellRun(Cell({"name": "m"}, 1, {"name": mode}, "float32", "inference", "cuda")) for mode in self.times]
+
+    def answer(self, request, env):
+        mode = Cell.from_params(request["cell"]).mode_name
+        status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
+        return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 50))
+
+    def test_rounds_of_each_mode(self, make):
+        made = make(trials(self.runs(), 3), self.answer, protocol=self.protocol)
+        names = {run.cell.key: run.cell.mode_name for run in self.runs()}
+        counts = Counter(names[one.cell_key] for one in made.recorded)
+        assert counts == {"best": 3, "near": 3, "eager": 1, "partial": 1, "broken": 1}
+        assert sum(made.progress.changes) == len(made.recorded) - 15
+
+    def test_the_rest_after_an_interruption(self, make):
+        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
+        history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
+        made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
+        assert [one.round for one in made.recorded] == [1, 1, 2, 2]
