@@ -36,8 +36,8 @@ def race(
     `times`: the time in each ended round of each candidate; None: no figure that counts. `variation`: standard
     deviation of the log time between compilations, which further rounds do not reduce. `candidates`, `rounds`: numbers
     at the start. A candidate is eliminated if a t-test with one side at the level ALPHA ÷ ((candidates - 1) · rounds)
-    shows that it is slower than the best so far, after the first round by FAR. By Bonferroni's inequality, all rounds together eliminate the truly
-    best one, or one of several that are equally good, with a probability of at most ALPHA.
+    shows that it is slower than the best so far, after the first round by FAR. By Bonferroni's inequality, all rounds
+    together eliminate the truly best one, or one of several that are equally good, with a probability of at most ALPHA.
     """
     state, left = Race(), list(times)
     level = ALPHA / max(1, candidates - 1) / rounds
