@@ -12,6 +12,8 @@ from effbench.stats.significance import ALPHA, FLOOR
 #: Assumed standard deviation of log times between processes, which counts like PRIOR_DF further degrees of freedom: one
 #: or two trials say little about it. 95 % of 46 series on an H200 had less.
 PROCESS_SD = 0.04
+#: Least ratio to the best after one round, because a single trial may be an outlier.
+FAR = 1.5
 
 
 @dataclass
@@ -34,8 +36,8 @@ def race(
     `times`: the time in each ended round of each candidate; None: no figure that counts. `variation`: standard
     deviation of the log time between compilations, which further rounds do not reduce. `candidates`, `rounds`: numbers
     at the start. A candidate is eliminated if a t-test with one side at the level ALPHA ÷ ((candidates - 1) · rounds)
-    shows that it is slower than the best so far. By Bonferroni's inequality, all rounds together eliminate the truly
-    best one, or one of several that are equally good, with a probability of at most ALPHA.
+    shows that it is slower than the best so far, after the first round by FAR. By Bonferroni's inequality, all rounds
+    together eliminate the truly best one, or one of several that are equally good, with a probability of at most ALPHA.
     """
     state, left = Race(), list(times)
     level = ALPHA / max(1, candidates - 1) / rounds
@@ -50,7 +52,8 @@ def race(
         best = min(known, key=lambda name: state.estimates[name].value)
         for name in known:
             behind = log_difference(state.estimates[name], state.estimates[best])
-            if name != best and t_tail(behind.value / behind.error, behind.df) / 2 < level:
+            is_far = ended > 1 or behind.value > math.log(FAR)
+            if name != best and is_far and t_tail(behind.value / behind.error, behind.df) / 2 < level:
                 state.eliminated[name] = ended
         left = [name for name in left if name not in state.eliminated]
         means = {name: log_mean(known.get(name, [1.0])) for name in left}  # no interval without figures
