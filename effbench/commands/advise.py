@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from operator import itemgetter
@@ -15,6 +16,7 @@ import yaml
 
 from effbench import streams
 from effbench.buckets import EXACT, LISTS, capture_sizes
+from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB
 from effbench.errors import NothingFoundError, UsageError
@@ -195,6 +197,7 @@ def advise_mode(
     at_size = [row for row in case if row.labels["bs"] == bs]
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     if race:
+        refuse_noisy(race, [row.source for row in at_size])
         # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
         ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
         left = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated]
@@ -230,6 +233,17 @@ def advise_mode(
     data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
+
+
+def refuse_noisy(race: Race, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise NothingFoundError if the best mode of a race was noisy later: the others are known to be slower."""
+    best = min(race.estimates.keys() - race.eliminated.keys(), key=lambda key: race.estimates[key].value, default=None)
+    for row in rows:
+        if row["cell_key"] == best and row["status"] == Status.NOISY:
+            raise NothingFoundError(
+                f"{row['mode']} was the fastest, but too noisy to recommend: {row['reason']}; "
+                "run it again with --fresh when the machine is quiet"
+            )
 
 
 def standing(race: Race, mode: dict[str, Any], best: dict[str, Any]) -> str:

@@ -261,8 +261,10 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
     for name, trials in recorded.items():
         if any(not record.status.is_measured or record.status is Status.DEGRADED for record in trials):
             continue
-        values = {record.round: getattr(record, protocol["eliminate"]) for record in trials}
         noisy = {record.round for record in trials if record.status is Status.NOISY}
+        # a noisy round that runs again has not ended
+        done = [one for one in trials if one.round not in noisy or one.attempt + 1 >= protocol["attempts"]]
+        values = {record.round: getattr(record, protocol["eliminate"]) for record in done}
         ended = next(number for number in range(len(values) + 1) if number not in values)
         times[name] = [None if number in noisy else values[number] for number in range(ended)]
         is_tuned = any((record.kernel_fingerprint or "").endswith(TUNED) for record in trials)

@@ -5,7 +5,10 @@ import json
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
-from effbench.commands.advise import byte_size
+from effbench.commands.advise import byte_size, refuse_noisy
+from effbench.errors import NothingFoundError
+from effbench.stats.elimination import Race
+from effbench.stats.intervals import log_mean
 
 SIZES = (1, 4, 16, 64)
 #: ms of a call, MiB of its pool, seconds of preparation, by mode.
@@ -133,6 +136,18 @@ def test_modes_by_the_call_and_over_few_calls(advise):
 def test_byte_sizes():
     for text, size in (("512", 512), ("2KiB", 2048), ("1.5GB", 1_500_000_000), ("4M", 4 * MIB), ("1 TiB", 2**40)):
         assert byte_size(text) == size
+
+
+@pytest.mark.parametrize(("noisy", "refused"), [("graph", True), ("eager", False), ("default", False)])
+def test_slower_modes_are_not_recommended_if_the_best_was_noisy(noisy, refused):
+    race = Race({"graph": log_mean([1.0]), "default": log_mean([1.1]), "eager": log_mean([2.0])}, {"eager": 1})
+    rows = [{"cell_key": name, "mode": name, "status": "ok", "reason": None} for name in ("graph", "default", "eager")]
+    rows = [row | ({"status": "noisy", "reason": "busy"} if row["mode"] == noisy else {}) for row in rows]
+    if refused:
+        with pytest.raises(NothingFoundError, match="graph was the fastest, but too noisy to recommend: busy"):
+            refuse_noisy(race, rows)
+    else:
+        refuse_noisy(race, rows)
 
 
 MODEL = ("advise", "mode", "tiny", "bs=2", "mode=eager,jit-trace,cuda-graph", "protocol.budget_s=0.2", "device=cpu")

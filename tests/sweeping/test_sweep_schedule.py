@@ -382,6 +382,15 @@ class TestElimination:
         assert counts == {"best": 3, "near": 3, "eager": 1, "partial": 1, "broken": 1}
         assert sum(made.progress.changes) == len(made.recorded) - 15
 
+    def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
+        def answer(request, env):
+            mode, place = Cell.from_params(request["cell"]).mode_name, (request["round"], request["attempt"])
+            return ok(request, "noisy" if (mode, place) == ("best", (1, 0)) else "ok", latency_ms=self.times[mode])
+
+        runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
+        made = make(trials(runs, 3), answer, protocol={**self.protocol, "attempts": 2})
+        assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
+
     def test_the_rest_after_an_interruption(self, make):
         first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
         history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
