@@ -1,4 +1,7 @@
-"""Import torchvision, timm and transformers, and load weights from files without pickle."""
+"""Networks of torchvision, timm and transformers by name, the import of these libraries, and weights without pickle.
+
+Each library has a module with `check` and `network`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
 
 from effbench.errors import ConfigError, nearest
+from effbench.models.catalog import LIBRARIES
 
 #: Operators of torchvision that its Python code refers to when it is imported.
 OPERATORS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
@@ -22,6 +27,28 @@ _declared: list[torch.library.Library] = []
 
 class LibraryWarning(UserWarning):
     """A library of the extra `models` works in part."""
+
+
+def module_of(library: str) -> ModuleType:
+    """Return effbench's module for a library. Raises ConfigError if the library cannot be imported."""
+    if library not in LIBRARIES:
+        raise ConfigError(f"unknown model.module.library {library!r}; allowed: {', '.join(LIBRARIES)}")
+    try:
+        return importlib.import_module(f"effbench.models.{LIBRARIES[library]}")
+    except ModuleNotFoundError as error:
+        missing = (error.name or library).partition(".")[0]
+        fix = 'pip install "effbench[models]"'
+        raise ConfigError(f"model={library} needs {missing}, which is not installed; fix: {fix}") from error
+
+
+def network(library: str, **settings: Any) -> nn.Module:
+    """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and UnsupportedError."""
+    return module_of(library).network(**settings)
+
+
+def check(library: str, **settings: Any) -> None:
+    """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
+    module_of(library).check(**settings)
 
 
 def load(name: str) -> ModuleType:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from effbench.errors import ConfigError, UnsupportedError
 from effbench.models import libraries
+from effbench.models.catalog import PRESETS, Preset
 from effbench.models.gpt2 import filled_cache
-from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
 
 transformers = libraries.load("transformers")
@@ -108,9 +108,7 @@ class Decoder(nn.Module):
         ).logits
 
 
-def check(
-    arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, **_: Any
-) -> None:  # fmt: skip
+def check(arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, **_: Any) -> None:
     """Raise ConfigError for an unknown name, task or value of the configuration, and without a source of weights."""
     known = [*PRESETS, *transformers.CONFIG_MAPPING]
     if arch not in known:

@@ -17,7 +17,7 @@ from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import ProbeRequest
-from effbench.models.presets import LIBRARIES
+from effbench.models.catalog import LIBRARIES
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
@@ -26,7 +26,7 @@ from effbench.sweeping.interpreters import HERE, Interpreter
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
 OWN_MODELS = "effbench.models."
-NETWORK = "effbench.models.library.network"
+NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
 
 

@@ -19,9 +19,8 @@ from effbench.cell import Environment, mode_settings
 from effbench.errors import ConfigError
 from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
-from effbench.models import library
+from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
-from effbench.models.libraries import LibraryWarning
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
@@ -48,7 +47,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         for target in request.modules:
             resolved(target, resolve_model)
         for network in request.networks:
-            resolved(network["library"], lambda _, network=network: library.check(**network))
+            resolved(network["library"], lambda _, network=network: libraries.check(**network))
     for target in request.others:
         resolved(target)
     for mode in request.modes:
@@ -59,7 +58,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
     machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
-    notes = [str(it.message) for it in caught if issubclass(it.category, LibraryWarning)]
+    notes = [str(it.message) for it in caught if issubclass(it.category, libraries.LibraryWarning)]
     return {"errors": errors, "settings": settings, "notes": notes, **machine}
 
 

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from shipped import compiled_whole
 
 from effbench.errors import ConfigError, UnsupportedError
-from effbench.models import catalog, libraries, library
+from effbench.models import catalog, libraries
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
@@ -42,7 +42,7 @@ def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
 
 
 def build(settings, dtype=torch.float32):
-    return build_module({"_target_": "effbench.models.library.network", **settings}, dtype, "cpu", 0)
+    return build_module({"_target_": "effbench.models.libraries.network", **settings}, dtype, "cpu", 0)
 
 
 def run(module, dtype=torch.float32):
@@ -140,7 +140,7 @@ def test_weights_come_from_safetensors_alone(tmp_path):
 )
 def test_errors_before_anything_is_built(settings, text):
     with pytest.raises(ConfigError, match=text):
-        library.check(**settings)
+        libraries.check(**settings)
 
 
 def test_tasks_and_lengths_that_do_not_suit():
