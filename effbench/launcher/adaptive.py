@@ -45,8 +45,8 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
     """Return stored results of the sweep of this command line, or run it. `fresh`: do not use stored ones; `stored`:
     measure nothing, and use results of any machine.
 
-    Raises NothingFoundError if nothing may be measured, UsageError for overrides that give several cases, or that need
-    a GPU where there is none; and as a sweep does.
+    Raises NothingFoundError if nothing may be measured, UsageError for several cases and for a missing GPU, and all
+    errors of a sweep.
     """
     found: list[Found] = []
 

@@ -226,8 +226,7 @@ class _Copy:
                 ids = {row.id: number for number, row in enumerate(trials, last + 1)}
                 last += len(trials)
                 self.insert(TRIAL, trials, ids, self.source.are_canonical(TRIAL, trials))
-                self.insert(SAMPLE, samples, ids, True)
-                checked.result()
+                self.insert(SAMPLE, samples, ids, checked.result())
 
     def insert(self, table: sa.Table, rows: Sequence[sa.Row], ids: dict[int, int], as_stored: bool) -> None:
         """Insert raw rows, with new ids of their trials, which the first column has."""
