@@ -28,8 +28,7 @@ class Finding:
         return self.level in ("warning", "problem")
 
     def to_json(self) -> dict[str, str]:
-        # `mend` is the published JSON key of the fix
-        return {"level": self.level, "what": self.what, "effect": self.effect, "mend": self.fix, "area": self.area}
+        return {"level": self.level, "what": self.what, "effect": self.effect, "fix": self.fix, "area": self.area}
 
 
 good = partial(Finding, "good")
