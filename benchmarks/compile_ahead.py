@@ -30,7 +30,7 @@ from effbench.store import Store
 BLOCK = 10
 FIXED = [
     "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.4",
-    "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.host_tolerance=0.25",
+    "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.load_s=0", "protocol.host_tolerance=0.25",
     "executor.keep_cache=true", "on_failure=ignore",
 ]  # fmt: skip
 #: Name -> executor.compile_once.

@@ -20,7 +20,7 @@ from effbench.errors import ConfigError, WorkerError
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
 from effbench.sweeping.devices import TRANSIENT
-from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, cache_home, lone_package, why_unfit
+from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables, cache_home, lone_package, why_unfit
 from effbench.worker import processes
 
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
@@ -90,6 +90,7 @@ class ForkServer:
         self.python = python
         # torch's default is a folder in /tmp, where another user could put code
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache_home() / "inductor")}
+        bytecode = {} if python else bytecode_variables()
         try:
             self.process = subprocess.Popen(
                 [python or sys.executable, "-c", BOOTSTRAP, *arguments],
@@ -97,7 +98,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
-                env={**caches, **os.environ, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
+                env={**caches, **os.environ, **bytecode, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
                 start_new_session=True,
             )
         except OSError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -136,6 +137,19 @@ def cache_home() -> Path:
     """Return effbench's folder in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(base) / "effbench").absolute()
+
+
+def bytecode_variables() -> dict[str, str]:
+    """Return variables with which a server keeps its modules' bytecode in the user's cache folder.
+
+    There are none unless torch has no bytecode and Python must not write any, as often in containers: uv installs
+    packages without it. Compiling torch's modules takes twice as long as importing them, at every start.
+    """
+    torch = importlib.util.find_spec("torch")
+    has_bytecode = torch is None or torch.cached is None or Path(torch.cached).exists()
+    if has_bytecode or not sys.dont_write_bytecode:
+        return {}
+    return {"PYTHONPYCACHEPREFIX": str(cache_home() / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 @functools.cache

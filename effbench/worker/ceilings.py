@@ -10,17 +10,17 @@ import torch
 
 from effbench.measure import timing
 
-#: A quarter of a second per measurement, after the clocks have settled under load.
+#: A quarter of a second per measurement: the clocks settle under load, then blocks are timed.
 RULES = timing.Rules(
-    budget_s=0.25,
-    min_time_s=0.25,
+    budget_s=0.15,
+    min_time_s=0.15,
     min_samples=10,
     target_interval=0.01,
     max_samples=10_000,
     warmup_calls=3,
     warmup_s=0.1,
     min_block_ms=5.0,
-    load_s=0.2,
+    load_s=0.1,
 )
 COPY_BYTES = 2**30
 MATRIX = 8192

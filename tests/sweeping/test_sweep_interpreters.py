@@ -1,7 +1,10 @@
 """Interpreters as axes: found, judged, told apart. No torch; small scripts stand for interpreters."""
 
+import ast
 import json
 import os
+import py_compile
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -129,3 +132,24 @@ class TestEnvironment:
             assert Interpreter.from_facts(facts) == one
             assert facts["python"] == (one.python or sys.executable)
             assert facts["folder"] == (one.folder or os.getcwd())  # noqa: PTH109
+
+
+def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
+    module = tmp_path / "torch" / "__init__.py"
+    module.parent.mkdir()
+    module.write_text("")
+    asked = "from effbench.sweeping.interpreters import bytecode_variables as ask; print(ask())"
+
+    search_path = f"{tmp_path}:{Path(interpreters.__file__).parents[2]}"
+    env = {**os.environ, "PYTHONPATH": search_path, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def variables(*options: str) -> dict[str, str]:
+        done = subprocess.run([sys.executable, *options, "-c", asked], env=env, capture_output=True, text=True)
+        return ast.literal_eval(done.stdout)
+
+    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache/effbench/bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    assert variables("-B") == kept
+    assert variables() == {}, "Python writes it itself"
+    py_compile.compile(str(module))
+    assert variables("-B") == {}
