@@ -4,8 +4,7 @@
 
 Blocks of ten cells run alternately with and without the setting, so that the machine's drift affects both alike. The
 output lists wall and CPU seconds, cold compilations with their seconds, and for how many cells the two latencies agree
-within their 95 % intervals. From the sweeps that compile in each cache it also reports for how many cells the second
-compilation generated the same code. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
+within their 95 % intervals. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
 """
 
 from __future__ import annotations
@@ -54,11 +53,6 @@ def clocks() -> np.ndarray:
     return np.array([time.perf_counter(), used.ru_utime + used.ru_stime])
 
 
-def generated(cache: Path) -> set[str]:
-    """Return the names of the code files in a compile cache, which Inductor derives from their contents."""
-    return {path.name for suffix in ("py", "cpp") for path in cache.rglob(f"*.{suffix}")}
-
-
 def describe(name: str, seconds: np.ndarray, frame: pd.DataFrame, trials: list[dict[str, Any]]) -> str:
     cold = [trial["compile_s"] for trial in trials if trial["compile_cache"] == "cold"]
     kernels = defaultdict(set)
@@ -78,7 +72,6 @@ def main() -> None:
     arguments, overrides = parser.parse_known_args()
     sizes = range(1, arguments.cells + 1)
     seconds, frames, trials = dict.fromkeys(SIDES, np.zeros(2)), defaultdict(list), defaultdict(list)
-    codes: list[tuple[set[str], set[str]]] = []
     with tempfile.TemporaryDirectory(prefix="effbench-") as place:
         folder, db = Path(place), str(Path(place) / "effbench.db")
         for block in range(0, len(sizes), BLOCK):
@@ -90,16 +83,12 @@ def main() -> None:
                 frames[side].append(effbench.results(db, name))
                 with Store.open(db) as store:
                     trials[side] += store.trials(store.find_sweep(name).id)
-                if SIDES[side] == "false":
-                    codes += [(generated(cell / "0"), generated(cell / "1")) for cell in (folder / name).glob("*/*/*")]
     joined = {side: pd.concat(frames[side]) for side in SIDES}
     for side in SIDES:
         print(describe(side, seconds[side], joined[side], trials[side]))
     wall, cpu = 1 - seconds["once per cell"] / seconds["in each cache"]
     print(f"compiling once saves {wall:.0%} of the wall time and {cpu:.0%} of the CPU time")
     print(agreement(*joined.values()))
-    same = sum(bool(first) and first == second for first, second in codes)
-    print(f"the second compilation generated the same code in {same} of {len(codes)} cells")
 
 
 if __name__ == "__main__":

@@ -84,13 +84,12 @@ def autotunes(options: Mapping[str, Any]) -> bool:
 
 
 def copy_caches(source: Path, target: Path) -> None:
-    """Copy the caches of a compilation without autotuning, if there are any. The launch shapes that Inductor chose by
-    timing simple kernels on the GPU are omitted, so that the next process chooses them again."""
+    """Copy the caches of a compilation, if there are any, with the launch shapes that Inductor chose by timing."""
     if not source.is_dir():
         return
     unfinished = target.with_name(f"{target.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("*.best_config"))
+    shutil.copytree(source, unfinished)
     unfinished.replace(target)
 
 
