@@ -34,6 +34,7 @@ OnFailure = choice("OnFailure", "fail", "ignore")
 Eliminate = choice("Eliminate", "latency_ms", "period_ms")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
+Quantize = choice("Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8")
 
 
 def number(default: float | None, least: float | None = None, above: float | None = None) -> Any:
@@ -76,6 +77,9 @@ class Numerics:
     matmul_precision: MatmulPrecision = MatmulPrecision.highest
     cudnn_benchmark: bool = False  # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
     channels_last: bool = False  # store 4-d weights and inputs in the memory format `torch.channels_last`
+    # quantize linear layers with torchao: `int8-weight-only`, `int4-weight-only`, `float8-weight-only`; `float8` also
+    # quantizes activations
+    quantize: Quantize | None = None
     deterministic: bool = False  # `torch.use_deterministic_algorithms(True)`
     seed: int = 0  # seed of weights and inputs
 

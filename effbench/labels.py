@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from effbench.cell import Cell
+from effbench.cell import LATER_NUMERICS, Cell
 
 #: Canonical order of the modes; other modes follow alphabetically.
 MODES = (
@@ -25,6 +25,8 @@ MODES = (
     "compile+graph",
 )
 #: Columns of the view and of `environments.labelled` that become labels if they vary, in this order.
+#: Parameters that cells omit -> their values.
+OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
@@ -142,7 +144,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in rows
     ]
-    params = [{"numerics.channels_last": False} | flatten(row.get("params") or {}) for row in rows]  # cells omit it
+    params = [OMITTED | flatten(row.get("params") or {}) for row in rows]
     columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
     labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
     modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]

@@ -246,6 +246,11 @@ _ALL = (
         "rel_error", "relative error", "", LOWER, "bound", "‖output - eager‖ ÷ ‖eager‖, worst output and input set",
         combine="max", explains=True,
     ),
+    Metric(
+        "quantization_error", "quantization error", "", LOWER, "bound",
+        "‖output - unquantized output‖ ÷ ‖unquantized output‖, both in eager mode; with `numerics.quantize`",
+        combine="max", explains=True,
+    ),
     _count("graph_breaks", "graph breaks", "Dynamo's count of graph breaks"),
     _count("recompiles", "recompiles", "Dynamo's count of compilations after the first of each frame"),
     _count("cudagraph_skips", "CUDA graph skips", "Inductor's count of graphs that ran without a CUDA graph"),

@@ -33,8 +33,8 @@ LAYERS = (
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "models", "modes", "measure"}
-#: Libraries that only some models need.
-OF_SOME_MODELS = {"huggingface_hub", "safetensors", "torchvision", "transformers", "triton"}
+#: Libraries that only some models and settings need.
+OF_SOME_MODELS = {"huggingface_hub", "safetensors", "torchao", "torchvision", "transformers", "triton"}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from effbench import streams
-from effbench.cell import Cell, canonical_json
+from effbench.cell import LATER_NUMERICS, Cell, canonical_json
 from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
@@ -215,7 +215,7 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
         stream = streams.resolve(part.get("stream"))
         bs = part["bs"] if stream is None else streams.batch_size(stream["sizes"], part["bs"])
-        numerics = {k: v for k, v in part["numerics"].items() if v or k != "channels_last"}  # older keys stay valid
+        numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
         training = part["training"] if part["phase"] == "training" else None  # must not affect keys of inference cells
         cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, training))
     return cells

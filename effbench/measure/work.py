@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 #: Operators that read only the indexed rows of a table.
@@ -31,7 +31,7 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
     are read (each once), the parts that are written, and the outputs, but no intermediate tensors.
     """
-    outer = [*module.parameters(), *module.buffers(), *tensors((args, kwargs))]
+    outer = tensors(([*module.parameters(), *module.buffers()], args, kwargs))
     with torch.inference_mode(False), torch.no_grad():
         work, outputs = observe(outer, lambda: module(*args, **kwargs))
     known = {pointer(tensor) for tensor in outer}
@@ -50,7 +50,14 @@ def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Wor
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
+    return [part for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) for part in parts(leaf)]
+
+
+def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in parts(getattr(tensor, name))]
 
 
 def pointer(tensor: torch.Tensor) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from effbench import config
 from effbench.cell import Cell
 from effbench.errors import ConfigError, nearest
-from effbench.labels import flatten
+from effbench.labels import OMITTED, flatten
 
 EXAMPLE = """Example: 'exclude=[{mode:cuda-graph,bs:">256"}]'"""
 COMPARISON = re.compile(r"(>=|<=|>|<)(.*)")
@@ -31,8 +31,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     unused = {index: rule_text(rule) for index, rule in enumerate(rules)}
     known = {f"{name}.{key}" for name, keys in config.sections() if name in Cell.__dataclass_fields__ for key in keys}
     for cell in cells if rules else ():
-        # cells omit channels_last unless it is true
-        values = {"numerics.channels_last": False} | flatten(cell.params())
+        values = OMITTED | flatten(cell.params())
         values |= {"model": cell.model_name, "mode": cell.mode_name}
         known.update(values)
         for index, rule in enumerate(rules):

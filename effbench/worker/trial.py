@@ -29,7 +29,7 @@ from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo, with_defaults
 from effbench.stats.intervals import median_interval
-from effbench.worker import artifacts, failures
+from effbench.worker import artifacts, failures, quantization
 from effbench.worker.failures import Ended
 from effbench.worker.training import Training
 from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of
@@ -154,6 +154,9 @@ class RunningTrial:
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
         self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
         self.whole = len(sizes)
+        if kind := cell.numerics.get("quantize"):
+            quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, self.checked[0])
+            self.trial.quantization_error = quantized["error"]
         mode.expect(Batch.of(specs, sizes))
         if cell.phase == "training":
             self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
@@ -330,4 +333,6 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     """Return why this mode cannot run this cell, or None."""
     if cell.phase not in mode.phases:
         return f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports {', '.join(mode.phases)}"
+    if cell.phase == "training" and cell.numerics.get("quantize"):
+        return "numerics.quantize supports only phase=inference"
     return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)

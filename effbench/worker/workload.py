@@ -3,7 +3,6 @@ its own eager reference and check; the rest of a trial is the same for both."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from effbench.measure.timing import Inputs
 from effbench.models.inputs import Batch, cut, make_inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import failures, state
+from effbench.worker import failures, quantization, state
 from effbench.worker.failures import Ended
 
 
@@ -117,7 +116,7 @@ class Inference:
             # the tolerance may be too strict for this dtype: float64 decides
             self.trial.extra["judged_by_float64"] = True
             try:
-                module = None if exact else copy.deepcopy(self.module).double()
+                module = None if exact else quantization.double(self.module)
                 exact = exact or self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
                 reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance)
             except Exception as error:  # a module may raise anything in an unexpected dtype

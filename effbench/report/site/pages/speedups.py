@@ -18,7 +18,7 @@ from effbench.table import Shown, Table
 METRIC_NAMES = (
     "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "relative_memory", "compile_cold_s",
     "energy_mj", "compile_warm_s", "peak_reserved_bytes", "peak_reserved_cold_bytes", "graph_pool_bytes", "gpu_busy_ms",
-    "kernels", "rel_error",
+    "kernels", "rel_error", "quantization_error",
 )  # fmt: skip
 #: Speedups beyond SCALE, or below its inverse, have its colour and an arrow.
 SCALE = 8
