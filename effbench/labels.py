@@ -38,6 +38,7 @@ _COVERED = frozenset(
 #: Columns that become labels if the other labels do not distinguish all rows.
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
 ABSENT = "—"
+_SCALARS = frozenset({type(None), str, int, float, bool})
 
 
 @dataclass
@@ -193,11 +194,12 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
     flat: dict[str, Hashable] = {}
     for key, item in value.items():
         path = f"{prefix}{key}"
+        if type(item) in _SCALARS:  # most values; `isinstance` is slower
+            flat[path] = item
+            continue
         if isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
             item = {str(part["name"]): {name: inner for name, inner in part.items() if name != "name"} for part in item}
-        if item is None or isinstance(item, str | int | float):  # most values; `Mapping` is slower
-            flat[path] = item
-        elif isinstance(item, Mapping):
+        if isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
         else:
             flat[path] = json.dumps(item) if isinstance(item, list) else item

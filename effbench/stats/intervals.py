@@ -95,14 +95,18 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
     """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean` does."""
-    values = list(values)
+    return _log_mean(tuple(values))
+
+
+@lru_cache(maxsize=256)  # a comparison needs each mean two or three times in succession
+def _log_mean(values: tuple[float, ...]) -> LogEstimate:
     if not values or not all(0 < value < math.inf for value in values):
-        raise ValueError(f"a geometric mean requires positive, finite values, got {values!r}")
+        raise ValueError(f"a geometric mean requires positive, finite values, got {list(values)!r}")
     n, logs = len(values), [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:
         return LogEstimate(mean, None, 0)
-    variance = math.fsum((value - mean) ** 2 for value in logs) / (n - 1)
+    variance = math.fsum([(value - mean) ** 2 for value in logs]) / (n - 1)
     return LogEstimate(mean, math.sqrt(variance / n), n - 1)
 
 

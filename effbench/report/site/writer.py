@@ -64,7 +64,10 @@ class Writer:
 
 def as_json(value: Any) -> str:
     """Return compact JSON; converts numpy and pandas values and times, and non-finite numbers to null."""
-    return json.dumps(value, cls=PlotlyJSONEncoder, ensure_ascii=False, separators=(",", ":"))
+    settings = {"ensure_ascii": False, "separators": (",", ":")}
+    with suppress(TypeError, ValueError):  # plain and finite values, as of most files
+        return json.dumps(value, allow_nan=False, **settings)
+    return json.dumps(value, cls=PlotlyJSONEncoder, **settings)
 
 
 def claim(out: Path) -> None:
