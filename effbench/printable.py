@@ -6,7 +6,8 @@ from __future__ import annotations
 def printable(text: object, keep: str = "\n") -> str:
     """Return the text with each unprintable character replaced by a space: control characters (C0, C1), bidi
     overrides, tabs, lone surrogates. `keep`: characters that are not replaced."""
-    return "".join(c if c.isprintable() or c in keep else " " for c in str(text))
+    text = str(text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
 
 
 def one_line(text: object, longest: int | None = None) -> str:

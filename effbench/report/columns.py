@@ -51,7 +51,9 @@ def value_text(name: str, value: Any) -> str:
 
 def interval_text(name: str, row: Mapping[str, Any]) -> str:
     """Return the 95 % interval of a metric as `0.12 ms to 0.13 ms`; empty without one."""
-    low, high = (row.get(column) for column in INTERVALS.get(name, ("", "")))
+    if name not in INTERVALS:
+        return ""
+    low, high = map(row.get, INTERVALS[name])
     if is_missing(low) or is_missing(high) or not low < high:
         return ""
     return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from effbench.environments import labelled
@@ -158,7 +158,7 @@ class SpeedupTable:
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all fields)."""
         if fmt != "json":
-            return self.wide().render(fmt)
+            return replace(self.wide(), data=self.records()).render(fmt)
         names = (*FACTS, "text", "interval", "baseline")
         rows = [
             {"labels": row.labels, "metric": row.metric, "best": row.best}
@@ -171,8 +171,8 @@ class SpeedupTable:
     def wide(
         self, shown: Callable[[Entry, Row], Shown] = lambda entry, _: entry.shown, best: bool = True, caption: str = ""
     ) -> Table:
-        """Return a table with one column per mode; CSV has one line per entry. `shown`: returns the content of a cell.
-        `best`: add a column with the winner, or the modes that tie."""
+        """Return a table with one column per mode. `shown`: returns the content of a cell. `best`: add a column with
+        the winner, or the modes that tie."""
         columns = [*self.labels, *[Column("its quantity", "speedup", filter=True)] * (len(self.metrics) > 1)]
         columns += [Column(f"mode {mode}", mode, numeric=True, mode=mode) for mode in self.modes]
         columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
@@ -185,12 +185,15 @@ class SpeedupTable:
             | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]
-        data = [
+        return Table(columns, rows, group="model", caption=caption, once=[it.key for it in self.labels])
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one record per entry, for CSV."""
+        return [
             row.labels | {"mode": mode, "metric": row.metric} | entry.facts(FACTS)
             for row in self.rows
             for mode, entry in row.cells.items()
         ]
-        return Table(columns, rows, data, group="model", caption=caption, once=[it.key for it in self.labels])
 
     def long(self) -> Table:
         """Return a table with one row per point and mode, for narrow terminals."""

@@ -24,6 +24,7 @@ LEAST_TRIALS = 5
 #: and by 5 to 19 % if autotuning chose among templates. It counts like PRIOR_DF further degrees of freedom, because two
 #: or three compilations say little.
 PRIOR_SD, TUNED_SD, PRIOR_DF = 0.015, 0.08, 3
+_NUMBERS = (int, float)
 #: End of the fingerprint of kernels of which some were chosen by autotuning.
 TUNED = "-tuned"
 
@@ -85,7 +86,7 @@ class Outcome(NamedTuple):
 
 def is_number(value: object) -> bool:
     """Return whether a value is a finite number. SQLite allows text in numeric columns."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, _NUMBERS) and math.isfinite(value)
 
 
 def is_clear(low: float | None, high: float | None) -> bool:

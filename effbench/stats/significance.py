@@ -142,7 +142,7 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     if error <= _ROUNDING:
         return floor
     import numpy as np
-    from scipy.special import ndtr, stdtrit
+    from scipy.special import ndtr
 
     least = math.log1p(floor) / error
     (old, old_weights), (new, new_weights) = _variance_nodes(before.df), _variance_nodes(after.df)
@@ -150,14 +150,25 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     fraction = (before.error / error) ** 2
     a, b = fraction * old[:, None], (1 - fraction) * new[None, :]
     total = a + b
-    df = total**2 / (a**2 / before.df + b**2 / after.df)
+    inverse_df = (a**2 / before.df + b**2 / after.df) / total**2
     # the smallest significant differences, in standard errors
-    needed = np.maximum(stdtrit(df, 1 - ALPHA / 2) * np.sqrt(total), least)
+    needed = np.maximum(np.interp(inverse_df, *_t_limits(before.df, after.df)) * np.sqrt(total), least)
     low, high = least, float(needed.max()) + POWER_QUANTILE
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if float((ndtr(middle - needed) * weights).sum()) >= POWER else (middle, high)
     return math.expm1(high * error) if high * error < 709.0 else math.inf
+
+
+@lru_cache(maxsize=64)
+def _t_limits(before_df: float, after_df: float) -> tuple:
+    """Return all reciprocals of Welch–Satterthwaite's degrees of freedom, ascending, and the limits of Student's t
+    there; between these, linear interpolation is accurate to 1e-5."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    reciprocals = np.linspace(1 / (before_df + after_df), 1 / min(before_df, after_df), 1000)
+    return reciprocals, stdtrit(1 / reciprocals, 1 - ALPHA / 2)
 
 
 @lru_cache(maxsize=64)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -92,8 +94,14 @@ class Drawing:
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return (mode, rows ordered by x) pairs, modes in canonical order."""
-    ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.x))
+    rows = map(_row_type(tuple(table)), *(table[name].tolist() for name in table))
+    ordered = sorted(rows, key=lambda row: (row.series_rank, row.x))
     return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
+
+
+@cache  # making the type, as `itertuples` does in each call, takes longer than making the rows of a figure
+def _row_type(columns: tuple[str, ...]) -> type:
+    return namedtuple("Row", columns)
 
 
 def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -122,13 +130,20 @@ def hover(row: Any) -> str:
     """Return the hover text of a row: which result it is, then one value per line."""
     values = row._asdict()
     lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · {point(row)}"]
-    for name, value in values.items():
-        if name in KEYS or name in _BOUNDS or is_missing(value):
+    for name in _described(row._fields):
+        value = values[name]
+        if is_missing(value):
             continue
         text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
         interval = interval_text(name, values)
         lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
     return "<br>".join(lines)
+
+
+@cache
+def _described(columns: tuple[str, ...]) -> list[str]:
+    """Return the columns that hover texts list."""
+    return [name for name in columns if name not in KEYS and name not in _BOUNDS]
 
 
 def point(row: Any) -> str:
