@@ -162,8 +162,8 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
 
 @lru_cache(maxsize=64)
 def _t_limits(before_df: float, after_df: float) -> tuple:
-    """Return all reciprocals of Welch–Satterthwaite's degrees of freedom, ascending, and the limits of Student's t
-    there; between these, linear interpolation is accurate to 1e-5."""
+    """Return reciprocals of all possible degrees of freedom, ascending, and the limits of Student's t there. Linear
+    interpolation between these is accurate to 1e-6."""
     import numpy as np
     from scipy.special import stdtrit
 

@@ -130,20 +130,13 @@ def hover(row: Any) -> str:
     """Return the hover text of a row: which result it is, then one value per line."""
     values = row._asdict()
     lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · {point(row)}"]
-    for name in _described(row._fields):
-        value = values[name]
-        if is_missing(value):
+    for name, value in values.items():
+        if name in KEYS or name in _BOUNDS or is_missing(value):
             continue
         text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
         interval = interval_text(name, values)
         lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
     return "<br>".join(lines)
-
-
-@cache
-def _described(columns: tuple[str, ...]) -> list[str]:
-    """Return the columns that hover texts list."""
-    return [name for name in columns if name not in KEYS and name not in _BOUNDS]
 
 
 def point(row: Any) -> str:
