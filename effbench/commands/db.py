@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems:
         print(one_line(problem))
     if not problems:
-        older = "" if args.deep else f" (of more than {maintenance.NEWEST:,} trials, --deep also reads the older ones)"
-        print(f"{name}: no faults found{older}")
+        newest, most = maintenance.NEWEST, maintenance.MOST
+        deep = f"--deep also decodes trials before the newest {newest:,}, and checks all of a file with over {most:,}"
+        print(f"{name}: no faults found{'' if args.deep else f'; {deep}'}")
     return 1 if problems else 0

@@ -28,6 +28,8 @@ _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
 PART, SWEEPS = 20_000, 5
 #: newest trials whose contents and results are always checked
 NEWEST = 5_000
+#: most trials of a database in which all other rows are always checked too: reading gigabytes takes minutes
+MOST = 200_000
 LARGE = (PLANNED, TRIAL, SAMPLE, RESULT)
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -67,9 +69,9 @@ def check(url: str | os.PathLike[str], processes: int = 1, deep: bool = True) ->
 
     Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Without
     `deep`, only the newest trials are read with their samples and results; of the others, the database itself checks
-    the types, bounds and sizes of all values, and that each cell has a result. A large database is divided among this
-    many processes, or threads while the database does the work. Raises StoreError and SchemaError if it cannot be
-    opened.
+    the types, bounds and sizes of all values, and that each cell has a result, or nothing if there are more than MOST
+    trials. A large database is divided among this many processes, or threads while the database does the work. Raises
+    StoreError and SchemaError if it cannot be opened.
     """
     with connect.connected(url) as connection:
         current = connect.revision(connection)
@@ -78,16 +80,19 @@ def check(url: str | os.PathLike[str], processes: int = 1, deep: bool = True) ->
         connect.require_head(current, connect.name_of(connection))
         last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
         newest = None if deep or last <= NEWEST else last - NEWEST
-        starts = [None, *range(PART, last, PART)]
-        rows: list[Callable[..., Any]] = []
-        for table in METADATA.sorted_tables:
-            divided = starts if table in (TRIAL, SAMPLE) else [None]
-            rows += [partial(_faulty_rows, table.name, newest, *part) for part in pairwise([*divided, None])]
         sweeps = sa.select(SWEEP.c.id).order_by(SWEEP.c.id)
         if newest is not None:
             sweeps = sweeps.where(SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id > newest)))
         ids = connection.scalars(sweeps).all()
-        tasks = [_structure, *rows, _missing_results, *(partial(_wrong_results, part) for part in batched(ids, SWEEPS))]
+        has_older = newest is None or last <= MOST
+        starts = [None, *range(PART, last, PART)] if has_older else [newest + 1]
+        checked = None if has_older else ids
+        rows: list[Callable[..., Any]] = []
+        for table in METADATA.sorted_tables:
+            divided = starts if table in (TRIAL, SAMPLE) else [None]
+            rows += [partial(_faulty_rows, table.name, newest, checked, *part) for part in pairwise([*divided, None])]
+        derived = [partial(_wrong_results, part) for part in batched(ids, SWEEPS)]
+        tasks = [partial(_structure, has_older), *rows, partial(_missing_results, checked), *derived]
         if len(starts) == 1 or processes == 1:
             return _faults((task(connection) for task in tasks), len(rows))
     pool = ThreadPoolExecutor(processes) if newest else ProcessPoolExecutor(processes, get_context("spawn"))
@@ -116,9 +121,9 @@ def _faults(outcomes: Iterator[Any], parts: int) -> list[str]:
     return [*references, *(lines or chain.from_iterable(outcomes))]
 
 
-def _structure(connection: sa.Connection) -> tuple[list[str], list[str]]:
-    """Return the lines for damage of the file, and those for references to missing rows."""
-    if connection.dialect.name != "sqlite":  # PostgreSQL guarantees both
+def _structure(has_time: bool, connection: sa.Connection) -> tuple[list[str], list[str]]:
+    """Return the lines for damage of the file, and those for references to missing rows; none unless `has_time`."""
+    if connection.dialect.name != "sqlite" or not has_time:  # PostgreSQL guarantees both
         return [], []
     lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
     damage = [f"damaged file: {line}" for line in lines if line != "ok" and not _VALUE.match(line)]
@@ -127,15 +132,22 @@ def _structure(connection: sa.Connection) -> tuple[list[str], list[str]]:
 
 
 def _faulty_rows(
-    name: str, newest: int | None, start: int | None, end: int | None, connection: sa.Connection
+    name: str,
+    newest: int | None,
+    checked: list[str] | None,
+    start: int | None,
+    end: int | None,
+    connection: sa.Connection,
 ) -> tuple[dict[str, str], Counter[str]]:
     """Return column -> its first fault with the row, and column -> number of faults, for rows of a table: all, or
-    those whose first key is from `start` to before `end`. `newest`: the database chooses the rows of older trials."""
+    those whose first key is from `start` to before `end`. `newest`: the database chooses the rows of older trials.
+    `checked`: ids of the only sweeps to check."""
     table = METADATA.tables[name]
     key = next(iter(table.primary_key))
     doubt = doubtful(table, connection.dialect.name)
     where = [key >= start] if start is not None else []
     where += [sa.or_(key < end, key.is_(None))] if end is not None else []
+    where += [table.c.sweep_id.in_(checked)] if checked is not None and "sweep_id" in table.c else []
     if newest is not None and table in LARGE:
         where.append(sa.or_(doubt, key > newest) if table in CONTENTS else doubt)
     any_text(connection)
@@ -156,10 +168,12 @@ def _faulty_rows(
     return first, count
 
 
-def _missing_results(connection: sa.Connection) -> list[str]:
-    """Return a line if cells have trials but no result, and one for the reverse."""
+def _missing_results(checked: list[str] | None, connection: sa.Connection) -> list[str]:
+    """Return a line if cells have trials but no result, and one for the reverse. `checked`: see _faulty_rows."""
     keys = [column.name for column in RESULT.primary_key]
     trials, results = (sa.select(*(table.c[name] for name in keys)) for table in (TRIAL, RESULT))
+    if checked is not None:
+        trials, results = (query.where(query.selected_columns.sweep_id.in_(checked)) for query in (trials, results))
     different = {"trials but no result": trials.except_(results), "a result but no trials": results.except_(trials)}
     counts = {what: connection.scalar(sa.select(sa.func.count()).select_from(query.subquery()))
               for what, query in different.items()}  # fmt: skip
