@@ -225,7 +225,8 @@ def tokens(config: Any, length: int) -> dict[str, Any]:
     if getattr(text, "model_type", "") in ("roberta", "camembert", "xlm-roberta"):
         most -= 2  # positions begin after the padding's
     if length > most:
-        raise ConfigError(f"model.seq={length} exceeds the {most} positions of {config.model_type}")
+        more = "; phase=generate sets model.seq to generate.prompt + generate.new_tokens"
+        raise ConfigError(f"model.seq={length} exceeds the {most} positions of {config.model_type}{more}")
     return {"shape": [length], "dtype": "int64", "low": 0, "high": text.vocab_size, "keyword": True}
 
 

@@ -7,11 +7,14 @@ import torch
 from safetensors.torch import save_file
 from shipped import compiled_whole
 
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, UnsupportedError
 from effbench.models import catalog, libraries
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
+from effbench.modes.eager import Eager
+from effbench.worker.generation import Generation
 
 BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
@@ -103,6 +106,23 @@ def test_a_decode_step_equals_the_whole_sequence(arch):
                     getattr(step, f"{name}_{kind}_{number}")[:, :, : filled.shape[2]] = filled
         expected = whole(**dict.fromkeys(names, ids))[:, -1:]
         torch.testing.assert_close(step(ids[:, -1:], torch.tensor([SEQ - 1])), expected)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "llama-1b"])
+def test_generated_tokens_are_those_of_transformers(arch):
+    prompt, count = 7, SEQ - 7
+    # with a tied head an untrained network repeats its last token
+    module = of_transformers(arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None)
+    request = {"prompt": prompt, "new_tokens": count}
+    cell = Cell({"name": arch, "module": {}}, BS, {"name": "eager"}, "float32", "generate", "cpu", generate=request)
+    made = Generation(cell, Eager(), module, Trial(cell.key, 0, Status.OK), [*module.inputs])
+    ids = torch.randint(0, 97, (BS, prompt))
+    with made.context():
+        ((ours, _),) = made.reference([((ids,), {})])
+    options = {"do_sample": False, "cache_implementation": "static", "disable_compile": True, "pad_token_id": 0}
+    theirs = module.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options)
+    assert ours.tolist() == theirs[:, prompt:].tolist()
+    assert len(set(ours.flatten().tolist())) > 4
 
 
 def test_weights_come_from_safetensors_alone(tmp_path):

@@ -1,0 +1,62 @@
+"""Generated tokens on a GPU: the same in all modes, from one graph per step, with times that fit together."""
+
+from __future__ import annotations
+
+import pytest
+
+TINY = ("model=llama-1b-decode", "model.module.layers=4", "model.module.width=256", "model.module.heads=8",
+        "model.module.kv_heads=2", "model.module.ffn=512", "model.module.vocab=1000", "model.module.max_seq=96",
+        "model.module.context=1", "phase=generate", "generate.prompt=32", "bs=4")  # fmt: skip
+MODES = ("eager", "default", "reduce-overhead", "cuda-graph")
+
+
+@pytest.fixture(scope="module")
+def swept_requests(run) -> tuple[list[dict], list[dict]]:
+    return run(*TINY, "generate.new_tokens=48", f"mode={','.join(MODES)}", "sweep.name=requests")
+
+
+def test_all_modes_generate_the_same_tokens(swept_requests):
+    trials, rows = swept_requests
+    assert [(trial["mode"], trial["reason"]) for trial in trials if trial["status"] != "ok"] == []
+    assert len(trials) == len(rows) == len(MODES)
+    for trial in trials:
+        # ties are the only tokens that may differ
+        assert trial["extra"].get("tied_tokens", 0) <= 0.1 * 4 * 48, trial["mode"]
+        assert trial["rel_error"] < 2e-2, trial["mode"]
+        assert not trial["recompiles"] and not trial["cudagraph_skips"], trial["mode"]
+
+
+def test_figures_fit_together(swept_requests):
+    trials, rows = swept_requests
+    for trial in trials:
+        mode, tokens = trial["mode"], 48
+        assert 0 < trial["ttft_ms"] < trial["latency_ms"], mode
+        assert 0 < trial["tpot_ms"] <= trial["tpot_p99_ms"] < trial["latency_ms"], mode
+        # the first token, and the time between the others
+        whole = trial["ttft_ms"] + (tokens - 1) * trial["tpot_ms"]
+        assert whole == pytest.approx(trial["latency_ms"], rel=0.3), mode
+        assert trial["tokens_per_s"] == pytest.approx(4 * tokens * 1000 / trial["latency_ms"]), mode
+        assert trial["period_ms"] is None and trial["gpu_busy_ms"] < trial["latency_ms"], mode
+    by_mode = {trial["mode"]: trial for trial in trials}
+    # every step replays one graph; the prompt is eager in all modes
+    for mode in ("reduce-overhead", "cuda-graph"):
+        in_graphs = by_mode[mode]["extra"]["profile"]["kernels_in_graphs"]
+        assert in_graphs > by_mode[mode]["kernels"] / 2, mode
+    assert by_mode["eager"]["extra"]["profile"]["kernels_in_graphs"] == 0
+    assert all(row["throughput_per_s"] == pytest.approx(4000 / row["latency_ms"]) for row in rows)
+
+
+@pytest.mark.alone
+def test_graphs_of_the_step_save_its_launches(run):
+    trials, _ = run(*TINY, "generate.new_tokens=64", "mode=eager,reduce-overhead,cuda-graph", alone=True)
+    by_mode = {trial["mode"]: trial for trial in trials}
+    for mode in ("reduce-overhead", "cuda-graph"):
+        assert by_mode[mode]["tpot_ms"] < by_mode["eager"]["tpot_ms"] / 1.5, mode
+
+
+def test_networks_of_transformers_generate(run):
+    config = "model.config={n_embd:64,n_layer:2,n_head:4,vocab_size:97,tie_word_embeddings:false}"
+    words = ("model=transformers", "model.arch=gpt2", config, "phase=generate", "generate.prompt=16", "bs=2")
+    trials, _ = run(*words, "generate.new_tokens=16", "mode=eager,default,cuda-graph", "dtype=float32")
+    assert [(trial["mode"], trial["reason"]) for trial in trials if trial["status"] != "ok"] == []
+    assert all("tied_tokens" not in trial["extra"] for trial in trials)
