@@ -49,11 +49,3 @@ def test_graphs_of_the_step_save_its_launches(swept):
     by_mode = {trial["mode"]: trial for trial in swept(*TINY, "generate.new_tokens=64", modes, alone=True)}
     for mode in ("reduce-overhead", "cuda-graph"):
         assert by_mode[mode]["tpot_ms"] < by_mode["eager"]["tpot_ms"] / 1.5, mode
-
-
-def test_networks_of_transformers_generate(swept):
-    config = "model.config={n_embd:64,n_layer:2,n_head:4,vocab_size:97,tie_word_embeddings:false}"
-    words = ("model=transformers", "model.arch=gpt2", config, "phase=generate", "generate.prompt=16", "bs=2")
-    trials = swept(*words, "generate.new_tokens=16", "mode=eager,default,cuda-graph", "dtype=float32")
-    assert [(trial["mode"], trial["reason"]) for trial in trials if trial["status"] != "ok"] == []
-    assert all("tied_tokens" not in trial["extra"] for trial in trials)
