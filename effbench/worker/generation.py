@@ -66,7 +66,7 @@ class Generator:
     clock. `logits`: those of the last token.
     """
 
-    def __init__(self, module: Callable[..., Tensor], step: Callable[..., Tensor], bs: int, cell: Cell) -> None:
+    def __init__(self, module: Callable[..., Tensor], step: Callable[..., Tensor], cell: Cell) -> None:
         self.module, self.step = module, step
         first, count, device = cell.generate["prompt"], cell.generate["new_tokens"], torch.device(cell.device)
         self.synchronize = timing.synchronizer(device)
@@ -75,7 +75,7 @@ class Generator:
         with torch.inference_mode(False):
             self.prompt = torch.arange(first, device=device)
             self.positions = [torch.tensor([first + number], device=device) for number in range(count - 1)]
-            self.tokens = [torch.zeros(bs, 1, dtype=torch.int64, device=device) for _ in range(count)]
+            self.tokens = [torch.zeros(cell.bs, 1, dtype=torch.int64, device=device) for _ in range(count)]
         self.events = [torch.cuda.Event(enable_timing=True) for _ in self.tokens] if device.type == "cuda" else []
         self.read_ns = [0] * count
 
@@ -123,10 +123,10 @@ class Generation(Inference):
             )
 
     def calling(self, step: Callable[..., Tensor], module: nn.Module | None = None) -> Generator:
-        return Generator(module or self.module, step, self.cell.bs, self.cell)
+        return Generator(module or self.module, step, self.cell)
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        generator = self.generator = self.calling(self.module)
+        generator = self.calling(self.module)
         prepared = self.mode.prepare(self.module, (generator.tokens[0], generator.positions[0]), {})
         generator.step = prepared.step
         return dataclasses.replace(prepared, step=generator, copy_inputs=None)
@@ -158,7 +158,8 @@ class Generation(Inference):
         eager; then the mode continues with eager's tokens, so that all others are compared too."""
         for given, (eager, wanted) in zip(inputs, references, strict=True):
             tokens, logits = self.generated(step, given)
-            fed = [token.to(self.device) for token in eager.split(1, 1)]
+            with torch.inference_mode(False):  # tensors like those that the generator makes
+                fed = [token.to(self.device, copy=True).contiguous() for token in eager.split(1, 1)]
             if not torch.equal(tokens, eager):
                 forced, logits = self.generated(step, given, fed)
                 # up to its first difference, a request continues with the same tokens as eager's
@@ -192,7 +193,7 @@ class Generation(Inference):
                 gap, limit = float(values[right] - values[token]), 2 * tolerance * accuracy.rms(values)
                 if not gap <= limit:
                     where = f"token {number + 1} of request {row + 1} is {token}, but eager's is {right}"
-                    found.append(f"{where}: its logit is {gap:.3g} larger, and a tie at most {limit:.3g}")
+                    found.append(f"{where}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})")
 
         self.generated(self.calling(self.module), given, fed, see)
         return found[0] if found else None
