@@ -306,7 +306,7 @@ class RunningTrial:
             trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
             trial.kernel_fingerprint = profiled.fingerprint
             trial.extra["profile"] = profiled.facts
-            if cell.stream or cell.generate:  # the work differs between calls
+            if cell.stream or cell.generate:  # the work differs between calls, and a request makes many
                 return
             counted = self.workload.count(*copies(self.inputs[0]))
         except Exception as error:  # from the profiler, or from the module under the counter's dispatch mode
