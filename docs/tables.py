@@ -55,7 +55,7 @@ COLUMNS = {
     "bs": "batch size, in samples",
     "mode": "name of the mode; its settings are in `params`",
     "dtype": "resolved dtype, never `auto`",
-    "phase": "`inference` or `training`; in `trial` the [phase](statuses.md#phases-of-a-trial) that it reached last",
+    "phase": "`inference`, `training` or `generate`; in `trial` the last [phase](statuses.md#phases-of-a-trial)",
     "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
     "reason": "why the status is not `ok`, in one line",
@@ -64,7 +64,8 @@ COLUMNS = {
     "attempt": "attempt within the round, from 0",
     "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
     "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
-    "`dropout_off`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`; of failures `traceback`, `log`",
+    "`dropout_off`, `tied_tokens`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`; of failures "
+    "`traceback`, `log`",
     "recorded_at": "when the trial was committed",
     "gpu_name": "names of the GPUs that torch saw",
     "torch_version": "version of torch",
@@ -72,7 +73,7 @@ COLUMNS = {
     "environment_id": "key of `environment`",
     "cell_key": "key of `cell`",
     "params": "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`, `env`, and "
-    "`training` or `stream` if used",
+    "`training`, `generate` or `stream` if used",
 }
 #: What modes and models need besides torch.
 NEEDS = {

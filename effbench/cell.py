@@ -82,8 +82,8 @@ class Cell:
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and the mode's settings.
     `stream` is None if all calls have the same batch size; otherwise it holds `name`, `samples_per_call` and `sizes`,
-    and `bs` is the largest size. `training` holds the settings of a training step, None for inference. All values are
-    plain JSON and resolved: `dtype` and `device` are never `auto`.
+    and `bs` is the largest size. `training` and `generate` hold the settings of their phases, otherwise None. All
+    values are plain JSON and resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -96,6 +96,7 @@ class Cell:
     env: dict[str, str] = field(default_factory=dict)
     stream: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
+    generate: dict[str, Any] | None = None
 
     @cached_property
     def key(self) -> str:
@@ -116,7 +117,7 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Return all parameters as plain JSON, without an unset `stream` or `training`: older keys stay valid.
+        """Return all parameters as plain JSON, without unset `stream`, `training` or `generate`: older keys stay valid.
 
         The values are the cell's own: do not change them.
         """

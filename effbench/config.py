@@ -25,7 +25,7 @@ def choice(name: str, *values: str) -> type[StrEnum]:
 
 Dtype = choice("Dtype", "auto", "float32", "bfloat16", "float16", "float64")
 Device = choice("Device", "auto", "cuda", "cpu")
-Phase = choice("Phase", "inference", "training")
+Phase = choice("Phase", "inference", "training", "generate")
 Optimizer = choice("Optimizer", "sgd", "adam", "adamw")
 Implementation = choice("Implementation", "for-loop", "foreach", "fused", "capturable")
 Isolation = choice("Isolation", "fork", "spawn")
@@ -61,7 +61,8 @@ class Model:
     # settings of model=torchvision, timm and transformers, which `model.module` refers to:
     arch: str | None = None  # name of a network; `effbench models` lists them
     task: str | None = None  # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
-    seq: int | None = number(None, least=1)  # transformers: tokens of a sequence; slots of the cache of `decode`
+    # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets itself
+    seq: int | None = number(None, least=1)
     image_size: int | None = number(None, least=1)  # height and width of images; null: those of the published weights
     pretrained: Any = None  # false: random weights; true: published ones; or a folder or .safetensors file
     config: Any = field(default_factory=dict)  # transformers: configuration, such as model.config.num_labels=10
@@ -111,6 +112,14 @@ class Training:
     # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
     loss: str = "mean-square"
     set_to_none: bool = True  # true: set gradients to None before each step; false: fill them with zeros
+
+
+@dataclass
+class Generate:
+    """Settings of a request that generates tokens; part of the cell if phase=generate."""
+
+    prompt: int = number(128, least=1)  # tokens of the prompt
+    new_tokens: int = number(128, least=2)  # tokens to generate
 
 
 @dataclass
@@ -186,8 +195,10 @@ class Config:
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)  # `name`, `_target_` and the mode's own settings
     dtype: Dtype = Dtype.auto  # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
-    phase: Phase = Phase.inference  # `inference`: call the module; `training`: run training steps
+    # `inference`: call the module; `training`: run training steps; `generate`: generate tokens
+    phase: Phase = Phase.inference
     training: Training = field(default_factory=Training)
+    generate: Generate = field(default_factory=Generate)
     device: Device = Device.auto  # `auto`: cuda if torch sees a GPU, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter

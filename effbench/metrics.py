@@ -165,6 +165,24 @@ _ALL = (
         interval=("period_ci_low_ms", "period_ci_high_ms"),
     ),
     Metric(
+        "ttft_ms", "time to first token", "ms", LOWER, "ratio",
+        "generation: host time from the start of a request to its first token; geometric mean of the trials' medians",
+        interval=("ttft_ci_low_ms", "ttft_ci_high_ms"),
+    ),
+    Metric(
+        "tpot_ms", "time per output token", "ms", LOWER, "ratio",
+        "generation: time between a token and the next; geometric mean of the trials' medians",
+        interval=("tpot_ci_low_ms", "tpot_ci_high_ms"),
+    ),
+    Metric(
+        "tpot_p99_ms", "99th percentile time per output token", "ms", LOWER, "ratio",
+        help="geometric mean of the trials' 99th percentiles", combine="mean",
+    ),
+    Metric(
+        "tokens_per_s", "tokens per second", "tokens/s", HIGHER, combine="mean",
+        help="generation: bs × generated tokens ÷ latency of the whole request",
+    ),
+    Metric(
         "throughput_per_s", "throughput", "samples/s", HIGHER,
         help="bs (or the mean size of a stream) ÷ period (÷ latency without a period)", of_trial=False,
     ),
@@ -287,6 +305,8 @@ _ALL = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL if metric.title}
 #: quantities that a trial records
 TRIAL_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.of_trial)
+#: metrics of trials whose results have an interval over the trials
+ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 #: metric -> the columns of its 95 % confidence interval
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
 #: metric of processes with a warm cache -> the same metric of processes that compiled with an empty cache

@@ -114,7 +114,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     valid: set[int] = set()
     for job in jobs:
         validate(job.config, valid)
-        parts.append({key: value for key, value in job.config.items() if key not in OF_SWEEP})
+        parts.append(generating({key: value for key, value in job.config.items() if key not in OF_SWEEP}))
         of_sweep = {key: job.config[key] for key in OF_SWEEP}
         if settings is None:
             settings = of_sweep
@@ -124,6 +124,16 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     if settings is None:
         raise ConfigError("the sweep is empty: these overrides give no cell; give each one at least one value")
     return parts, Settings(**settings)
+
+
+def generating(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a cell. If phase=generate, a network of transformers becomes a decode step with a cache of as
+    many slots as a request has tokens, like that of transformers' own `generate`."""
+    model, settings = part["model"], part["generate"]
+    if part["phase"] != "generate" or model["module"].get("library") != "transformers":
+        return part
+    module = {**model["module"], "task": "decode", "seq": settings["prompt"] + settings["new_tokens"]}
+    return {**part, "model": {**model, "module": module}}
 
 
 def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
@@ -150,8 +160,11 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
     except ValueError:
         how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
-    if streams.check(config["stream"]) != streams.NONE and config["phase"] == "training":
-        raise ConfigError("phase=training cannot run a stream of batch sizes; use stream=none or phase=inference")
+    phase, task = config["phase"], config["model"]["task"]
+    if streams.check(config["stream"]) != streams.NONE and phase != "inference":
+        raise ConfigError(f"phase={phase} cannot run a stream of batch sizes; use stream=none or phase=inference")
+    if phase == "generate" and task not in (None, "decode"):
+        raise ConfigError(f"phase=generate needs model.task=decode, got {task}; omit model.task")
     protocol, model, mode, env = (new.get(name) for name in ("protocol", "model", "mode", "env"))
     if protocol and protocol["max_samples"] < protocol["min_samples"]:
         raise ConfigError("protocol.max_samples must be at least protocol.min_samples")
@@ -216,6 +229,7 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         stream = streams.resolve(part.get("stream"))
         bs = part["bs"] if stream is None else streams.batch_size(stream["sizes"], part["bs"])
         numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
-        training = part["training"] if part["phase"] == "training" else None  # must not affect keys of inference cells
-        cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, training))
+        # must not affect keys of cells of other phases
+        settings = {name: part[name] for name in ("training", "generate") if name == part["phase"]}
+        cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings))
     return cells

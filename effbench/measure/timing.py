@@ -126,7 +126,8 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 @dataclass
 class Timer:
     """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter. `renew`:
-    restores inputs outside the measured time; None if the step does not write to them."""
+    restores inputs outside the measured time; None if the step does not write to them. `sample`: makes the sample of a
+    call from its ms, which may carry more facts about the call."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]
@@ -136,6 +137,7 @@ class Timer:
     whole: int = 1
     host: HostWatch | None = None
     renew: Callable[[Inputs], None] | None = None
+    sample: Callable[[float], float] = float
 
     def warm_up(self) -> Timing:
         """Call the step until it is steady, and return the samples.
@@ -270,7 +272,7 @@ class Timer:
             step(*args, **kwargs)
             returned = clock()
             synchronize()
-            result.samples_ms.append((clock() - start) / 1e6)
+            result.samples_ms.append(self.sample((clock() - start) / 1e6))
             result.enqueue_ms.append((returned - start) / 1e6)
 
     def choose_block(self, budget_s: float) -> int:

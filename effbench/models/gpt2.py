@@ -1,6 +1,6 @@
-"""GPT-2 decoding one token with a static key-value cache: the many small kernels of token generation.
+"""GPT-2 decoding with a static key-value cache: the many small kernels of token generation.
 
-B batch, S slots of the cache, D width, H heads, K width of a head (D / H), V vocabulary, L layers.
+B batch, T new tokens, S slots of the cache, D width, H heads, K width of a head (D / H), V vocabulary, L layers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class CachedAttention(nn.Module):
-    """Attention of one new token over a cache of fixed shape.
+    """Attention of new tokens over a cache of fixed shape.
 
     The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static addresses. Unlike writes
     to an input, in-place writes to buffers do not prevent `reduce-overhead` from capturing.
@@ -29,14 +29,14 @@ class CachedAttention(nn.Module):
             self.register_buffer(name, cache, persistent=False)
 
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        # x [B, 1, D], position [1], mask [1, S] -> [B, 1, D]
-        batch, _, width = x.shape
-        qkv = self.qkv(x).view(batch, 1, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, 1, K] each
+        # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
+        batch, length, width = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, K] each
         keys = self.keys[:batch].index_copy_(2, position, k)  # [B, H, S, K]
         values = self.values[:batch].index_copy_(2, position, v)  # [B, H, S, K]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, H, 1, K]
-        return self.project(y.transpose(1, 2).reshape(batch, 1, width))
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, H, T, K]
+        return self.project(y.transpose(1, 2).reshape(batch, length, width))
 
 
 def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
@@ -64,16 +64,17 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        # x [B, 1, D], position [1], mask [1, S] -> [B, 1, D]
+        # x [B, T, D], position [T], mask [T, S] -> [B, T, D]
         x = x + self.attention(self.attention_norm(x), position, mask)
         return x + self.contract(F.gelu(self.expand(self.mlp_norm(x)), approximate="tanh"))
 
 
 class GPT2Decoder(nn.Module):
-    """A decode step: write the token's key and value at `position`, then attend to the slots up to it.
+    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up to it.
 
-    All shapes are static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
-    same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
+    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a mask. A call with
+    the same token and position writes the same values again, so it gives the same output however often it runs. The
+    first `context` slots are filled already.
     """
 
     def __init__(
@@ -106,9 +107,9 @@ class GPT2Decoder(nn.Module):
                 nn.init.normal_(layer.weight, std=0.02 / math.sqrt(2 * len(self.blocks)))
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        # token [B, 1], position [1] -> logits [B, 1, V]
-        mask = (self.slots <= position).unsqueeze(0)  # [1, S]
-        x = self.tokens(token) + self.positions(position)  # [B, 1, D]
+        # token [B, T], position [T] -> logits of the last token [B, 1, V]
+        mask = self.slots <= position.unsqueeze(1)  # [T, S]
+        x = self.tokens(token) + self.positions(position)  # [B, T, D]
         for block in self.blocks:
             x = block(x, position, mask)
-        return F.linear(self.norm(x), self.tokens.weight)
+        return F.linear(self.norm(x[:, -1:]), self.tokens.weight)

@@ -85,7 +85,7 @@ class GroupedAttention(nn.Module):
 
 
 class CachedGroupedAttention(GroupedAttention):
-    """Attention of one new token over a cache of fixed shape, in buffers like those of gpt2.CachedAttention."""
+    """Attention of new tokens over a cache of fixed shape, in buffers like those of gpt2.CachedAttention."""
 
     def __init__(self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int):
         super().__init__(width, heads, kv_heads)
@@ -94,15 +94,17 @@ class CachedGroupedAttention(GroupedAttention):
             self.register_buffer(name, cache, persistent=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor) -> Tensor:
-        # x [B, 1, D], cos and sin [1, K], position [1], mask [1, S] -> [B, 1, D]
-        batch, _, width = x.shape
+        # x [B, T, D], cos and sin [T, K], position [T], mask [1, S] or [R * T, S] -> [B, T, D]
+        batch, length, width = x.shape
         q, k, v = self.heads_of(x, cos, sin)
         keys = self.keys[:batch].index_copy_(2, position, k)  # [B, G, S, K]
         values = self.values[:batch].index_copy_(2, position, v)  # [B, G, S, K]
-        # with one token, the query heads of a group take the place of the sequence, so the cache is not copied
-        q = q.view(batch, self.kv_heads, -1, self.head_width)  # [B, G, R, K]
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, G, R, K]
-        return self.project(y.reshape(batch, 1, width))
+        # the query heads of a group extend the sequence, so the cache is not copied
+        q = q.reshape(batch, self.kv_heads, -1, self.head_width)  # [B, G, R * T, K]
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)  # [B, G, R * T, K]
+        if length > 1:
+            y = y.reshape(batch, self.heads, length, self.head_width).transpose(1, 2)
+        return self.project(y.reshape(batch, length, width))
 
 
 class Block(nn.Module):
@@ -167,11 +169,11 @@ class Transformer(nn.Module):
 
 
 class LlamaDecoder(Transformer):
-    """A decode step: write the token's key and value at `position`, then attend to the slots up to it.
+    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up to it.
 
-    All shapes are static: all `max_seq` slots are read under a mask. A call with the same token and position writes the
-    same values again, so it gives the same output however often it runs. The first `context` slots are filled already.
-    `settings`: those of Transformer.
+    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a mask. A call with
+    the same token and position writes the same values again, so it gives the same output however often it runs. The
+    first `context` slots are filled already. `settings`: those of Transformer.
     """
 
     def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
@@ -182,13 +184,16 @@ class LlamaDecoder(Transformer):
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        # token [B, 1], position [1] -> logits [B, 1, V]
-        mask = (self.slots <= position).unsqueeze(0)  # [1, S]
-        cos, sin = self.cos[position], self.sin[position]  # [1, K]
-        x = self.tokens(token)  # [B, 1, D]
+        # token [B, T], position [T] -> logits of the last token [B, 1, V]
+        mask = self.slots <= position.unsqueeze(1)  # [T, S]
+        if len(position) > 1:
+            attention = self.blocks[0].attention
+            mask = mask.repeat(attention.heads // attention.kv_heads, 1)  # [R * T, S]
+        cos, sin = self.cos[position], self.sin[position]  # [T, K]
+        x = self.tokens(token)  # [B, T, D]
         for block in self.blocks:
             x = block(x, cos, sin, position, mask)
-        return self.head(self.norm(x))
+        return self.head(self.norm(x[:, -1:]))
 
 
 class LlamaPrefill(Transformer):

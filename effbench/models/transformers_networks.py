@@ -1,6 +1,6 @@
-"""Networks of transformers by name, for a task: whole sequences, or one new token with a static key-value cache.
+"""Networks of transformers by name, for a task: whole sequences, or new tokens with a static key-value cache.
 
-B batch, T sequence, S slots of the cache, G key-value heads, K width of a head, V vocabulary.
+B batch, T tokens, S slots of the cache, G key-value heads, K width of a head, V vocabulary.
 """
 
 from __future__ import annotations
@@ -49,25 +49,26 @@ class Network(nn.Module):
 
 
 class Slots(StaticLayer):
-    """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `filled`: number of filled slots, as a
-    tensor if new tokens are written behind them."""
+    """The keys and values [B, G, S, K] of a layer, in buffers of the Decoder. `position`: the slots [T] of the new
+    tokens; None if all slots are filled."""
 
-    def __init__(self, keys: Tensor, values: Tensor, filled: Tensor | int):
+    def __init__(self, keys: Tensor, values: Tensor, position: Tensor | None):
         # without StaticLayer's own, which makes tensors
-        self.keys, self.values, self.filled = keys, values, filled
+        self.keys, self.values, self.position = keys, values, position
         self.max_cache_len, self.is_initialized = keys.shape[2], True
         self.dtype, self.device = keys.dtype, keys.device
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        at = self.filled.view(1)
+        at = self.position
         return self.keys.index_copy_(2, at, key_states), self.values.index_copy_(2, at, value_states)
 
     def get_seq_length(self) -> Tensor | int:
-        return self.filled
+        return self.max_cache_len if self.position is None else self.position[0]
 
 
 class Decoder(nn.Module):
-    """A decode step: the new token takes the last of `slots` slots, and attends to all of them.
+    """A decode step: the new tokens, one or a whole prompt, take the slots at `position` of `slots`, and attend to the
+    slots up to theirs.
 
     The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with the same token and
     position gives the same output however often it runs. `cross`: the cache of an encoder's output, for the decoder of
@@ -87,19 +88,19 @@ class Decoder(nn.Module):
             # the decoder only looks whether there is an encoder's output: its keys and values are in the cache
             self.register_buffer("encoded", torch.zeros(batch, cross[0][0][1], model.config.hidden_size), False)
 
-    def cache(self, name: str, batch: int, filled: Tensor | None) -> Cache:
+    def cache(self, name: str, batch: int, position: Tensor | None) -> Cache:
         layers = []
         for number in range(self.layers):
             keys, values = (getattr(self, f"{name}_{part}_{number}")[:batch] for part in ("keys", "values"))
-            layers.append(Slots(keys, values, keys.shape[2] if filled is None else filled))
+            layers.append(Slots(keys, values, position))
         return Cache(layers=layers)
 
     def forward(self, token: Tensor, position: Tensor) -> Tensor:
-        # token [B, 1], position [1] -> logits [B, 1, V]
+        # token [B, T], position [T] -> logits of the last token [B, 1, V]
         batch = token.shape[0]
-        cache = self.cache("own", batch, position.view(()))
+        cache = self.cache("own", batch, position)
         if not self.has_cross:
-            return self.model(input_ids=token, past_key_values=cache, use_cache=True).logits
+            return self.model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
         return self.model(
             decoder_input_ids=token,
             encoder_outputs=BaseModelOutput(last_hidden_state=self.encoded[:batch]),
@@ -108,8 +109,11 @@ class Decoder(nn.Module):
         ).logits
 
 
-def check(arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, **_: Any) -> None:
-    """Raise ConfigError for an unknown name, task or value of the configuration, and without a source of weights."""
+def check(
+    arch: str, task: str | None, config: Mapping[str, Any], pretrained: bool | str = False, seq: int = 1, **_: Any
+) -> None:
+    """Raise ConfigError for an unknown name, task or value of the configuration, without a source of weights, and for
+    a cache of more slots than the network has positions."""
     known = [*PRESETS, *transformers.CONFIG_MAPPING]
     if arch not in known:
         raise libraries.unknown("architecture of transformers", arch, known)
@@ -117,7 +121,9 @@ def check(arch: str, task: str | None, config: Mapping[str, Any], pretrained: bo
         raise ConfigError(f"unknown model.task {task!r}; allowed: {', '.join(TASKS)}")
     preset = PRESETS.get(arch) or Preset(arch, "")
     source_of(preset, pretrained)
-    configured(preset, dict(config), None)
+    settings = configured(preset, dict(config), None)
+    if task == "decode":
+        tokens(settings, seq)
 
 
 def network(
@@ -219,7 +225,8 @@ def tokens(config: Any, length: int) -> dict[str, Any]:
     if getattr(text, "model_type", "") in ("roberta", "camembert", "xlm-roberta"):
         most -= 2  # positions begin after the padding's
     if length > most:
-        raise ConfigError(f"model.seq={length} exceeds the {most} positions of {config.model_type}")
+        more = "; phase=generate sets model.seq to generate.prompt + generate.new_tokens"
+        raise ConfigError(f"model.seq={length} exceeds the {most} positions of {config.model_type}{more}")
     return {"shape": [length], "dtype": "int64", "low": 0, "high": text.vocab_size, "keyword": True}
 
 

@@ -59,7 +59,8 @@ class Mode(ABC):
     uses_dynamo: bool | None = None
     #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then replay.
     settling_calls: int = 1
-    phases: tuple[str, ...] = ("inference",)
+    #: Phases that the mode supports. Without `generate`, its step does not see what others write to the buffers.
+    phases: tuple[str, ...] = ("inference", "generate")
     #: Whether the step accepts only one shape, and hence no stream of batch sizes.
     static_shape: bool = False
     #: Whether the optimizer's step is part of a CUDA graph in training.

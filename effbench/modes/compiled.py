@@ -31,7 +31,7 @@ class Compiled(Mode):
     regional: bool | str = False
 
     compiles = True
-    phases = ("inference", "training")
+    phases = ("inference", "generate", "training")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ from effbench.modes.base import Mode, Prepared
 
 
 class Eager(Mode):
-    phases = ("inference", "training")
+    phases = ("inference", "generate", "training")
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return Prepared(module)

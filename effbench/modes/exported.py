@@ -44,6 +44,7 @@ class AotInductor(Mode):
     uses_dynamo = False
     static_shape = True
     writes_state = False  # the package has copies of the buffers
+    phases = ("inference",)
     wraps_in_cpp = True
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class CudaGraph(Mode):
     guard: Literal[None, "refuse", "recapture"] = None
 
     static_shape = True
-    phases = ("inference", "training")
+    phases = ("inference", "generate", "training")
     captures_step = True
 
     def missing(self, device: torch.device) -> str | None:

@@ -29,6 +29,10 @@ class TorchScript(Mode):
     def writes_state(self) -> bool:
         return not (self.freeze or self.optimize_for_inference)  # freezing copies the buffers
 
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("inference", "generate") if self.writes_state else ("inference",)
+
     def finish(self, scripted: torch.jit.ScriptModule) -> Any:
         if self.freeze or self.optimize_for_inference:
             scripted = torch.jit.freeze(scripted)

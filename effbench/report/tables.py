@@ -297,7 +297,7 @@ def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     """Return the ok mode with the best figure, followed by the modes whose difference from it is not significant. Empty
     for metrics without intervals."""
     decisive = SPEEDUPS.get(name, name)
-    if name == "throughput_per_s":
+    if name in ("throughput_per_s", "tokens_per_s"):
         decisive = "period_ms" if all(source.get("period_ms") for source in sources.values()) else "latency_ms"
     modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
     if decisive not in INTERVALS or not modes:

@@ -299,7 +299,7 @@ def _sweep_rules(row: Mapping[str, Any]) -> Rule:
 def _cell_rules(row: Mapping[str, Any]) -> Rule:
     params = row["params"]
     parts = [params.get(name) for name in ("model", "mode", "numerics", "env")]
-    parts += [params[name] for name in ("stream", "training") if params.get(name) is not None]
+    parts += [params[name] for name in ("stream", "training", "generate") if params.get(name) is not None]
     yield "params", all(isinstance(part, dict) for part in parts), "does not describe a cell"
     if (stream := params.get("stream")) is not None:
         sizes = stream["sizes"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
-from effbench.metrics import COLD, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
+from effbench.metrics import COLD, ESTIMATED, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
@@ -67,7 +67,7 @@ def summarise(
     row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
     used = {trial.compilation for trial in kept}
     row["compilations"] = None if None in used else len(used)
-    for name in ("latency_ms", "period_ms", "gpu_busy_ms"):
+    for name in ESTIMATED:
         if estimated := estimate(kept, name):
             (low, high), mean = INTERVALS[name], estimated.interval()
             row |= {name: mean.value, low: mean.low, high: mean.high}

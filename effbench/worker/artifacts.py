@@ -118,7 +118,7 @@ class Maker:
             return traced.forward
 
         torch._dynamo.reset()
-        self.play(torch.compile(self.workload.module, backend=keep), 1)
+        self.play(self.workload.calling(torch.compile(self.workload.module, backend=keep)), 1)
         if not texts:
             raise UnsupportedError("Dynamo traced no graph in this module")
         for number, text in enumerate(texts, 1):

@@ -29,8 +29,9 @@ from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo, with_defaults
 from effbench.stats.intervals import median_interval
-from effbench.worker import artifacts, failures, quantization
+from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
+from effbench.worker.generation import Generation
 from effbench.worker.training import Training
 from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of
 
@@ -101,6 +102,8 @@ class RunningTrial:
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
             timer.renew = self.workload.renew if self.workload.written else None
+            if self.cell.generate:
+                timer.sample = self.step.sample
             warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
@@ -114,6 +117,9 @@ class RunningTrial:
         if self.cell.stream:
             facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"])
             self.trial.extra["facts"]["stream"] = facts
+        if self.cell.generate:
+            facts = self.workload.figures(self.trial.samples["latency_ms"])
+            self.trial.extra["facts"]["generation"] = facts
         if self.request.artifacts:
             collect = partial(artifacts.collect, self.request, self.trial, self.workload, self.step, self.inputs)
             self.phase("artifacts", collect)
@@ -152,16 +158,20 @@ class RunningTrial:
             module = module.to(memory_format=torch.channels_last)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
-        self.inputs, self.checked = make_sets(cell, specs, sets, dtype, self.device, seed)
-        self.whole = len(sizes)
         if kind := cell.numerics.get("quantize"):
-            quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, self.checked[0])
+            (given, *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
+            quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, given)
             self.trial.quantization_error = quantized["error"]
         mode.expect(Batch.of(specs, sizes))
         if cell.phase == "training":
             self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
+        elif cell.phase == "generate":
+            self.workload = Generation(cell, mode, module, self.trial, [*specs])
         else:
             self.workload = Inference(cell, mode, module, self.trial)
+        given = generation.prompts(specs, cell) if cell.generate else specs
+        self.inputs, self.checked = make_sets(cell, given, sets, dtype, self.device, seed)
+        self.whole = len(sizes)
         self.workload.names = [name for name, spec in specs.items() if not spec.keyword]
         self.synchronize()
         self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
@@ -176,9 +186,12 @@ class RunningTrial:
             inductor.copy_caches(Path(source), Path(target))
 
     def prepare(self) -> None:
-        """Prepare the mode and make its settling calls, both timed. In a stream each size has settling calls."""
+        """Prepare the mode and make its settling calls, both timed. In a stream each size has settling calls, and a
+        request makes several calls."""
         trial, mode, inputs = self.trial, self.mode, self.checked
         settling_calls = mode.settling_calls * (len(inputs) if self.cell.stream else 1)
+        if self.cell.generate:
+            settling_calls = math.ceil(settling_calls / (self.cell.generate["new_tokens"] - 1))
         args, kwargs = copies(inputs[0])
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)
@@ -203,18 +216,20 @@ class RunningTrial:
         return warmup
 
     def take_timings(self, timer: timing.Timer) -> None:
-        """Measure the latency and, on CUDA, the period while monitoring the GPU."""
+        """Measure the latency and, on CUDA, the period while monitoring the GPU. Requests have no period, because the
+        host waits for their first token."""
         trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
+        has_period = self.on_cuda and not self.cell.generate
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         with self.host_watched(timer), timing.no_garbage_collection():
             gpu_before = self.gpu.read()
             watcher.begin()
-            latency = timer.latency(budget_s / 2 if self.on_cuda else budget_s)
-            if self.on_cuda:
+            latency = timer.latency(budget_s / 2 if has_period else budget_s)
+            if has_period:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
-        for name, measured in (("latency", latency), ("period", period)) if self.on_cuda else (("latency", latency),):
+        for name, measured in (("latency", latency), ("period", period)) if has_period else (("latency", latency),):
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
             if timer.host and measured.is_disturbed(self.rules.min_samples):
@@ -228,16 +243,18 @@ class RunningTrial:
         if not self.on_cuda:
             return
         watcher.end()
-        trial.enqueue_ms = statistics.median(latency.enqueue_ms)
         trial.discarded_blocks = len(watcher.discarded)
         if watcher.discarded:
             trial.extra["discarded"] = watcher.discarded
+        trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
+        if not has_period:
+            return
+        trial.enqueue_ms = statistics.median(latency.enqueue_ms)
         samples = trial.samples["period_ms"] = period.samples_ms
         trial.period_ms, trial.period_samples = statistics.median(samples), len(samples)
         trial.calls_per_block = period.calls_per_block
         for name, value in watcher.facts().items():
             setattr(trial, name, value)
-        trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
         # the two medians of a stream may come from different batch sizes
         if not self.cell.stream and self.request.protocol.get("host_tolerance") is not None:
             watcher.noisy = watcher.noisy or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
@@ -283,17 +300,17 @@ class RunningTrial:
 
         def load() -> None:
             # if the GPU is the bottleneck, profile it under load, at the same clocks as in timing
-            if trial.enqueue_ms < 0.7 * trial.period_ms:
+            if trial.period_ms and trial.enqueue_ms < 0.7 * trial.period_ms:
                 timing.load(self.step, itertools.cycle(self.inputs), trial.calls_per_block, self.rules.load_s)
 
         try:
-            # whole passes, long enough to average over clock changes, and at least CALLS calls
-            calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms)))
+            # whole passes, long enough to average over clock changes, and at least CALLS calls; or one request
+            calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms))) if trial.period_ms else 1
             profiled = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
             trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
             trial.kernel_fingerprint = profiled.fingerprint
             trial.extra["profile"] = profiled.facts
-            if cell.stream:  # the work differs between calls
+            if cell.stream or cell.generate:  # the work differs between calls, and a request makes many
                 return
             counted = self.workload.count(*copies(self.inputs[0]))
         except Exception as error:  # from the profiler, or from the module under the counter's dispatch mode
@@ -334,5 +351,8 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     if cell.phase not in mode.phases:
         return f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports {', '.join(mode.phases)}"
     if cell.phase == "training" and cell.numerics.get("quantize"):
-        return "numerics.quantize supports only phase=inference"
-    return mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None)
+        return "numerics.quantize does not support phase=training"
+    if reason := mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None):
+        return reason
+    names = [spec["name"] for spec in cell.model.get("inputs", ())]
+    return generation.unsuitable(cell, names) if cell.generate and names else None

@@ -1,5 +1,5 @@
-"""The workload of a trial and its inputs: the module itself, or training steps of it (training.py). Each workload has
-its own eager reference and check; the rest of a trial is the same for both."""
+"""The workload of a trial and its inputs: the module itself, its training steps (training.py) or requests that generate
+tokens (generation.py). Each workload has its own eager reference and check; the rest of a trial is the same for all."""
 
 from __future__ import annotations
 
@@ -88,6 +88,10 @@ class Inference:
         references[-1] |= accuracy.tensors({name: final[name] for name in compared})
         return references
 
+    def calling(self, step: Callable) -> Callable:
+        """Return the callable of this workload for a step that a mode prepared."""
+        return step
+
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         return self.mode.prepare(self.module, args, kwargs)
 
@@ -99,31 +103,36 @@ class Inference:
 
     def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
-        exact: list[accuracy.Parts] = []
+
+        @functools.cache
+        def exact() -> list[accuracy.Parts]:
+            module = quantization.double(self.module)
+            return self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+
         results = zip(map(self.tensors_of, inputs), self.follow(step, self.module, inputs), references, strict=True)
         for number, (given, result, eager) in enumerate(results):
             for name in eager.keys() & given.keys() - result.keys():
                 self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
             self.written |= result.keys() & given
             eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
-            verdict = accuracy.compare(result, eager, self.tolerance, self.device)
-            if verdict.error is not None:
-                self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
-            if verdict.reason is None:
-                continue
-            if not verdict.only_values:
-                return verdict.reason
-            # the tolerance may be too strict for this dtype: float64 decides
-            self.trial.extra["judged_by_float64"] = True
-            try:
-                module = None if exact else quantization.double(self.module)
-                exact = exact or self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
-                reason = accuracy.compare_with_float64(result, eager, exact[number], self.tolerance)
-            except Exception as error:  # a module may raise anything in an unexpected dtype
-                reason = f"no float64 reference ({failures.describe(error)})"
-            if reason:
-                return f"{verdict.reason}; {reason}"
+            if reason := self.judged(result, eager, lambda number=number: exact()[number]):
+                return reason
         return None
+
+    def judged(self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]) -> str | None:
+        """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
+        verdict = accuracy.compare(result, eager, self.tolerance, self.device)
+        if verdict.error is not None:
+            self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
+        if verdict.reason is None or not verdict.only_values:
+            return verdict.reason
+        # the tolerance may be too strict for this dtype: float64 decides
+        self.trial.extra["judged_by_float64"] = True
+        try:
+            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance)
+        except Exception as error:  # a module may raise anything in an unexpected dtype
+            reason = f"no float64 reference ({failures.describe(error)})"
+        return reason and f"{verdict.reason}; {reason}"
 
     def renew(self, given: Inputs) -> None:
         """Restore the inputs that the step writes to. The first call keeps their values, outside device memory."""

@@ -1,3 +1,4 @@
+import csv
 import json
 
 import pytest
@@ -27,6 +28,16 @@ def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
         assert text in done.out
     assert "\x1b" not in done.out
     assert effbench("compare", *two, "--all").out.count("= same") == 23
+
+
+def test_times_of_tokens(made, effbench):
+    one, two = ({"ttft_ms": steps(9.0, 0.001), "tpot_ms": steps(mean, 0.001)} for mean in (1.0, 1.1))
+    sweeps = [made.sweep({EAGER: figures | FAST}) for figures in (one, two)]
+    found = rows(effbench("compare", *sweeps, "--format", "json", "--metric", "ttft_ms", "--metric", "tpot_ms"))
+    assert found == {("eager", "ttft_ms"): "same", ("eager", "tpot_ms"): "slower"}
+    done = effbench("export", "--sweep", sweeps[1], "--format", "csv")
+    (row,) = csv.DictReader(done.out.splitlines())
+    assert float(row["tpot_ci_low_ms"]) < float(row["tpot_ms"]) < float(row["tpot_ci_high_ms"]), row
 
 
 def test_which_rows(two, effbench):

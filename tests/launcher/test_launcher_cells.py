@@ -74,6 +74,16 @@ def test_training_belongs_to_a_cell_only_in_its_phase():
     assert Cell.from_params(trained.params()) == trained
 
 
+def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):
+    requests = [{"prompt": 8, "new_tokens": tokens} for tokens in (4, 5)]
+    assert len(keys(*(part(generate=request) for request in requests))) == 1
+    assert len(keys(*(part(phase="generate", generate=request) for request in requests))) == 2
+    words = ["model=transformers", "model.arch=gpt2", "generate.prompt=8", "generate.new_tokens=4"]
+    for phase, expected in (("inference", (None, 128)), ("generate", ("decode", 12))):
+        (made,), _ = cells.split([cells.Job([], compose([*words, f"phase={phase}"]))])
+        assert (made["model"]["module"]["task"], made["model"]["module"]["seq"]) == expected
+
+
 def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
     valid = compose([])
     cells.validate(valid)

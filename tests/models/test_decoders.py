@@ -45,6 +45,16 @@ def test_same_call_same_output_and_cache(make):
     torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])  # a smaller batch than the cache
 
 
+def test_a_prompt_equals_its_tokens_one_by_one(make):
+    prompt, model = torch.randint(0, V, (B, CONTEXT)), make().double()
+    whole = model(prompt, torch.arange(CONTEXT)).clone()
+    caches = [buffer.clone() for buffer in model.buffers()]
+    for position in range(CONTEXT):
+        last = model(prompt[:, position : position + 1], torch.tensor([position]))
+    torch.testing.assert_close(whole, last)
+    torch.testing.assert_close(caches, list(model.buffers()))
+
+
 def test_the_cache_matters(make):
     """A wrong cache shows in the logits far beyond the rounding of bfloat16."""
     model = make(max_seq=256, context=128, layers=4, width=256, vocab=512)

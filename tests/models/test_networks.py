@@ -7,11 +7,14 @@ import torch
 from safetensors.torch import save_file
 from shipped import compiled_whole
 
+from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, UnsupportedError
 from effbench.models import catalog, libraries
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
+from effbench.modes.eager import Eager
+from effbench.worker.generation import Generation
 
 BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
@@ -86,23 +89,35 @@ def test_the_library_knows_the_size_of_images():
         assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [3, size, size]
 
 
-@pytest.mark.parametrize("arch", ["gpt2", "llama-1b", "t5-small"])
-def test_a_decode_step_equals_the_whole_sequence(arch):
-    step, whole = of_transformers(arch, "decode"), of_transformers(arch, "logits")
+def test_a_decode_step_after_an_encoder_equals_the_whole_sequence():
+    step, whole = of_transformers("t5-small", "decode"), of_transformers("t5-small", "logits")
     ids = torch.randint(0, 97, (BS, SEQ))
-    names = ("decoder_input_ids", "input_ids") if arch == "t5-small" else ("input_ids",)
     with torch.inference_mode():
-        past = whole.model(**{name: ids[:, :-1] if name == names[0] else ids for name in names}, use_cache=True)
-        cache = past.past_key_values
-        parts = {"own": getattr(cache, "self_attention_cache", cache)}
-        parts |= {"cross": cache.cross_attention_cache} if arch == "t5-small" else {}
-        for name, part in parts.items():
+        cache = whole.model(input_ids=ids, decoder_input_ids=ids[:, :-1], use_cache=True).past_key_values
+        for name, part in (("own", cache.self_attention_cache), ("cross", cache.cross_attention_cache)):
             for number, layer in enumerate(part.layers):
                 for kind in ("keys", "values"):
                     filled = getattr(layer, kind)
                     getattr(step, f"{name}_{kind}_{number}")[:, :, : filled.shape[2]] = filled
-        expected = whole(**dict.fromkeys(names, ids))[:, -1:]
+        expected = whole(input_ids=ids, decoder_input_ids=ids)[:, -1:]
         torch.testing.assert_close(step(ids[:, -1:], torch.tensor([SEQ - 1])), expected)
+
+
+@pytest.mark.parametrize("arch", ["gpt2", "llama-1b"])
+def test_generated_tokens_are_those_of_transformers(arch):
+    prompt, count = 7, SEQ - 7
+    # with a tied head an untrained network repeats its last token
+    module = of_transformers(arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None)
+    request = {"prompt": prompt, "new_tokens": count}
+    cell = Cell({"name": arch, "module": {}}, BS, {"name": "eager"}, "float32", "generate", "cpu", generate=request)
+    made = Generation(cell, Eager(), module, Trial(cell.key, 0, Status.OK), [*module.inputs])
+    ids = torch.randint(0, 97, (BS, prompt))
+    with made.context():
+        ((ours, _),) = made.reference([((ids,), {})])
+    options = {"do_sample": False, "cache_implementation": "static", "disable_compile": True, "pad_token_id": 0}
+    theirs = module.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options)
+    assert ours.tolist() == theirs[:, prompt:].tolist()
+    assert len(set(ours.flatten().tolist())) > 4
 
 
 def test_weights_come_from_safetensors_alone(tmp_path):

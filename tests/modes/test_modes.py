@@ -48,7 +48,7 @@ def test_a_users_mode_gets_the_defaults():
 
     mode = with_defaults(Plain())
     assert isinstance(mode, Plain)
-    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (2, ("inference",), False, None)
+    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (2, Mode.phases, False, None)
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)

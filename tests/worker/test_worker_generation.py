@@ -1,0 +1,154 @@
+"""Generated tokens: whether wrong ones are seen and ties are not wrong, and the figures of whole sweeps on the CPU."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.errors import UnsupportedError
+from effbench.models.gpt2 import GPT2Decoder
+from effbench.modes.eager import Eager
+from effbench.modes.scripted import JitTrace
+from effbench.store import Store
+from effbench.worker.failures import Ended
+from effbench.worker.generation import Generation, unsuitable
+from effbench.worker.trial import unsupported
+
+B, P, N, V = 2, 5, 8, 11
+NAMES = ["token", "position"]
+SMALL = ("model=gpt2", "model.module.layers=1", "model.module.width=16", "model.module.heads=2",
+         "model.module.vocab=31", "model.module.max_seq=40", "model.module.context=1", "phase=generate",
+         "generate.prompt=6")  # fmt: skip
+
+
+class Next(nn.Module):
+    """The token t is followed by t + 1, or by t + 2, whose logit is smaller by `gap`."""
+
+    def __init__(self, gap=1.0):
+        super().__init__()
+        self.gap = gap
+
+    def forward(self, token, position):
+        last = token[:, -1:]
+        one, two = (nn.functional.one_hot((last + n) % V, V).float() for n in (1, 2))
+        return 10 * one + (10 - self.gap) * two
+
+
+def cell(**changed):
+    settings = {"prompt": P, "new_tokens": N, **changed}
+    model = {"name": "m", "module": {"max_seq": P + N}}
+    return Cell(model, B, {"name": "eager"}, "float32", "generate", "cpu", generate=settings)
+
+
+def generation(module):
+    return Generation(cell(), Eager(), module.eval(), Trial("key", 0, Status.OK), NAMES)
+
+
+def prompts():
+    return [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
+
+
+def verdict(made, step):
+    """Return why the tokens of the step are incorrect, or None."""
+    with made.context():
+        return made.wrong(made.calling(step), prompts(), made.reference(prompts()))
+
+
+def test_a_wrong_token_is_named_by_its_position():
+    made, wrong = generation(Next()), Next(gap=-1.0)
+    with made.context():
+        tokens, _ = made.reference(prompts())[0]
+    assert tokens.tolist() == [[(4 + number) % V for number in range(N)]] * B
+    assert (verdict(made, made.module), made.trial.rel_error) == (None, 0)
+
+    def late(token, position):
+        return (wrong if int(position) >= P + 2 else made.module)(token, position)
+
+    assert "token 4 of request 1 is 8, but eager's is 7" in verdict(made, late)
+
+
+def test_a_step_with_a_cache_of_its_own_lacks_the_prompt():
+    torch.manual_seed(0)
+    made = generation(GPT2Decoder(B, P + N, 1, layers=1, width=16, heads=2, vocab=V))
+    assert verdict(made, made.module) is None
+    assert "but eager's is" in verdict(made, copy.deepcopy(made.module))
+
+
+def test_logits_count_even_if_all_tokens_are_right():
+    made = generation(Next())
+    reason = verdict(made, lambda token, position: made.module(token, position) * 1.01)
+    assert reason.startswith("logits differs from eager: relative error 0.01")
+
+
+def test_a_tie_may_go_either_way_but_what_follows_is_compared():
+    made = generation(Next(gap=1e-5))
+    other = Next(gap=-1e-5)
+    assert verdict(made, other) is None
+    assert made.trial.extra["tied_tokens"] == B * (N - 1)  # eager generates the first token in all modes
+
+    def late(token, position):
+        return other(token, position).roll(5, dims=-1) if int(position) == P + 5 else other(token, position)
+
+    assert "token 7 of request 1 is 5, but eager's is 10" in verdict(made, late)
+
+
+def test_modules_that_return_something_else():
+    for output, text in (
+        (torch.zeros(B, P, V), "needs the logits [2, 1, vocabulary] of the last token, got [2, 5, 11]"),
+        ((torch.zeros(B, 1, V),), "got tuple"),
+        (torch.full((B, 1, V), torch.nan), "eager logits not finite"),
+    ):
+        made = generation(nn.Module())
+        made.module = lambda token, position, output=output: output
+        with made.context(), pytest.raises(Ended) as ended:
+            made.reference(prompts())
+        assert text in ended.value.reason
+
+
+def test_what_cannot_generate():
+    assert unsuitable(cell(), NAMES) is None
+    assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), NAMES)
+    with pytest.raises(UnsupportedError, match="needs a decode step with the inputs token and position, but m has x"):
+        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), ["x"])
+    module = Next()
+    module.has_cross = True
+    with pytest.raises(UnsupportedError, match="does not run encoders"):
+        generation(module)
+    assert "does not support phase=generate" in unsupported(cell(), JitTrace(freeze=True), torch.device("cpu"))
+
+
+def test_a_sweep_and_its_figures(cli):
+    done = cli.sweep(*SMALL, "mode=eager,default", "generate.new_tokens=8", "bs=3")
+    assert done.code == 0, done
+    with Store.open(cli.db) as store:
+        rows, trials = store.results(), store.trials(store.find_sweep("last").id)
+        samples = store.samples(trials[0]["id"])
+    assert [(row["mode"], row["reason"]) for row in rows] == [("eager", None), ("default", None)]
+    for row in rows:
+        assert row["params"]["generate"] == {"prompt": 6, "new_tokens": 8}
+        assert 0 < row["ttft_ms"] < row["latency_ms"] and row["tpot_ms"] <= row["tpot_p99_ms"]
+        assert row["tokens_per_s"] == pytest.approx(3 * 8 / row["latency_ms"] * 1000)
+        assert row["rel_error"] < 1e-5
+    assert rows[1]["compile_cold_s"] > 0 and rows[1]["speedup"] and not rows[1]["recompiles"]
+    for trial in trials:
+        facts = trial["extra"]["facts"]["generation"]
+        assert facts["tpot_p50_ms"] == trial["tpot_ms"] <= facts["tpot_p99_ms"] == trial["tpot_p99_ms"]
+        assert facts["requests"] == 3 * trial["latency_samples"]
+    assert len(samples["tpot_ms"]) == 7 * len(samples["ttft_ms"]) == 7 * len(samples["latency_ms"])
+    whole = samples["ttft_ms"] + samples["tpot_ms"].reshape(-1, 7).sum(1)
+    assert np.median(samples["latency_ms"] / whole) == pytest.approx(1, abs=0.1)
+    shown = cli.run("show", "--metric", "tokens_per_s", "--format", "csv")
+    assert (shown.code, "gpt2" in shown.out) == (0, True), shown
+
+
+def test_what_is_refused_before_a_sweep(cli):
+    for model, word, text in (
+        ("gpt2", "generate.new_tokens=1", "generate.new_tokens must be at least 2, got 1"),
+        ("gpt2", "stream=decode", "phase=generate cannot run a stream"),
+        ("transformers", "model.task=prefill", "phase=generate needs model.task=decode, got prefill"),
+    ):
+        done = cli.run("-m", f"model={model}", "phase=generate", word)
+        assert (done.code, text in done.err) == (2, True), done
