@@ -29,6 +29,8 @@ GRAIN = 32768
 TEAM_TOLERANCE = 1.3
 #: Readings before the first sample, and the number of new ones after which their quantile is computed again.
 FIRST, EVERY = 20, 50
+#: Time slice of Linux's scheduler in seconds, and the fraction of a batch that other processes' slices may take.
+SLICE_S, PREEMPTED = 0.003, 0.02
 #: Seconds of disturbed batches after which a quieter core is chosen, and the pause before the next attempt.
 MOVE_AFTER_S, PAUSE_S = 0.1, 0.02
 #: Time is measured for at most this many times the budget, to find undisturbed moments.
@@ -120,7 +122,7 @@ class HostWatch:
         quiet = (
             max(before.ms, after.ms) <= self.limit_ms
             and max(before.team_ms, after.team_ms) <= self.team_limit_ms
-            and before.preemptions == after.preemptions
+            and (after.preemptions - before.preemptions) * SLICE_S <= PREEMPTED * seconds
         )
         self.seconds[quiet] += seconds
         self.unquiet_s = 0.0 if quiet else self.unquiet_s + seconds
