@@ -298,7 +298,7 @@ def reasons(
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
         after = mode["break_even"] if best["mode"] == baseline_mode else after  # as the table has it
         is_tied = None not in (mode["high_ms"], best["low_ms"]) and mode["high_ms"] >= best["low_ms"]
-        if after is not None and not is_tied:
+        if after is not None and after > 0 and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
     over = f" over {args.calls:,} calls including preparation" if args.calls else ""
     return best, f"lowest {args.metric}{over}", *lines
