@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ from torch import nn
 from effbench.errors import ConfigError, nearest
 
 KEY = "_target_"
+#: Device of the module that is being built, for factories that draw many weights.
+DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 #: Packages of the extra `models`.
 EXTRA = frozenset({"torchvision", "timm", "transformers"})
 #: Classes of the standard library that a configuration may use, because they only contain values.
@@ -30,8 +33,8 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
     """Return the module in eval mode on `device`, with floating-point weights and buffers in `dtype`.
 
     `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings with a `_target_` are
-    built first. Weights are drawn on the CPU, so that they depend only on the seed and not on the device. Raises
-    ConfigError for an invalid target, and any exception of the constructor.
+    built first. Weights are drawn on the CPU, so that they depend only on the seed and not on the device, unless the
+    constructor uses DEVICE. Raises ConfigError for an invalid target, and any exception of the constructor.
     """
     if module.get(KEY) in (None, "", "???"):
         raise ConfigError(
@@ -39,7 +42,11 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
         )
     resolve_model(str(module[KEY]))
     torch.manual_seed(seed)
-    built = _instantiate(module)
+    token = DEVICE.set(device)
+    try:
+        built = _instantiate(module)
+    finally:
+        DEVICE.reset(token)
     if not isinstance(built, nn.Module):
         kind = type(built).__name__
         raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; it must return a torch.nn.Module")

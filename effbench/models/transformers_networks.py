@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from effbench.errors import ConfigError, UnsupportedError
-from effbench.models import libraries
+from effbench.models import build, libraries
 from effbench.models.catalog import PRESETS, Preset
 from effbench.models.gpt2 import filled_cache
 from effbench.models.weights import wake
@@ -204,7 +204,8 @@ def source_of(preset: Preset, pretrained: bool | str) -> str | None:
 def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
     if source is not None:
         return from_source(kind, source, config=config, use_safetensors=True, dtype=torch.float32)
-    model = kind._from_config(config)
+    with torch.device(build.DEVICE.get()):  # on the CPU, drawing the weights of a billion parameters takes 15 s
+        model = kind._from_config(config)
     wake(model)
     return model
 
@@ -252,12 +253,13 @@ def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
     """Return the decode step of a network. A run of a short sequence shows the shapes of its cache."""
     inputs = {"token": tokens(config, slots) | {"shape": [1], "keyword": False}}
     inputs["position"] = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
-    ids = torch.zeros(1, 1, dtype=torch.int64)
+    ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     given = {"input_ids": ids}
     if config.is_encoder_decoder:
         ((name, described_input),) = described(model, config, slots).items()
         of_ids = name == "input_ids"
-        given = {name: torch.zeros(1, *described_input["shape"], dtype=torch.int64 if of_ids else torch.float32)}
+        dtype = torch.int64 if of_ids else torch.float32
+        given = {name: torch.zeros(1, *described_input["shape"], dtype=dtype, device=model.device)}
         given["decoder_input_ids"] = ids
     with torch.no_grad():
         cache = model.eval()(**given, use_cache=True).past_key_values
