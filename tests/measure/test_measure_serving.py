@@ -1,5 +1,6 @@
 """An open-loop server, against a clock that the tests turn."""
 
+import itertools
 import statistics
 import time
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
     times, same, other = (arrival_times(1000.0, seed, 20.0) for seed in (1, 1, 2))
     assert times == same != other and times == sorted(times) and times[-1] < 20
     assert len(times) == pytest.approx(20_000, rel=0.05)
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(times)]
     assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.05)
     assert len(arrival_times(0.001, 0, 1.0)) == 1
 
