@@ -69,7 +69,8 @@ class Served(Timing):
 
 def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
     """Serve requests that arrive at these times, ascending and below `seconds`. The timer has the inputs of each batch
-    size, from 1 to the largest. The server stops soon after `seconds` if more than a batch of requests waits."""
+    size, from 1 to the largest. The server stops soon after `seconds` if more than a batch of requests waits. If the
+    GPU was disturbed, all is repeated."""
     inputs, renew, synchronize, clock = timer.inputs, timer.renew, synchronizer(timer.device), time.perf_counter
     result = Served(requests=len(arrivals_s), seconds=seconds)
     samples, arrived = result.samples_ms, 0
@@ -99,11 +100,11 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
     result.took_s, result.waiting = max(seconds, now), queue
     samples += [1000 * (now - at) for at in arrivals_s[taken:]]
     readings.read()
-    return result
+    return serve(timer, arrivals_s, seconds) if timer.watch and timer.watch.disturbed() else result
 
 
 class _Readings:
-    """Reads the host's speed, and sorts the samples between two readings by whether the host was undisturbed."""
+    """Reads the host's speed, and sorts the samples between two readings by whether it was undisturbed."""
 
     def __init__(self, timer: Timer, samples: list[float], of_host: dict[bool, list[float]]) -> None:
         self.host, self.samples, self.of_host, self.counted = timer.host, samples, of_host, 0

@@ -22,7 +22,7 @@ from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import counters, memory, timing, watch
 from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
-from effbench.measure.serving import Served, serve
+from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target
@@ -35,7 +35,7 @@ from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
 from effbench.worker.generation import Generation
 from effbench.worker.training import Training
-from effbench.worker.workload import Inference, copies, latency_facts, make_sets, percentiles, sizes_of
+from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
@@ -118,9 +118,8 @@ class RunningTrial:
                 self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
         if self.cell.stream:
-            samples = self.trial.samples["latency_ms"]
-            served = percentiles(samples) | self.served.facts() if self.is_open_loop else None
-            facts = served or latency_facts(samples, self.cell.stream["sizes"])
+            served = self.served.facts() if self.is_open_loop else None
+            facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"], served)
             self.trial.extra["facts"]["stream"] = facts
         if self.cell.generate:
             facts = self.workload.figures(self.trial.samples["latency_ms"])
@@ -230,7 +229,9 @@ class RunningTrial:
             gpu_before = self.gpu.read()
             watcher.begin()
             if self.is_open_loop:
-                latency = self.served = self.serve(timer, budget_s)
+                stream = self.cell.stream
+                arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], budget_s)
+                latency = self.served = serve(timer, arrivals_s, budget_s)
             else:
                 latency = timer.latency(budget_s / 2 if has_period else budget_s)
             if has_period:
@@ -267,15 +268,6 @@ class RunningTrial:
         # the two medians of a stream may come from different batch sizes
         if not self.cell.stream and self.request.protocol.get("host_tolerance") is not None:
             watcher.noisy = watcher.noisy or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
-
-    def serve(self, timer: timing.Timer, budget_s: float) -> Served:
-        """Serve the requests that arrive during the budget; serve all of them again if the GPU was disturbed."""
-        stream = self.cell.stream
-        arrivals = streams.arrival_times(stream["rate"], stream["seed"], budget_s)
-        while True:
-            served = serve(timer, arrivals, budget_s)
-            if not self.watcher.disturbed():
-                return served
 
     @contextmanager
     def host_watched(self, timer: timing.Timer) -> Iterator[None]:

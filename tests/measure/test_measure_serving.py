@@ -2,7 +2,6 @@
 
 import itertools
 import statistics
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -97,10 +96,3 @@ def test_a_trial_is_disturbed_if_the_host_was_for_most_requests(monkeypatch, clo
     assert result.is_disturbed(30) is disturbed and len(result.samples_ms) == result.requests
     assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
     assert statistics.median(result.of_host[False]) > 2 * statistics.median(result.of_host[True])
-
-
-def test_a_wait_ends_in_time():
-    for seconds in (0.004, 0.0005):
-        until = time.perf_counter() + seconds
-        serving._wait(until)
-        assert time.perf_counter() >= until
