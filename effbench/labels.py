@@ -30,10 +30,11 @@ OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
-_STREAM = "stream.name"
+_STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that have their own column.
 _COVERED = frozenset(
-    {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, "stream.samples_per_call", "stream.sizes"}
+    {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, _RATE}
+    | {"stream.samples_per_call", "stream.sizes"}
 )
 #: Columns that become labels if the other labels do not distinguish all rows.
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")
@@ -161,7 +162,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
                 (of_mode[mode] if path.startswith("mode.") else others).add(path)
     paths = _undetermined(others, [(*label.values(), bs) for label, bs in zip(labels, sizes, strict=True)], params)
     # even if all rows have the same stream: bs is its largest size and would look like the only size
-    paths += [_STREAM] if any(_STREAM in values for values in params) else []
+    paths += [path for path in (_STREAM, _RATE) if any(path in values for values in params)]
     for label, values in zip(labels, params, strict=True):
         label |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
     names = []

@@ -160,6 +160,10 @@ _ALL = (
         help="geometric mean of the trials' 95th percentiles", combine="mean",
     ),
     Metric(
+        "latency_p99_ms", "99th percentile latency", "ms", LOWER, combine="mean",
+        help="geometric mean of the trials' 99th percentiles",
+    ),
+    Metric(
         "period_ms", "period", "ms", LOWER, "ratio",
         "time per back-to-back call, by CUDA events: what a saturated stream sees; CUDA only",
         interval=("period_ci_low_ms", "period_ci_high_ms"),
@@ -184,7 +188,8 @@ _ALL = (
     ),
     Metric(
         "throughput_per_s", "throughput", "samples/s", HIGHER,
-        help="bs (or the mean size of a stream) ÷ period (÷ latency without a period)", of_trial=False,
+        help="bs (or the mean size of a stream) ÷ period (÷ latency without a period); NULL for arrivals",
+        of_trial=False,
     ),
     Metric(
         "speedup", "latency speedup", "×", HIGHER, "ratio",
@@ -289,7 +294,7 @@ _ALL = (
     ),
     Metric(
         "disturbed_fraction", "disturbed fraction", "", LOWER, combine="max", explains=True,
-        help="fraction of the timed seconds in which the host was disturbed; these samples do not count",
+        help="fraction of the timed seconds in which the host was disturbed; these samples only count for arrivals",
     ),
     Metric(
         "compilations", "compilations", help="compile caches behind the figures; NULL if nothing compiles", kind=int,

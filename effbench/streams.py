@@ -13,6 +13,7 @@ from typing import Any
 from effbench.errors import ConfigError
 
 NONE = "none"
+ARRIVALS = "arrivals"
 #: Kind -> its settings with their defaults; conf/stream/ explains them.
 KINDS: dict[str, dict[str, Any]] = {
     NONE: {},
@@ -20,8 +21,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "bursty": {"length": 256, "low": 1, "high": 64, "seed": 0, "spell": 16, "share": 0.25},
     "decode": {"length": 256, "low": 8, "high": 64, "seed": 0, "tokens": 64},
     "csv": {"path": None, "column": "bs"},
+    ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
-MOST = 100_000  # calls of one pass
+MOST = 100_000  # calls of one pass; arrivals: requests per second, and the largest batch
 MOST_DIGITS = 18  # of a batch size
 
 
@@ -41,9 +43,12 @@ def check(settings: Mapping[str, Any]) -> str:
             raise ConfigError(f"stream.{name} must be of type {type(default).__name__}, got {given[name]!r}")
         if name in ("length", "low", "spell", "tokens") and given[name] < 1:
             raise ConfigError(f"stream.{name} must be at least 1, got {given[name]}")
-    if given.get("length", 0) > MOST:
-        raise ConfigError(f"stream.length must be at most {MOST}, got {given['length']}")
-    if "high" in defaults and given["high"] < given["low"]:
+    for name in ("rate", "high") if kind == ARRIVALS else ("length",):
+        if given.get(name, 0) > MOST:
+            raise ConfigError(f"stream.{name} must be at most {MOST}, got {given[name]}")
+        if given.get(name, 1) <= 0:
+            raise ConfigError(f"stream.{name} must be above 0, got {given[name]}")
+    if "low" in defaults and given["high"] < given["low"]:
         raise ConfigError(f"stream.high must be at least stream.low={given['low']}, got {given['high']}")
     if "share" in defaults and not 0 < given["share"] < 1:
         raise ConfigError(f"stream.share must be between 0 and 1, got {given['share']:g}")
@@ -57,6 +62,8 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
         return None
     if kind == "csv":
         return read_sizes(settings["path"], settings["column"])
+    if kind == ARRIVALS:
+        return [*range(1, settings["high"] + 1)]
     generate: Callable[..., list[int]] = {"uniform": uniform, "bursty": bursty, "decode": decode}[kind]
     arguments = {name: settings[name] for name in KINDS[kind] if name != "seed"}
     # a text as seed gives the same numbers in all versions of Python
@@ -65,17 +72,29 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
 
 def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a cell's `stream`: a unique `name`, `samples_per_call` (mean) and `sizes`; None without a stream. For a
-    file it holds the content, not the path."""
+    file it holds the content, not the path. Arrivals also have `rate` and `seed`, which are labels of their own."""
     sizes = sizes_of(settings) if settings else None
     if sizes is None:
         return None
-    kind = settings["name"]
-    if kind == "csv":
+    kind, own = settings["name"], {}
+    if kind == ARRIVALS:
+        name, rate = kind, settings["rate"]
+        own = {"rate": int(rate) if rate == int(rate) else rate, "seed": settings["seed"]}
+    elif kind == "csv":
         name = f"csv {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
     else:
         changed = (f"{key}={settings[key]}" for key, default in KINDS[kind].items() if settings[key] != default)
         name = " ".join([kind, *changed])
-    return {"name": name, "samples_per_call": sum(sizes) / len(sizes), "sizes": sizes}
+    return {"name": name, "samples_per_call": sum(sizes) / len(sizes), "sizes": sizes, **own}
+
+
+def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
+    """Return when requests arrive, in seconds: a Poisson process with `rate` requests per second. At least one
+    arrives."""
+    draw, times, now = random.Random(f"{ARRIVALS}/{seed}"), [], 0.0
+    while (now := now + draw.expovariate(rate)) < seconds:
+        times.append(now)
+    return times or [0.0]
 
 
 def batch_size(sizes: Sequence[int], given: int | None) -> int:

@@ -9,10 +9,10 @@ from effbench import config, streams
 from effbench.cell import Cell
 from effbench.config import shipped
 from effbench.errors import ConfigError
-from effbench.labels import cell_row, label_rows, row_names
+from effbench.labels import axis_of, cell_row, label_rows, row_names
 from effbench.launcher import cells as plan
 
-GENERATED = [kind for kind, own in streams.KINDS.items() if "seed" in own]
+GENERATED = [kind for kind, own in streams.KINDS.items() if "length" in own]
 PLAIN = {
     "model": {"name": "m", "module": {"_target_": "a.Net"}, "inputs": [{"name": "x", "shape": [4]}]},
     "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"}, "dtype": "float32", "phase": "inference",
@@ -41,7 +41,7 @@ def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_t
     folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
     assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
-    for kind in GENERATED:
+    for kind in (*GENERATED, streams.ARRIVALS):
         assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
 
 
@@ -88,7 +88,9 @@ def test_refusals():
         ({"name": "unifrom"}, "unifrom"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
         (settings("uniform", high=0), "at least stream.low=1"), (settings("uniform", low=0), "at least 1"),
         (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
-        (settings("uniform", length=10**6), "at most"),
+        (settings("uniform", length=10**6), "at most"), (settings("arrivals", rate=0.0), "rate must be above 0"),
+        (settings("arrivals", rate="many"), "of type float"), (settings("arrivals", rate=1e9), "rate must be at most"),
+        (settings("arrivals", high=0), "high must be above 0"), (settings("arrivals", length=3), "no setting 'length'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=expected):
             streams.check(given)
@@ -113,6 +115,20 @@ def test_the_stream_of_a_cell():
     rows = [cell_row(streamed), cell_row(plain)]
     assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
     assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
+
+
+def test_arrivals_are_labelled_by_their_rate():
+    cells = [resolved(settings("arrivals", rate=rate, high=8)) for rate in (50.0, 0.5)]
+    assert cells[0].stream == {
+        "name": "arrivals",
+        "samples_per_call": 4.5,
+        "sizes": [*range(1, 9)],
+        "rate": 50,
+        "seed": 0,
+    }
+    assert {cell.bs for cell in cells} == {8}
+    labelled = label_rows([cell_row(cell) for cell in cells])
+    assert [row.labels["stream.rate"] for row in labelled] == ["50", "0.5"] and axis_of(labelled) == "stream.rate"
 
 
 def test_a_file_counts_by_what_it_says(tmp_path):

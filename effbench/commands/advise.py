@@ -104,8 +104,8 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     kind, *words = args.stream
     given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
     sizes = streams.sizes_of({"name": kind, **streams.KINDS.get(kind, {}), **given})
-    if sizes is None:
-        raise UsageError("--stream none has no batch sizes; choose another kind, or give --trace FILE")
+    if sizes is None or kind == streams.ARRIVALS:
+        raise UsageError(f"--stream {kind} has no batch sizes; choose another kind, or give --trace FILE")
     return Counter(sizes)
 
 

@@ -119,7 +119,7 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
     shaken = [row for row in rows if (row.source.get("disturbed_fraction") or 0) > MUCH_DISTURBED]
     if shaken:
         names = listed([f"{row.name} ({percent(row.source['disturbed_fraction'])})" for row in shaken])
-        lines.append(f"host disturbed during timing, these samples do not count: {names}")
+        lines.append(f"host disturbed during timing: {names}")
     return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady)}"] if unsteady else [])]
 
 

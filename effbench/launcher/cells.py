@@ -163,6 +163,10 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
     phase, task = config["phase"], config["model"]["task"]
     if streams.check(config["stream"]) != streams.NONE and phase != "inference":
         raise ConfigError(f"phase={phase} cannot run a stream of batch sizes; use stream=none or phase=inference")
+    rate, fewest = config["stream"].get("rate"), config["protocol"]["min_samples"]
+    if rate is not None and (requests := rate * config["protocol"]["budget_s"]) < fewest:
+        why = f"gives {requests:.3g} requests in protocol.budget_s, fewer than protocol.min_samples={fewest}"
+        raise ConfigError(f"stream.rate={rate:g} {why}; set a longer budget or a higher rate")
     if phase == "generate" and task not in (None, "decode"):
         raise ConfigError(f"phase=generate needs model.task=decode, got {task}; omit model.task")
     protocol, model, mode, env = (new.get(name) for name in ("protocol", "model", "mode", "env"))

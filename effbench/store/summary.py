@@ -37,13 +37,13 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 
 def summarise(
-    trials: Iterable[Trial], *, bs: float, is_baseline: bool = False, baseline: Iterable[Trial] = ()
+    trials: Iterable[Trial], *, bs: float | None, is_baseline: bool = False, baseline: Iterable[Trial] = ()
 ) -> dict[str, Any]:
     """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
 
-    `bs`: the cell's batch size (mean of a stream). `baseline`: trials of the baseline cell, which differs only in its
-    mode; `is_baseline`: the cell is its own baseline. The row's `trials` is the number of rounds behind the figures. A
-    failed cell only has the figures that explain the failure. Raises ValueError without trials.
+    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: trials of the baseline cell, which
+    differs only in its mode; `is_baseline`: the cell is its own baseline. The row's `trials` is the number of rounds
+    behind the figures. A failed cell only has the figures that explain the failure. Raises ValueError without trials.
     """
     trials = list(trials)
     kept = counted(trials)
@@ -72,7 +72,7 @@ def summarise(
             (low, high), mean = INTERVALS[name], estimated.interval()
             row |= {name: mean.value, low: mean.low, high: mean.high}
     call_ms = row["period_ms"] or row["latency_ms"]
-    row["throughput_per_s"] = bs * 1000.0 / call_ms if call_ms else None
+    row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
     _explain(row, kept)
     reference = kept if is_baseline else counted(baseline)
     if reference and worst(reference).status.is_measured:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-#: samples per call: the batch size, or the mean batch size of a stream
-_SAMPLES_PER_CALL = sa.func.coalesce(
-    CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)
+#: samples per call: the batch size, or the mean batch size of a stream; NULL if the server chooses it
+_SAMPLES_PER_CALL = sa.case(
+    (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
+    else_=sa.func.coalesce(CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
 #: fields that a summary reads; not `extra`, which can be large
 _SUMMARISED = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]

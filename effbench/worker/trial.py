@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from effbench import streams
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.measure import counters, memory, timing, watch
 from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
+from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target
@@ -71,6 +73,7 @@ class RunningTrial:
         self.on_cuda = self.device.type == "cuda"
         self.synchronize = timing.synchronizer(self.device)
         self.rules = timing.Rules.of(request.protocol)
+        self.is_open_loop = cell.stream is not None and "rate" in cell.stream
         self.user_cache = inductor.use_caches_in(request.cache_dir)  # Inductor's folder outside trials
 
     def phase(self, name: str, part: Callable[[], Any]) -> Any:
@@ -115,7 +118,8 @@ class RunningTrial:
                 self.phase("profile", self.take_profile)
         self.trial.extra["facts"] = self.prepared.facts | self.prepared.late_facts()
         if self.cell.stream:
-            facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"])
+            served = self.served.facts() if self.is_open_loop else None
+            facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"], served)
             self.trial.extra["facts"]["stream"] = facts
         if self.cell.generate:
             facts = self.workload.figures(self.trial.samples["latency_ms"])
@@ -217,14 +221,19 @@ class RunningTrial:
 
     def take_timings(self, timer: timing.Timer) -> None:
         """Measure the latency and, on CUDA, the period while monitoring the GPU. Requests have no period, because the
-        host waits for their first token."""
+        host waits for their first token, or for their arrival."""
         trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
-        has_period = self.on_cuda and not self.cell.generate
+        has_period = self.on_cuda and not (self.cell.generate or self.is_open_loop)
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         with self.host_watched(timer), timing.no_garbage_collection():
             gpu_before = self.gpu.read()
             watcher.begin()
-            latency = timer.latency(budget_s / 2 if has_period else budget_s)
+            if self.is_open_loop:
+                stream = self.cell.stream
+                arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], budget_s)
+                latency = self.served = serve(timer, arrivals_s, budget_s)
+            else:
+                latency = timer.latency(budget_s / 2 if has_period else budget_s)
             if has_period:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
@@ -239,7 +248,8 @@ class RunningTrial:
         interval = median_interval(samples)
         trial.latency_ms, trial.latency_samples = interval.value, len(samples)
         trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
-        trial.latency_min_ms, trial.latency_p95_ms = min(samples), float(np.quantile(samples, 0.95))
+        trial.latency_min_ms = min(samples)
+        trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(samples, (0.95, 0.99)))
         if not self.on_cuda:
             return
         watcher.end()
@@ -307,8 +317,10 @@ class RunningTrial:
             # whole passes, long enough to average over clock changes, and at least CALLS calls; or one request
             calls = max(CALLS, min(500, int(TRACED_MS / trial.period_ms))) if trial.period_ms else 1
             profiled = profile(self.step, self.inputs, math.ceil(calls / self.whole) * self.whole, load)
-            trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
             trial.kernel_fingerprint = profiled.fingerprint
+            if self.is_open_loop:  # the profiled batch sizes are not those that were served
+                return
+            trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
             trial.extra["profile"] = profiled.facts
             if cell.stream or cell.generate:  # the work differs between calls, and a request makes many
                 return
@@ -331,6 +343,8 @@ class RunningTrial:
             raise Ended(Status.DEGRADED, reason)
         if self.watcher.noisy:
             raise Ended(Status.NOISY, self.watcher.noisy)
+        if self.is_open_loop and (reason := self.served.saturated()):
+            raise Ended(Status.DEGRADED, reason)
 
 
 def set_numerics(numerics: dict[str, Any]) -> None:

@@ -192,20 +192,24 @@ def make_sets(
     return timed, checked
 
 
-def latency_facts(samples_ms: Sequence[float], sizes: Sequence[int]) -> dict[str, Any]:
+def latency_facts(
+    samples_ms: Sequence[float], sizes: Sequence[int], served: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return percentiles and mean of the latency of all calls in ms, and for each size its calls per pass and median.
-    `samples_ms`: the samples of whole passes over `sizes`, in order."""
-    of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
+    `samples_ms`: the samples of whole passes over `sizes`, in order; of all requests if a server has `served` them,
+    whose facts replace those of passes."""
     p50, p95, p99 = (float(value) for value in np.quantile(samples_ms, (0.5, 0.95, 0.99)))
-    return {
-        "passes": len(passes),
-        "calls_per_pass": len(sizes),
+    facts = {
         "latency_p50_ms": p50,
         "latency_p95_ms": p95,
         "latency_p99_ms": p99,
         "latency_mean_ms": statistics.fmean(samples_ms),
-        "by_size": {
-            str(size): {"calls": sizes.count(size), "latency_ms": float(np.median(passes[:, of_size == size]))}
-            for size in sorted(set(sizes))
-        },
     }
+    if served is not None:
+        return facts | served
+    of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
+    by_size = {
+        str(size): {"calls": sizes.count(size), "latency_ms": float(np.median(passes[:, of_size == size]))}
+        for size in sorted(set(sizes))
+    }
+    return {"passes": len(passes), "calls_per_pass": len(sizes), **facts, "by_size": by_size}

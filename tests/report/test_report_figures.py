@@ -54,12 +54,15 @@ def test_the_x_axis_is_bs_or_the_swept_number():
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
+    if figure is curves.TAIL:
+        assert figure.data(sample).empty and not figure.absent, "the page omits it"
+        sample = sample.assign(axis="stream.rate")
     data = figure.data(sample)
     assert set(base.KEYS) < set(data.columns)
     drawn = validated(figure.draw(data[data["case"] == "mlp"]))
     titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
     assert len(drawn.data) > 0 and all("(" in title for title in titles)
-    assert figure.caption and figure.absent and figure.data(sample.iloc[:0]).empty
+    assert figure.caption and figure.data(sample.iloc[:0]).empty
     table = numbers(figure.title, data)
     assert len(table.rows) == len(data) and len(table.columns) == len(data.columns) - 2
 

@@ -84,3 +84,31 @@ def test_a_stream_through_whole_trials(cli):
     assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
     assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
     assert set(facts["capture_seconds"]) == {"1", "4", "6"}
+
+
+def test_a_server_at_two_rates(cli):
+    """One that keeps up, and one that gets more requests than any machine can serve."""
+    done = cli.sweep("model=mlp", "model.module.width=16", "mode=eager", "stream=arrivals", "stream.high=2",
+                     "stream.rate=200,100000")  # fmt: skip
+    assert done.code == 0, done.out + done.err
+    with Store.open(str(cli.db)) as store:
+        sweep = store.sweeps()[0].id
+        rows = {row["params"]["stream"]["rate"]: row for row in store.results(sweep)}
+        trials = {row["cell_key"]: row for row in store.trials(sweep)}
+    slow, fast = rows[200], rows[100_000]
+    assert (fast["status"], slow["throughput_per_s"], slow["period_ms"]) == ("degraded", None, None)
+    assert "saturated: the server completed" in fast["reason"] and "saturated" in done.out
+    assert 0 < slow["latency_ms"] <= slow["latency_p95_ms"] <= slow["latency_p99_ms"]
+    for row in (slow, fast):
+        trial = trials[row["cell_key"]]
+        facts = trial["extra"]["facts"]["stream"]
+        assert facts["requests"] == trial["latency_samples"] > 20 and set(facts["calls_by_size"]) <= {"1", "2"}
+        assert facts["latency_p99_ms"] == trial["latency_p99_ms"] and 1 <= facts["mean_batch"] <= 2
+    assert facts["saturated"] and facts["achieved_per_s"] < 0.95 * facts["offered_per_s"]
+    assert "stream.rate" in cli.run("show", "--metric", "latency_p99_ms").out
+    for words, expected in (
+        (["stream.rate=10"], "gives 2 requests in protocol.budget_s"), (["phase=training"], "cannot run a stream"),
+        (["phase=generate"], "cannot run a stream"),
+    ):  # fmt: skip
+        refused = cli.sweep("model=mlp", "stream=arrivals", *words)
+        assert refused.code == 2 and expected in refused.err

@@ -22,6 +22,8 @@ GRAY = "rgba(128,136,146,0.8)"
 #: Columns that identify a result: model with other swept parameters, label on the x axis and its value (by default the
 #: batch size), mode, and the mode's rank.
 KEYS = ["case", "axis", "x", "series", "series_rank"]
+#: Label on the x axis -> title and unit; others are their own title.
+_TITLES = {"bs": ("batch size", " (samples)"), "stream.rate": ("arrival rate", " (requests/s)")}
 _BOUNDS = {bound for bounds in INTERVALS.values() for bound in bounds}
 
 
@@ -31,7 +33,7 @@ class Figure:
 
     `data` turns the report's frame into the table to draw: KEYS, then the columns for hover texts and the table of
     numbers. If this table is empty, the page shows `absent`. `draw` takes the table, or with `small_multiples` the
-    rows of one `case`.
+    rows of one `case`. Without `absent`, the page omits an empty figure.
     """
 
     name: str
@@ -164,7 +166,8 @@ def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
 
 def x_title(table: pd.DataFrame, unit: bool = False) -> str:
     name = "bs" if table.empty else str(table["axis"].iloc[0])
-    return name if name != "bs" else "batch size (samples)" if unit else "batch size"
+    title, unit_text = _TITLES.get(name, (name, ""))
+    return title + unit_text if unit else title
 
 
 def x_axis(table: pd.DataFrame) -> dict[str, Any]:

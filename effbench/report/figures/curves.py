@@ -39,6 +39,14 @@ def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
     return only_ok(table, shown, ["throughput_per_s", *bounds, "period_ms"], *bounds)
 
 
+def tail_data(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per result if the x axis is the rate of arrivals, else no row; only `ok` results have figures."""
+    table = frame[[*KEYS, "status", "latency_p99_ms", "latency_ms", "trials"]].copy()
+    shown = (frame["status"] == "ok") & (frame["axis"] == "stream.rate")
+    table["latency_p99_ms"] = table["latency_p99_ms"].where(shown)
+    return table if shown.any() else table.iloc[:0]
+
+
 def only_ok(table: pd.DataFrame, shown: pd.Series, figures: list[str], low: str, high: str) -> pd.DataFrame:
     """Remove the figures of rows that are not `shown`, so that lines break there, and intervals too wide to draw.
     Return an empty table if no row is shown."""
@@ -95,6 +103,16 @@ LATENCY = Figure(
     draw=partial(draw, "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)"),
     small_multiples=True,
 )
+TAIL = Figure(
+    name="tail",
+    title="99th percentile latency against {axis}",
+    order=31,
+    caption="Requests arrive at random times, whether or not the server is busy. Lines end where it cannot keep up.",
+    absent="",
+    data=tail_data,
+    draw=partial(draw, "latency_p99_ms", "latency_p99_ms", "latency_p99_ms", "99th percentile latency (ms)"),
+    small_multiples=True,
+)
 THROUGHPUT = Figure(
     name="throughput",
     title="Throughput against {axis}",
@@ -106,4 +124,4 @@ THROUGHPUT = Figure(
     draw=partial(draw, "throughput_per_s", "throughput_ci_low", "throughput_ci_high", "throughput (samples/s)"),
     small_multiples=True,
 )
-FIGURES = [LATENCY, THROUGHPUT]
+FIGURES = [LATENCY, TAIL, THROUGHPUT]

@@ -17,7 +17,7 @@ BOTTLENECKS = (
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
-    sections = [folder.section(figure) for figure in all_figures(folder.page)]
+    sections = [section for figure in all_figures(folder.page) if (section := folder.section(figure)).caption]
     if folder.page == "scaling":
         device_sweep = folder.device_sweep
         table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))

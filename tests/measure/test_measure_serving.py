@@ -1,0 +1,98 @@
+"""An open-loop server, against a clock that the tests turn."""
+
+import itertools
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_measure_timing import RULES
+from turned_clock import TurnedClock
+
+from effbench.measure import host, serving
+from effbench.measure.host import HostWatch
+from effbench.measure.timing import Timer
+from effbench.streams import arrival_times
+
+HIGH = 4
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    turned = TurnedClock(monkeypatch)
+
+    def wait(until):
+        turned.now = max(turned.now, until) + 1e-9  # beyond rounding errors
+
+    monkeypatch.setattr(serving, "_wait", wait)
+    turned.now = 100.0
+    return turned
+
+
+def served(step, rate=50.0, seconds=4.0, watch=None):
+    inputs = [((size,), {}) for size in range(1, HIGH + 1)]
+    timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch)
+    return serving.serve(timer, arrival_times(rate, 0, seconds), seconds)
+
+
+def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
+    times, same, other = (arrival_times(1000.0, seed, 20.0) for seed in (1, 1, 2))
+    assert times == same != other and times == sorted(times) and times[-1] < 20
+    assert len(times) == pytest.approx(20_000, rel=0.05)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    assert statistics.stdev(gaps) == pytest.approx(statistics.fmean(gaps), rel=0.05)
+    assert len(arrival_times(0.001, 0, 1.0)) == 1
+
+
+def test_at_a_low_rate_a_request_takes_as_long_as_its_call(clock):
+    result = served(clock.taking(lambda size: 0.001))
+    assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
+    assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
+    assert min(result.samples_ms) >= 1.0 and max(result.samples_ms) <= 2.01
+    facts = result.facts()
+    assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
+    assert not facts["saturated"] and result.saturated() is None and 1 <= facts["mean_batch"] < 1.1
+    assert sum(int(size) * calls for size, calls in facts["calls_by_size"].items()) == result.requests
+
+
+def test_waiting_requests_form_a_batch_up_to_the_largest(clock):
+    result = served(clock.taking(lambda size: 0.02), rate=150.0)
+    sizes = {args[0] for args, _ in clock.calls}
+    assert sizes == {1, 2, 3, 4} and result.largest_queue > HIGH
+    assert result.saturated() is None, "200 requests per second are possible"
+    assert 20 < statistics.median(result.samples_ms) < 100
+
+
+def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
+    stall = lambda size: 1.0 if 101 <= clock.now < 102 else 0.001  # noqa: E731
+    result = served(clock.taking(stall))
+    arrivals, (began, ended) = arrival_times(50.0, 0, 4.0), (1.0, 2.0)
+    for arrival, latency_ms in zip(arrivals, result.samples_ms, strict=True):
+        if began + 0.1 < arrival < ended:
+            assert latency_ms >= 1000 * (ended - arrival), "from its arrival on"
+    assert sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30 and result.saturated() is None
+
+
+def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
+    result = served(clock.taking(lambda size: 0.01), rate=800.0)
+    assert clock.now < 104.5, "it does not serve all that wait"
+    facts = result.facts()
+    assert facts["saturated"] and facts["achieved_per_s"] == pytest.approx(400, rel=0.01)
+    assert "completed 399 of 789 requests per second" in result.saturated()
+    assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
+    assert max(result.calls) == HIGH
+
+
+@pytest.mark.parametrize(("slow_s", "disturbed"), [(1.0, False), (3.0, True)])
+def test_a_trial_is_disturbed_if_the_host_was_for_most_requests(monkeypatch, clock, slow_s, disturbed):
+    """While the host is slow, calls take four times as long; their samples are kept."""
+    speed = lambda: 4.0 if clock.now < 100 + slow_s else 1.0  # noqa: E731
+    monkeypatch.setattr(host, "piece", lambda: 0.05 * speed())
+    watch = HostWatch(0.05, 1.1, moves=False, team=False)
+    usage = SimpleNamespace(ru_nivcsw=0)
+    monkeypatch.setattr(host.resource, "getrusage", lambda who: usage)
+    with watch.watching():
+        result = served(clock.taking(lambda size: 0.001 * speed()), watch=watch)
+    assert result.is_disturbed(30) is disturbed and len(result.samples_ms) == result.requests
+    assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
+    assert statistics.median(result.of_host[False]) > 2 * statistics.median(result.of_host[True])
