@@ -26,6 +26,7 @@ from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.config import shipped
 from effbench.models.build import build_module, resolve_target
 from effbench.modes.base import with_defaults
+from effbench.printable import one_line
 from effbench.worker.generation import Generation
 
 COMPILED = "transformers, compiled"
@@ -95,7 +96,9 @@ def main() -> None:
     for arch in given.archs:
         for side in [*given.modes.split(","), *([COMPILED] if is_gpu else [])]:
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                rows.append(process.submit(compare, arch, side, given.bs, request, given.rounds).result())
+                row = process.submit(compare, arch, side, given.bs, request, given.rounds)
+            failure = row.exception()  # such as a CUDA error, which must not lose the other rows
+            rows.append([arch, side, *("—" * 3), f"failed: {one_line(failure, 80)}"] if failure else row.result())
     place = torch.cuda.get_device_name() if is_gpu else "CPU"
     print(f"{place}, torch {torch.__version__}, bs {given.bs}, prompt {given.prompt}, {given.rounds} rounds\n")
     headings = ["network", "side", "transformers, eager: tokens/s", "side: tokens/s", "ratio", "same tokens"]
