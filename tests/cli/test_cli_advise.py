@@ -1,11 +1,12 @@
 """`effbench advise` over a database of known figures."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
-from effbench.commands.advise import byte_size, refuse_noisy
+from effbench.commands.advise import byte_size, reasons, refuse_noisy
 from effbench.errors import NothingFoundError
 from effbench.stats.elimination import Race
 from effbench.stats.intervals import log_mean
@@ -131,6 +132,16 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     text = advise("mode", "--bs", "64", "--calls", "1000")
     assert "Run net at bs 64 with eager" in text
     assert "default is faster per call; from" in text
+
+
+@pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)])
+def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
+    """A mode that left a race early may look better in both respects, and then no number of calls pays."""
+    best = {"mode": "graph", "call_ms": 2.0, "low_ms": 1.9, "high_ms": 2.1, "prepare_s": 1.0, "break_even": None}
+    other = {"mode": "other", "call_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "prepare_s": preparation_s}
+    ranked = [best, other | {"break_even": None}]
+    _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", False)
+    assert lines == ([] if expected is None else [f"other is faster per call; {expected}"])
 
 
 def test_byte_sizes():
