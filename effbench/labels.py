@@ -24,9 +24,9 @@ MODES = (
     "cuda-graph",
     "compile+graph",
 )
-#: Columns of the view and of `environments.labelled` that become labels if they vary, in this order.
 #: Parameters that cells omit -> their values.
 OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
+#: Columns of the view and of `environments.labelled` that become labels if they vary, in this order.
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")

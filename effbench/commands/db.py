@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["upgrade", "check"], help="upgrade the schema, or check its rows")
     options.add_db(parser)
     newest = f"the newest {maintenance.NEWEST:,} trials"
-    deep = f"check: decode all samples and documents and derive all results, not only those of {newest}"
+    deep = f"check: read all samples, documents and results, not only those of {newest}"
     parser.add_argument("--deep", action="store_true", help=deep)
 
 
@@ -31,7 +31,6 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems:
         print(one_line(problem))
     if not problems:
-        newest, most = maintenance.NEWEST, maintenance.MOST
-        deep = f"--deep also decodes trials before the newest {newest:,}, and checks all of a file with over {most:,}"
-        print(f"{name}: no faults found{'' if args.deep else f'; {deep}'}")
+        older = "" if args.deep else f"; --deep also reads trials before the newest {maintenance.NEWEST:,}"
+        print(f"{name}: no faults found{older}")
     return 1 if problems else 0
