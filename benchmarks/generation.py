@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -99,6 +100,7 @@ def main() -> None:
                 row = process.submit(compare, arch, side, given.bs, request, given.rounds)
             failure = row.exception()  # such as a CUDA error, which must not lose the other rows
             rows.append([arch, side, *("—" * 3), f"failed: {one_line(failure, 80)}"] if failure else row.result())
+            print(" · ".join(rows[-1]), file=sys.stderr, flush=True)
     place = torch.cuda.get_device_name() if is_gpu else "CPU"
     print(f"{place}, torch {torch.__version__}, bs {given.bs}, prompt {given.prompt}, {given.rounds} rounds\n")
     headings = ["network", "side", "transformers, eager: tokens/s", "side: tokens/s", "ratio", "same tokens"]
