@@ -81,9 +81,9 @@ class Cell:
 
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and the mode's settings.
-    `stream` is None if all calls have the same batch size; otherwise it holds what `streams.resolve` returns,
-    and `bs` is the largest size. `training` and `generate` hold the settings of their phases, otherwise None. All
-    values are plain JSON and resolved: `dtype` and `device` are never `auto`.
+    `stream` is None if all calls have the same sizes; otherwise it holds what `streams.resolve` returns, and `bs` is
+    the largest batch size. `training` and `generate` hold the settings of their phases, otherwise None. All values are
+    plain JSON and resolved: `dtype` and `device` are never `auto`.
     """
 
     model: dict[str, Any]

@@ -87,13 +87,14 @@ class Numerics:
 
 @dataclass
 class Stream:
-    """A sequence of batch sizes instead of a single one; streams.KINDS lists the settings of each kind."""
+    """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each kind."""
 
     name: str = "none"  # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`, `arrivals`; set by `stream=`
     length: int | None = None  # calls of one pass
     low: int | None = None  # smallest size; `decode`: running requests at which new ones are admitted
     high: int | None = None  # largest size
     rate: float | None = None  # `arrivals`: average requests per second
+    dim: int | None = None  # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
     seed: int | None = None  # seed of a generated stream
     spell: int | None = None  # `bursty`: average calls of a burst, and of a quiet period
     share: float | None = None  # `bursty`: fraction of calls in bursts

@@ -34,7 +34,7 @@ _STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that have their own column.
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, _RATE}
-    | {"stream.samples_per_call", "stream.sizes"}
+    | {"stream.samples_per_call", "stream.sizes", "stream.dim"}
 )
 #: Columns that become labels if the other labels do not distinguish all rows.
 _FALLBACKS = ("sweep_id", "environment_id", "cell_key", "key")

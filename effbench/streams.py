@@ -1,4 +1,4 @@
-"""Streams of batch sizes, as in a server: generated from a seed, or read from a file."""
+"""Streams of batch sizes, as in a server, or of lengths: generated from a seed, or read from a file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "csv": {"path": None, "column": "bs"},
     ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
+#: Kinds whose sizes may be those of another dimension than the batch: `dim`.
+ANY_DIM = ("uniform", "bursty", "csv")
 MOST = 100_000  # calls of one pass; arrivals: requests per second, and the largest batch
 MOST_DIGITS = 18  # of a batch size
 
@@ -34,8 +36,11 @@ def check(settings: Mapping[str, Any]) -> str:
         raise ConfigError(f"unknown stream.name={kind}; allowed: {', '.join(KINDS)}")
     defaults = KINDS[kind]
     given = {name: value for name, value in settings.items() if value is not None}
-    for name in given.keys() - defaults.keys() - {"name", "description"}:
-        raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(defaults) or 'none'}")
+    allowed = [*defaults, *(["dim"] if kind in ANY_DIM else [])]
+    for name in given.keys() - {*allowed, "name", "description"}:
+        raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(allowed) or 'none'}")
+    if given.get("dim", 1) < 1:
+        raise ConfigError(f"stream.dim must be at least 1, got {given['dim']}; omit it for the batch")
     for name, default in defaults.items():
         if name not in given:
             raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
@@ -56,7 +61,7 @@ def check(settings: Mapping[str, Any]) -> str:
 
 
 def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
-    """Return the batch size of each call, in order; None without a stream. Raises ConfigError for invalid settings."""
+    """Return the size of each call, in order; None without a stream. Raises ConfigError for invalid settings."""
     kind = check(settings)
     if kind == NONE:
         return None
@@ -71,8 +76,9 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
 
 
 def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a cell's `stream`: a unique `name`, `samples_per_call` (mean) and `sizes`; None without a stream. For a
-    file it holds the content, not the path. Arrivals also have `rate` and `seed`, which are labels of their own."""
+    """Return a cell's `stream`: a unique `name`, `sizes`, and the mean `samples_per_call` or, if the sizes are not
+    those of the batch, their `dim`; None without a stream. For a file it holds the content, not the path. Arrivals
+    also have `rate` and `seed`, which are labels of their own."""
     sizes = sizes_of(settings) if settings else None
     if sizes is None:
         return None
@@ -85,6 +91,8 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
     else:
         changed = (f"{key}={settings[key]}" for key, default in KINDS[kind].items() if settings[key] != default)
         name = " ".join([kind, *changed])
+    if (dim := settings.get("dim")) is not None:
+        return {"name": f"{name} dim={dim}", "sizes": sizes, "dim": dim}
     return {"name": name, "samples_per_call": sum(sizes) / len(sizes), "sizes": sizes, **own}
 
 
@@ -97,8 +105,13 @@ def arrival_times(rate: float, seed: int, seconds: float) -> list[float]:
     return times or [0.0]
 
 
+def batch_sizes(settings: Mapping[str, Any]) -> list[int] | None:
+    """Return the sizes of a stream of batch sizes, None for any other. Raises ConfigError for invalid settings."""
+    return sizes_of(settings) if settings.get("dim") is None else None
+
+
 def batch_size(sizes: Sequence[int], given: int | None) -> int:
-    """Return `bs` of a cell with a stream: its largest size. Raises ConfigError if a different bs was `given`."""
+    """Return `bs` of a cell with a stream of batch sizes: the largest. Raises ConfigError if another was `given`."""
     largest = max(sizes)
     if given not in (None, largest):
         raise ConfigError(f"bs={given} contradicts the stream, whose largest size is {largest}; omit bs")

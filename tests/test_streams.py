@@ -40,7 +40,7 @@ def test_generated_sizes(kind):
 def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
     folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
-    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
+    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name", "dim"}
     for kind in (*GENERATED, streams.ARRIVALS):
         assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
 
@@ -90,6 +90,7 @@ def test_refusals():
         (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
         (settings("uniform", length=10**6), "at most"), (settings("arrivals", rate=0.0), "rate must be above 0"),
         (settings("arrivals", rate="many"), "of type float"), (settings("arrivals", rate=1e9), "rate must be at most"),
+        (settings("uniform", dim=0), "dim must be at least 1"), (settings("decode", dim=1), "has no setting 'dim'"),
         (settings("arrivals", high=0), "high must be above 0"), (settings("arrivals", length=3), "no setting 'length'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=expected):
@@ -115,6 +116,18 @@ def test_the_stream_of_a_cell():
     rows = [cell_row(streamed), cell_row(plain)]
     assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
     assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
+
+
+def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
+    streamed = resolved(settings("uniform", low=4, high=4, length=2, dim=1))
+    assert streamed.stream == {"name": "uniform length=2 low=4 high=4 dim=1", "sizes": [4, 4], "dim": 1}
+    assert streamed.bs == 8 and row_names([cell_row(streamed)])[0].endswith("dim=1 bs=8 eager float32")
+    for changed, expected in (
+        ({"high": 64}, "exceeds dimension 1 of the input x, which is 4"),
+        ({"dim": 2}, "no input"),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            resolved(settings("uniform", **{"dim": 1, **changed}))
 
 
 def test_arrivals_are_labelled_by_their_rate():

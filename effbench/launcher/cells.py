@@ -13,7 +13,7 @@ from effbench.cell import LATER_NUMERICS, Cell, canonical_json
 from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import overrides_of_cell
-from effbench.models.spec import parse_inputs
+from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import one_line
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import forecast, interpreters
@@ -162,7 +162,7 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     phase, task = config["phase"], config["model"]["task"]
     if streams.check(config["stream"]) != streams.NONE and phase != "inference":
-        raise ConfigError(f"phase={phase} cannot run a stream of batch sizes; use stream=none or phase=inference")
+        raise ConfigError(f"phase={phase} cannot run a stream; use stream=none or phase=inference")
     rate, fewest = config["stream"].get("rate"), config["protocol"]["min_samples"]
     if rate is not None and (requests := rate * config["protocol"]["budget_s"]) < fewest:
         why = f"gives {requests:.3g} requests in protocol.budget_s, fewer than protocol.min_samples={fewest}"
@@ -231,7 +231,12 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         # Hydra parses `true` as a boolean
         env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
         stream = streams.resolve(part.get("stream"))
-        bs = part["bs"] if stream is None else streams.batch_size(stream["sizes"], part["bs"])
+        bs = part["bs"]
+        if stream and "dim" in stream:
+            if part["model"]["inputs"]:  # else the module describes them, once it is built
+                length_dims(parse_inputs(part["model"]["inputs"]), stream["dim"], max(stream["sizes"]))
+        elif stream:
+            bs = streams.batch_size(stream["sizes"], bs)
         numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
         # must not affect keys of cells of other phases
         settings = {name: part[name] for name in ("training", "generate") if name == part["phase"]}

@@ -62,7 +62,7 @@ class Composer:
         self.section = cache(self.section)
         self.with_choices = cache(self.with_choices)
         self.only = cache(self.only)
-        self.sizes_of = cache(lambda stream: streams.sizes_of(stream.plain))
+        self.batch_sizes = cache(lambda stream: streams.batch_sizes(stream.plain))
         chosen = master.hydra.runtime.choices.items()
         self.is_local = all(self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/"))
 
@@ -83,7 +83,7 @@ class Composer:
             return self.compose_whole(words)
         plain = {name: section.plain for name, section in sections.items() if section is not None}
         stream = sections.get("stream")
-        if sizes := self.sizes_of(stream) if stream and stream.plain else None:
+        if sizes := self.batch_sizes(stream) if stream and stream.plain else None:
             is_set = bool(of_section.get("bs")) or plain.get("bs") != config.Config.bs
             plain["bs"] = streams.batch_size(sizes, plain.get("bs") if is_set else None)
         for name, section in sections.items():
@@ -98,7 +98,7 @@ class Composer:
         composed = self.changed(self.with_choices(choices), parsed)
         node = OmegaConf.select(composed, "stream")
         settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-        if sizes := streams.sizes_of(settings) if settings else None:
+        if sizes := streams.batch_sizes(settings) if settings else None:
             is_set = any(word.section == "bs" for word in parsed) or composed.bs != config.Config.bs
             composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)
         return to_plain(composed)

@@ -105,6 +105,23 @@ def _parse_input(name: str, node: Any) -> InputSpec:
     return InputSpec(**given | {"shape": tuple(shape)})
 
 
+def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[str, int | None]:
+    """Return which dimension of each input a stream of lengths up to `largest` varies: `dim`, counted with the batch,
+    of the first input that has it and of others that are as long there; None for the rest. Raises ConfigError."""
+    lengths = {
+        name: spec.full_shape(0)[dim]
+        for name, spec in specs.items()
+        if spec.batch_dim not in (None, dim) and dim <= len(spec.shape)
+    }
+    if not lengths:
+        raise ConfigError(f"stream.dim={dim}: no input has this dimension besides its batch")
+    length = next(iter(lengths.values()))
+    if largest > length:
+        inputs = f"dimension {dim} of the input {next(iter(lengths))}, which is {length}"
+        raise ConfigError(f"stream.dim={dim}: the largest size {largest} exceeds {inputs}; set stream.high={length}")
+    return {name: dim if lengths.get(name) == length else None for name in specs}
+
+
 def _allowed(word: Any, words: tuple[str, ...]) -> str:
     near = nearest(str(word), words)
     return (f"Did you mean {near}? " if near else "") + f"Allowed: {', '.join(words)}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from effbench.modes.base import Mode, Prepared, needs_cuda
-from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, dynamic_argument, mark_batch, marking_steps
+from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, dynamic_argument, mark_varied, marking_steps
 
 
 @dataclass
@@ -30,7 +30,7 @@ class CudaGraphsBackend(Mode):
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         if self.dynamic == MARKED:
-            mark_batch(args, kwargs, self.batch_dims)
+            mark_varied(args, kwargs, self.varied_dims)
         compiled = torch.compile(
             module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic)
         )

@@ -20,7 +20,7 @@ from effbench.errors import ConfigError
 from effbench.models.inputs import Batch
 
 #: The batch dimension of each positional input in order, and of each named input.
-BatchDims = tuple[list[int | None], dict[str, int | None]] | None
+VariedDims = tuple[list[int | None], dict[str, int | None]] | None
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.
 StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
 #: The type of a setting that is a count: an integer of at least 0.
@@ -61,16 +61,18 @@ class Mode(ABC):
     settling_calls: int = 1
     #: Phases that the mode supports. Without `generate`, its step does not see what others write to the buffers.
     phases: tuple[str, ...] = ("inference", "generate")
-    #: Whether the step accepts only one shape, and hence no stream of batch sizes.
+    #: Whether the step accepts only one shape, and hence no stream.
     static_shape: bool = False
+    #: Whether the step accepts only one size of each dimension except the batch.
+    static_lengths: bool = False
     #: Whether the optimizer's step is part of a CUDA graph in training.
     captures_step: bool = False
     #: Whether the mode compiles C++ on all devices.
     wraps_in_cpp: bool = False
     #: Whether a call changes the module's buffers exactly as eager does. If not, they are not compared.
     writes_state: bool = True
-    #: Set by the worker before `prepare`.
-    batch_dims: BatchDims = None
+    #: Set by the worker before `prepare`: the dimension of each input that a stream varies, by default the batch.
+    varied_dims: VariedDims = None
     #: Set by `expect`: the inputs with a batch dimension, and the batch sizes of the calls.
     batch: Batch | None = None
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.

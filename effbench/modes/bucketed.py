@@ -43,6 +43,7 @@ class BucketedGraph(Mode):
     inner: str = "max-autotune-no-cudagraphs"
     guard: Literal[None, "refuse"] = None
 
+    static_lengths = True
     writes_state = False  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:

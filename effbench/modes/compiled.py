@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from effbench.modes.base import BatchDims, Mode, Prepared, needs_compiler, needs_cuda
+from effbench.modes.base import Mode, Prepared, VariedDims, needs_compiler, needs_cuda
 from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import Selection
 
@@ -20,7 +20,8 @@ Dynamic = Literal[None, True, False, "marked"]
 class Compiled(Mode):
     """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`: Inductor's options, which
     override those of the mode (torch.compile itself accepts only one of the two). `dynamic`: null, true, false, or
-    `marked` for the batch dimension of all inputs. `only`, `skip`, `regional`: which parts to compile (`Selection`)."""
+    `marked` for the batch, or the dimension that a stream varies. `only`, `skip`, `regional`: which parts to compile
+    (`Selection`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
@@ -66,9 +67,9 @@ class Compiled(Mode):
         )
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Mark the batch dimension of the first call's inputs, if `dynamic` is `marked`."""
+        """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
         if self.dynamic == MARKED:
-            mark_batch(args, kwargs, self.batch_dims)
+            mark_varied(args, kwargs, self.varied_dims)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         self.mark(args, kwargs)
@@ -94,9 +95,9 @@ def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def mark_batch(args: tuple, kwargs: dict[str, Any], batch_dims: BatchDims) -> None:
-    """Mark the batch dimension of each input as dynamic for Dynamo; without `batch_dims` it is dimension 0."""
-    places, named = batch_dims or ([0] * len(args), dict.fromkeys(kwargs, 0))
+def mark_varied(args: tuple, kwargs: dict[str, Any], varied_dims: VariedDims) -> None:
+    """Mark the varied dimension of each input as dynamic for Dynamo; without `varied_dims` it is dimension 0."""
+    places, named = varied_dims or ([0] * len(args), dict.fromkeys(kwargs, 0))
     pairs = [*zip(args, places, strict=True), *((value, named[name]) for name, value in kwargs.items())]
     for value, dim in pairs:
         if isinstance(value, torch.Tensor) and dim is not None and value.dim():

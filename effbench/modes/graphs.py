@@ -119,7 +119,7 @@ class CompiledCudaGraph(CudaGraph):
         return self.compiled.compile(module)
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.compiled.batch_dims = self.batch_dims
+        self.compiled.varied_dims = self.varied_dims
         self.compiled.mark(args, kwargs)
 
 

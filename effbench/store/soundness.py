@@ -306,8 +306,10 @@ def _cell_rules(row: Mapping[str, Any]) -> Rule:
     yield "params", all(isinstance(part, dict) for part in parts), "does not describe a cell"
     if (stream := params.get("stream")) is not None:
         sizes = stream["sizes"]
-        right = stream["samples_per_call"] > 0 and isinstance(sizes, list) and all(isinstance(n, int) for n in sizes)
-        yield "params", right, "has an invalid stream: expected its name, samples_per_call and sizes"
+        right = (
+            stream.get("samples_per_call", 1) > 0 and isinstance(sizes, list) and all(isinstance(n, int) for n in sizes)
+        )
+        yield "params", right, "has an invalid stream: expected a name, sizes and positive samples_per_call"
     expected = cell_row(Cell.from_params(params))
     for name, value in row.items():
         yield name, value == expected[name], "does not match cell.params: damaged or forged"

@@ -35,12 +35,22 @@ from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
 from effbench.worker.generation import Generation
 from effbench.worker.training import Training
-from effbench.worker.workload import Inference, copies, latency_facts, make_sets, sizes_of
+from effbench.worker.workload import (
+    Inference,
+    batch_sizes_of,
+    copies,
+    has_lengths,
+    latency_facts,
+    make_sets,
+    sizes_of,
+    varied_dims,
+)
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 TEAM_CORES = 1.2  # busy cores from which a step runs on several threads
 ONE_SHAPE = "this mode has one static shape, but a stream has many batch sizes: use bucketed-graph, or one bs"
+ONE_LENGTH = "this mode has one static length, but the stream has many: use stream=none"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -155,7 +165,7 @@ class RunningTrial:
             memory.reset_peaks(self.device)
 
     def build(self) -> None:
-        cell, mode, protocol, sizes = self.cell, self.mode, self.request.protocol, sizes_of(self.cell)
+        cell, mode, protocol = self.cell, self.mode, self.request.protocol
         dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], dtype, self.device, seed)
         if cell.numerics.get("channels_last"):
@@ -166,7 +176,7 @@ class RunningTrial:
             (given, *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
             quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, given)
             self.trial.quantization_error = quantized["error"]
-        mode.expect(Batch.of(specs, sizes))
+        mode.expect(Batch.of(specs, batch_sizes_of(cell)))
         if cell.phase == "training":
             self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
         elif cell.phase == "generate":
@@ -175,12 +185,13 @@ class RunningTrial:
             self.workload = Inference(cell, mode, module, self.trial)
         given = generation.prompts(specs, cell) if cell.generate else specs
         self.inputs, self.checked = make_sets(cell, given, sets, dtype, self.device, seed)
-        self.whole = len(sizes)
+        self.whole = len(sizes_of(cell))
         self.workload.names = [name for name, spec in specs.items() if not spec.keyword]
         self.synchronize()
         self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
-        positional = [spec.batch_dim for spec in specs.values() if not spec.keyword]
-        mode.batch_dims = positional, {name: spec.batch_dim for name, spec in specs.items() if spec.keyword}
+        dims = varied_dims(cell, specs)
+        positional = [dims.pop(name) for name in self.workload.names]
+        mode.varied_dims = positional, dims
         mode.cache_dir = self.request.cache_dir
 
     def copy_compiled(self) -> None:
@@ -366,7 +377,9 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
         return f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports {', '.join(mode.phases)}"
     if cell.phase == "training" and cell.numerics.get("quantize"):
         return "numerics.quantize does not support phase=training"
-    if reason := mode.missing(device) or (ONE_SHAPE if cell.stream and mode.static_shape else None):
+    if reason := mode.missing(device):
         return reason
+    if cell.stream and (mode.static_shape or (mode.static_lengths and has_lengths(cell))):
+        return ONE_LENGTH if has_lengths(cell) else ONE_SHAPE
     names = [spec["name"] for spec in cell.model.get("inputs", ())]
     return generation.unsuitable(cell, names) if cell.generate and names else None

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map_only
 from effbench.cell import Cell, Status, Trial
 from effbench.measure import accuracy, timing, work
 from effbench.measure.timing import Inputs
-from effbench.models.inputs import Batch, cut, make_inputs
-from effbench.models.spec import InputSpec
+from effbench.models.inputs import cut, make_inputs
+from effbench.models.spec import InputSpec, length_dims
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import failures, quantization, state
 from effbench.worker.failures import Ended
@@ -154,12 +154,29 @@ class Inference:
         return work.count(self.module, args, kwargs)
 
 
-# --- inputs of one batch size, or of a stream ---
+# --- inputs of one size, or of a stream ---
 
 
 def sizes_of(cell: Cell) -> list[int]:
-    """Return the batch size of each call of a pass, in order."""
+    """Return the size of each call of a pass, in order."""
     return cell.stream["sizes"] if cell.stream else [cell.bs]
+
+
+def batch_sizes_of(cell: Cell) -> list[int]:
+    """Return the batch size of each call of a pass, in order."""
+    return [cell.bs] if has_lengths(cell) else sizes_of(cell)
+
+
+def has_lengths(cell: Cell) -> bool:
+    """Return whether the cell has a stream that varies another dimension than the batch."""
+    return cell.stream is not None and "dim" in cell.stream
+
+
+def varied_dims(cell: Cell, specs: Mapping[str, InputSpec]) -> dict[str, int | None]:
+    """Return the dimension of each input that a stream varies, or would vary: by default the batch."""
+    if has_lengths(cell):
+        return length_dims(specs, cell.stream["dim"], max(cell.stream["sizes"]))
+    return {name: spec.batch_dim for name, spec in specs.items()}
 
 
 def make_sets(
@@ -177,18 +194,19 @@ def make_sets(
         whole = tree_map_only(torch.Tensor, lambda x: x.contiguous(memory_format=layout) if x.dim() == 4 else x, whole)
     if not cell.stream:
         return whole, whole
-    batch = Batch.of(specs, sizes_of(cell))
+    sizes, dims = sizes_of(cell), varied_dims(cell, specs)
+    places = [dim for name, dim in dims.items() if not specs[name].keyword]
 
     @functools.cache
     def rows(number: int, size: int) -> Inputs:
         args, kwargs = whole[number]
         return (
-            tuple(cut(value, known.dim, size) for value, known in zip(args, batch.args, strict=True)),
-            {name: cut(value, batch.kwargs[name].dim, size) for name, value in kwargs.items()},
+            tuple(cut(value, dim, size) for value, dim in zip(args, places, strict=True)),
+            {name: cut(value, dims[name], size) for name, value in kwargs.items()},
         )
 
-    timed = [rows(position % sets, size) for position, size in enumerate(batch.sizes)]
-    checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(batch.sizes), reverse=True))]
+    timed = [rows(position % sets, size) for position, size in enumerate(sizes)]
+    checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(sizes), reverse=True))]
     return timed, checked
 
 

@@ -102,7 +102,7 @@ def test_graphed_callables(mode, graphs):
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
-    mode.batch_dims = ([0], {"scale": 0})
+    mode.varied_dims = ([0], {"scale": 0})
     follows(mode, Stack().cuda().eval(), calls=6)
 
 

@@ -140,6 +140,18 @@ def test_a_stream_through_a_sweep(swept):
     assert found["eager"]["period_ms"] > bucketed["period_ms"]
 
 
+def test_lengths_through_a_sweep(swept):
+    lengths = ("stream=uniform", "stream.dim=1", "stream.low=16", "stream.high=64", "stream.length=24", "bs=2")
+    attention = ("model=attention", "model.module.seq=64", "model.module.width=64", "model.module.heads=2")
+    found = swept(*attention, *lengths, "mode=eager,default,reduce-overhead,bucketed-graph", "protocol.budget_s=0.6")
+    by_mode = {trial["mode"]: trial for trial in found}
+    assert by_mode.pop("bucketed-graph")["status"] == "unsupported"
+    for mode, trial in by_mode.items():
+        assert (trial["status"], trial["reason"]) == ("ok", None), mode
+        assert trial["recompiles"] == (None if mode == "eager" else 1), mode
+        assert set(trial["extra"]["facts"]["stream"]["by_size"]) <= set(map(str, range(16, 65)))
+
+
 def test_a_server_at_two_rates(swept):
     found = swept(
         "model=mlp", "stream=arrivals", "stream.high=4", "stream.rate=500,100000",

@@ -17,7 +17,7 @@ from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Mode, Prepared, uses_dynamo, with_defaults
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.callables import GraphedCallables
-from effbench.modes.compiled import Compiled, mark_batch
+from effbench.modes.compiled import Compiled, mark_varied
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph, input_copier
 from effbench.modes.inductor import checked_options
@@ -146,7 +146,7 @@ def test_wrong_settings(mode, settings, expected):
 
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
-    mark_batch((x, y, 7), {"z": z, "scale": scale}, ([0, 1, 0], {"z": None, "scale": 0}))
+    mark_varied((x, y, 7), {"z": z, "scale": scale}, ([0, 1, 0], {"z": None, "scale": 0}))
     assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
     assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(scale, "_dynamo_dynamic_indices")
 
@@ -154,7 +154,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
 def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
     mode = Compiled(dynamic=dynamic)
-    mode.batch_dims = ([1], {})
+    mode.varied_dims = ([1], {})
     module = torch.nn.Linear(4, 4).eval()
     step, _ = mode.selection.apply(module, backend="eager", dynamic=None if dynamic == "marked" else dynamic)
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]

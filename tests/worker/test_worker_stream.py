@@ -43,6 +43,21 @@ def test_inputs_are_slices_of_shared_tensors():
         assert args[0].is_contiguous(memory_format=layout) and not args[0].is_contiguous()
 
 
+def test_lengths_vary_the_inputs_that_have_them():
+    specs = parse_inputs({
+        "mask": {"shape": [1, 6], "batch_dim": None}, "ids": {"shape": [6, 2]}, "features": {"shape": [9]},
+        "positions": {"shape": [6], "keyword": True},
+    })  # fmt: skip
+    part = {"name": "s", "sizes": [2, 6, 2], "dim": 1}
+    one = Cell({"name": "m"}, 4, {"name": "eager"}, "float32", "inference", "cpu", stream=part)
+    assert workload.varied_dims(one, specs) == {"mask": None, "ids": 1, "features": None, "positions": 1}
+    timed, checked = workload.make_sets(one, specs, 2, torch.float32, CPU, 0)
+    shapes = [[tuple(value.shape) for value in (*args, *kwargs.values())] for args, kwargs in timed]
+    assert shapes[0] == [(1, 6), (4, 2, 2), (4, 9), (4, 2)] and shapes[1] == [(1, 6), (4, 6, 2), (4, 9), (4, 6)]
+    assert [args[1].shape[1] for args, _ in checked] == [6, 2] and workload.batch_sizes_of(one) == [4]
+    assert all(args[1].is_contiguous() for args, _ in timed)
+
+
 def test_every_size_is_checked_once_from_the_largest_down():
     _, checked = sets(cell([2, 5, 1, 2, 5, 4, 4]))
     assert [args[0].shape[0] for args, _ in checked] == [5, 4, 2, 1]
@@ -84,6 +99,29 @@ def test_a_stream_through_whole_trials(cli):
     assert facts["fallbacks_per_pass"] == len(sizes) - len(held) > 0
     assert facts["calls"] > 30 and facts["fallbacks"] > facts["fallbacks_per_pass"]
     assert set(facts["capture_seconds"]) == {"1", "4", "6"}
+
+
+def test_lengths_through_a_sweep_with_their_recompilations(cli):
+    forward = "    def forward(self, x):\n        return x.relu() + x.shape[1]\n"
+    (cli.folder / "net.py").write_text(f"import torch\n\n\nclass Net(torch.nn.Module):\n{forward}")
+    words = ("model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[12]", "stream=uniform",
+             "stream.dim=1", "stream.low=3", "stream.high=12", "stream.length=30", "bs=2")  # fmt: skip
+    done = cli.sweep(*words, "mode=eager,default", "mode.dynamic=null,true,false")
+    assert done.code == 0, done.out + done.err
+    assert cli.sweep(*words, "mode=aot-inductor").code == 0
+    with Store.open(str(cli.db)) as store:
+        static, rows = (store.results(sweep.id) for sweep in store.sweeps())
+    by_mode = {(row["mode"], row["params"]["mode"].get("dynamic")): row for row in rows}
+    found = {
+        dynamic: (row["status"], row["recompiles"]) for (mode, dynamic), row in by_mode.items() if mode == "default"
+    }
+    assert found == {None: ("ok", 1), True: ("ok", 0), False: ("degraded", found[False][1])}
+    assert "hit config.recompile_limit" in by_mode["default", False]["reason"]
+    eager = by_mode["eager", None]
+    assert eager["throughput_per_s"] == pytest.approx(2 * 1000 / eager["latency_ms"]), "bs is the given one"
+    assert [(row["status"], row["reason"]) for row in static] == [
+        ("unsupported", "this mode has one static length, but the stream has many: use stream=none")
+    ]
 
 
 def test_a_server_at_two_rates(cli):
