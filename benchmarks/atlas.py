@@ -18,7 +18,7 @@ import time
 from effbench.errors import EffbenchError
 from effbench.store import Store
 
-COMMON = ["bs=1,8,64", "dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
+COMMON = ["bs=1,8,64", "dtype=bfloat16", "protocol=standard", "protocol.budget_s=2", "on_failure=ignore"]
 MODES = "eager,default,reduce-overhead,cuda-graph"
 AUTOTUNED = "max-autotune,max-autotune-no-cudagraphs,compile+graph"
 CONVOLUTIONS = {"torchvision": ["resnet50", "convnext_tiny"], "timm": ["mobilenetv3_large_100", "efficientnet_b0"]}
