@@ -17,6 +17,7 @@ import time
 
 from effbench.errors import EffbenchError
 from effbench.store import Store
+from effbench.sweeping.resume import FLAG
 
 COMMON = ["bs=1,8,64", "dtype=bfloat16", "protocol=standard", "protocol.budget_s=2", "on_failure=ignore"]
 MODES = "eager,default,reduce-overhead,cuda-graph"
@@ -74,7 +75,7 @@ def main() -> None:
             continue
         given = {word.partition("=")[0] for word in overrides}
         words = [*(word for word in (*words, *COMMON) if word.partition("=")[0] not in given), *overrides]
-        chosen = [f"resume={name}"] if name in known else [f"sweep.name={name}", *words]
+        chosen = [f"resume={name}", FLAG] if name in known else [f"sweep.name={name}", *words]
         with subprocess.Popen([sys.executable, "-m", "effbench", "-m", *chosen, f"db={arguments.db}"]) as process:
             try:
                 process.wait(left)

@@ -152,10 +152,11 @@ def test_lengths_through_a_sweep(swept):
         assert set(trial["extra"]["facts"]["stream"]["by_size"]) <= set(map(str, range(16, 65)))
 
 
+@pytest.mark.alone
 def test_a_server_at_two_rates(swept):
     found = swept(
         "model=mlp", "stream=arrivals", "stream.high=4", "stream.rate=500,100000",
-        "mode=eager,bucketed-graph", "protocol.budget_s=0.6",
+        "mode=eager,bucketed-graph", "protocol.budget_s=0.6", alone=True,
     )  # fmt: skip
     for trial in found:
         facts, rate = trial["extra"]["facts"], trial["cell"].stream["rate"]
