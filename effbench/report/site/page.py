@@ -96,7 +96,7 @@ class PageFolder:
     def section(self, figure: Figure) -> Section:
         """Return a section with the figure of this device sweep; write its drawings and numbers."""
         data = figure.data(self.device_sweep.frame)
-        title = figure.title.format(axis=x_title(data))
+        title = figure.title.format(axis=x_title(self.device_sweep.frame))
         if data.empty:
             return Section(figure.name, title, figure.absent)
         section = Section(figure.name, title, figure.caption)
