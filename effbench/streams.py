@@ -14,17 +14,15 @@ from effbench.errors import ConfigError
 
 NONE = "none"
 ARRIVALS = "arrivals"
-#: Kind -> its settings with their defaults; conf/stream/ explains them.
+#: Kind -> its settings with their defaults; conf/stream/ explains them. `dim` may stay None, the batch.
 KINDS: dict[str, dict[str, Any]] = {
     NONE: {},
-    "uniform": {"length": 256, "low": 1, "high": 64, "seed": 0},
-    "bursty": {"length": 256, "low": 1, "high": 64, "seed": 0, "spell": 16, "share": 0.25},
+    "uniform": {"length": 256, "low": 1, "high": 64, "dim": None, "seed": 0},
+    "bursty": {"length": 256, "low": 1, "high": 64, "dim": None, "seed": 0, "spell": 16, "share": 0.25},
     "decode": {"length": 256, "low": 8, "high": 64, "seed": 0, "tokens": 64},
-    "csv": {"path": None, "column": "bs"},
+    "csv": {"path": None, "column": "bs", "dim": None},
     ARRIVALS: {"rate": 100.0, "high": 64, "seed": 0},
 }
-#: Kinds whose sizes may be those of another dimension than the batch: `dim`.
-ANY_DIM = ("uniform", "bursty", "csv")
 MOST = 100_000  # calls of one pass; arrivals: requests per second, and the largest batch
 MOST_DIGITS = 18  # of a batch size
 
@@ -36,13 +34,12 @@ def check(settings: Mapping[str, Any]) -> str:
         raise ConfigError(f"unknown stream.name={kind}; allowed: {', '.join(KINDS)}")
     defaults = KINDS[kind]
     given = {name: value for name, value in settings.items() if value is not None}
-    allowed = [*defaults, *(["dim"] if kind in ANY_DIM else [])]
-    for name in given.keys() - {*allowed, "name", "description"}:
-        raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(allowed) or 'none'}")
-    if given.get("dim", 1) < 1:
-        raise ConfigError(f"stream.dim must be at least 1, got {given['dim']}; omit it for the batch")
+    for name in given.keys() - defaults.keys() - {"name", "description"}:
+        raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(defaults) or 'none'}")
+    if not isinstance(dim := given.get("dim", 1), int) or dim < 1:
+        raise ConfigError(f"stream.dim must be an integer of at least 1, got {dim!r}; omit it for the batch")
     for name, default in defaults.items():
-        if name not in given:
+        if name not in given and name != "dim":
             raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
         if default is not None and not isinstance(given[name], int | type(default)):
             raise ConfigError(f"stream.{name} must be of type {type(default).__name__}, got {given[name]!r}")
@@ -70,7 +67,7 @@ def sizes_of(settings: Mapping[str, Any]) -> list[int] | None:
     if kind == ARRIVALS:
         return [*range(1, settings["high"] + 1)]
     generate: Callable[..., list[int]] = {"uniform": uniform, "bursty": bursty, "decode": decode}[kind]
-    arguments = {name: settings[name] for name in KINDS[kind] if name != "seed"}
+    arguments = {name: settings[name] for name in KINDS[kind] if name not in ("dim", "seed")}
     # a text as seed gives the same numbers in all versions of Python
     return generate(random.Random(f"{kind}/{settings['seed']}"), **arguments)
 
@@ -82,17 +79,17 @@ def resolve(settings: Mapping[str, Any] | None) -> dict[str, Any] | None:
     sizes = sizes_of(settings) if settings else None
     if sizes is None:
         return None
-    kind, own = settings["name"], {}
+    kind, dim, own = settings["name"], settings.get("dim"), {}
     if kind == ARRIVALS:
         name, rate = kind, settings["rate"]
         own = {"rate": int(rate) if rate == int(rate) else rate, "seed": settings["seed"]}
     elif kind == "csv":
-        name = f"csv {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}"
+        name = f"csv {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:8]}" + (f" dim={dim}" if dim else "")
     else:
         changed = (f"{key}={settings[key]}" for key, default in KINDS[kind].items() if settings[key] != default)
         name = " ".join([kind, *changed])
-    if (dim := settings.get("dim")) is not None:
-        return {"name": f"{name} dim={dim}", "sizes": sizes, "dim": dim}
+    if dim is not None:
+        return {"name": name, "sizes": sizes, "dim": dim}
     return {"name": name, "samples_per_call": sum(sizes) / len(sizes), "sizes": sizes, **own}
 
 

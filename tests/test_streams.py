@@ -40,7 +40,7 @@ def test_generated_sizes(kind):
 def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
     folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
-    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name", "dim"}
+    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
     for kind in (*GENERATED, streams.ARRIVALS):
         assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
 
@@ -90,7 +90,7 @@ def test_refusals():
         (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
         (settings("uniform", length=10**6), "at most"), (settings("arrivals", rate=0.0), "rate must be above 0"),
         (settings("arrivals", rate="many"), "of type float"), (settings("arrivals", rate=1e9), "rate must be at most"),
-        (settings("uniform", dim=0), "dim must be at least 1"), (settings("decode", dim=1), "has no setting 'dim'"),
+        (settings("uniform", dim=0), "dim must be an integer"), (settings("decode", dim=1), "has no setting 'dim'"),
         (settings("arrivals", high=0), "high must be above 0"), (settings("arrivals", length=3), "no setting 'length'"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=expected):
