@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["upgrade", "check"], help="upgrade the schema, or check its rows")
     options.add_db(parser)
     newest = f"the newest {maintenance.NEWEST:,} trials"
-    deep = f"check: read all samples, documents and results, not only those of {newest}"
+    deep = f"check: read all trials with their samples and results, not only {newest}"
     parser.add_argument("--deep", action="store_true", help=deep)
 
 

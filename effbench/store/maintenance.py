@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import chain, islice, pairwise
 from multiprocessing import get_context
@@ -18,19 +18,18 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.store import connect, schema
-from effbench.store.schema import HEAD_REVISION, METADATA, PLANNED, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.soundness import CONTENTS, any_text, batched, doubtful, has_sound_contents, raw, sound_row
+from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SAMPLE, SWEEP, TRIAL
+from effbench.store.soundness import any_text, batched, raw, sound_row
 from effbench.store.trials import derive, rebuild_results
 
 #: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
 #: trials, and sweeps, that are checked at a time
 PART, SWEEPS = 20_000, 5
-#: newest trials whose contents and results are always checked
+#: newest trials, which are always checked
 NEWEST = 5_000
-#: most trials of a database in which all other rows are always checked too: reading gigabytes takes minutes
+#: most trials of a database whose file is always checked: reading gigabytes takes minutes
 MOST = 200_000
-LARGE = (PLANNED, TRIAL, SAMPLE, RESULT)
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -68,9 +67,8 @@ def check(url: str | os.PathLike[str], processes: int = 1, deep: bool = True) ->
     """Return one line for each fault of the database; an empty list if it has none. Changes nothing.
 
     Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Without
-    `deep`, only the newest trials are read with their samples and results; of the others, the database itself checks
-    the types, bounds and sizes of all values, and that each cell has a result, or nothing if there are more than MOST
-    trials. A large database is divided among this many processes, or threads while the database does the work. Raises
+    `deep`, only the NEWEST trials are read, and the results of their sweeps; with more than MOST trials, the structure
+    and the foreign keys are not checked either. A large database is divided among this many processes. Raises
     StoreError and SchemaError if it cannot be opened.
     """
     with connect.connected(url) as connection:
@@ -84,19 +82,18 @@ def check(url: str | os.PathLike[str], processes: int = 1, deep: bool = True) ->
         if newest is not None:
             sweeps = sweeps.where(SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id > newest)))
         ids = connection.scalars(sweeps).all()
-        has_older = newest is None or last <= MOST
-        starts = [None, *range(PART, last, PART)] if has_older else [newest + 1]
-        checked = None if has_older else ids
+        starts = [None, *range(PART, last, PART)] if newest is None else [newest + 1]
+        checked = None if newest is None else ids
         rows: list[Callable[..., Any]] = []
         for table in METADATA.sorted_tables:
             divided = starts if table in (TRIAL, SAMPLE) else [None]
-            rows += [partial(_faulty_rows, table.name, newest, checked, *part) for part in pairwise([*divided, None])]
+            rows += [partial(_faulty_rows, table.name, checked, *part) for part in pairwise([*divided, None])]
         derived = [partial(_wrong_results, part) for part in batched(ids, SWEEPS)]
-        tasks = [partial(_structure, has_older), *rows, partial(_missing_results, checked), *derived]
+        structure = partial(_structure, deep or last <= MOST)
+        tasks = [structure, *rows, partial(_missing_results, checked), *derived]
         if len(starts) == 1 or processes == 1:
             return _faults((task(connection) for task in tasks), len(rows))
-    pool = ThreadPoolExecutor(processes) if newest else ProcessPoolExecutor(processes, get_context("spawn"))
-    with pool:
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         return _faults(pool.map(partial(_run, url), tasks), len(rows))
 
 
@@ -132,34 +129,22 @@ def _structure(has_time: bool, connection: sa.Connection) -> tuple[list[str], li
 
 
 def _faulty_rows(
-    name: str,
-    newest: int | None,
-    checked: list[str] | None,
-    start: int | None,
-    end: int | None,
-    connection: sa.Connection,
+    name: str, checked: list[str] | None, start: int | None, end: int | None, connection: sa.Connection
 ) -> tuple[dict[str, str], Counter[str]]:
     """Return column -> its first fault with the row, and column -> number of faults, for rows of a table: all, or
-    those whose first key is from `start` to before `end`. `newest`: the database chooses the rows of older trials.
-    `checked`: ids of the only sweeps to check."""
+    those whose first key is from `start` to before `end`. `checked`: ids of the only sweeps to check."""
     table = METADATA.tables[name]
     key = next(iter(table.primary_key))
-    doubt = doubtful(table, connection.dialect.name)
     where = [key >= start] if start is not None else []
     where += [sa.or_(key < end, key.is_(None))] if end is not None else []
     where += [table.c.sweep_id.in_(checked)] if checked is not None and "sweep_id" in table.c else []
-    if newest is not None and table in LARGE:
-        where.append(sa.or_(doubt, key > newest) if table in CONTENTS else doubt)
     any_text(connection)
-    query = raw(table).add_columns(doubt).where(*where).order_by(*table.primary_key)
+    query = raw(table).where(*where).order_by(*table.primary_key)
     first: dict[str, str] = {}
     count: Counter[str] = Counter()
     for row in chain.from_iterable(connection.execute(query.execution_options(yield_per=1000)).partitions()):
         try:
-            if row.doubt or table not in CONTENTS:
-                sound_row(table, row._mapping)
-            else:
-                has_sound_contents(table, row)
+            sound_row(table, row._mapping)
         except ValueError as error:
             column = str(error).partition(" ")[0]
             keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import re
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -23,16 +20,14 @@ from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
-from effbench.store.schema import SAMPLE, STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
-from effbench.store.values import Document, artifact_folder, cell_row, decode_samples, plain, text
+from effbench.store.schema import STATES, SWEEP_ID, UtcDateTime, utc
+from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
 
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
 #: columns that must not be negative
 COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
 LISTS = {"command", "overrides"}
-#: tables with contents that the database cannot check
-CONTENTS = (TRIAL, SAMPLE)
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
 YEARS = range(1970, 2200)
@@ -55,98 +50,24 @@ def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-@cache
-def doubtful(table: sa.Table, dialect: str) -> sa.Label[bool]:
-    """Return a fast condition, `doubt`, of rows of which a type, bound or size may be wrong: `sound_row` decides. It
-    does not look at the contents of JSON documents and blobs."""
-    doubts = chain.from_iterable(_doubts(column, dialect == "sqlite") for column in table.columns)
-    return sa.func.coalesce(sa.or_(*doubts), False).label("doubt")
-
-
-def _doubts(column: sa.Column, is_sqlite: bool) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield conditions, of which one is true for an invalid value; for NULL, if it is allowed, none is."""
-    kind, value = column.type, sa.type_coerce(column, sa.types.NULLTYPE)
-    size = sa.func.length(sa.cast(value, sa.Text) if isinstance(kind, sa.JSON) else value)
-    if not column.nullable:
-        yield value.is_(None)
-    if isinstance(kind, UtcDateTime):
-        first, last = (sa.literal_column(f"'{day}'") for day in (f"{YEARS[0]}-01-02", f"{YEARS[-1]}-12-31"))
-        yield sa.not_(value.between(first, last))  # in any time zone
-    elif isinstance(kind, sa.Double):  # in SQLite, text and blobs are larger than numbers
-        yield sa.not_(value.between(-sys.float_info.max, sys.float_info.max))
-    elif isinstance(kind, sa.Integer):
-        limit = 2**63 if isinstance(kind, sa.BigInteger) else 2**31
-        yield sa.not_(value.between(0 if column.name in COUNTS else -limit, limit - 1))
-    elif isinstance(kind, sa.LargeBinary):
-        yield size > BLOB_LIMIT
-    elif isinstance(kind, sa.JSON):
-        yield size > JSON_LIMIT
-        yield sa.func.substr(sa.cast(value, sa.Text), 1, 1) != ("[" if column.name in LISTS else "{")
-    elif column.name in CHOICES:
-        yield value.not_in(CHOICES[column.name])
-    elif isinstance(kind, sa.String):
-        yield size > TEXT_LIMIT
-    if is_sqlite:
-        yield from _sqlite_doubts(column, value)
-
-
-def _sqlite_doubts(column: sa.Column, value: sa.ColumnElement[Any]) -> Iterator[sa.ColumnElement[bool]]:
-    """Yield conditions of values that have another type than their column."""
-    kind, storage = column.type, sa.func.typeof(value)
-    if isinstance(kind, sa.Boolean):
-        yield value.not_in((0, 1))
-    elif isinstance(kind, sa.Integer):
-        yield storage.not_in(("integer", "null"))
-    elif isinstance(kind, sa.LargeBinary):
-        yield storage.not_in(("blob", "null"))
-    elif not isinstance(kind, sa.Double):
-        yield storage.not_in(("text", "null"))
-    if isinstance(kind, UtcDateTime):
-        second = sa.func.substr(value, 1, 19)
-        # adding nothing finds days that a month does not have
-        yield value.is_not(None) & (sa.func.coalesce(sa.func.datetime(second, "+0 days"), "") != second)
-        yield value.op("NOT GLOB")(f"{'?' * 19}.{'[0-9]' * 6}")
-    elif isinstance(kind, sa.JSON):
-        yield value.is_not(None) & (sa.func.json_valid(value) == 0)
-    elif isinstance(kind, sa.String):  # not ASCII, or with NUL, where `length` ends
-        yield value.op("GLOB")("*[^\x01-\x7f]*")
-        yield sa.func.length(sa.cast(value, sa.LargeBinary)) != sa.func.length(value)
-
-
 def any_text(connection: sa.Connection) -> None:
     """Make SQLite return invalid UTF-8 with lone surrogates instead of failing; no valid text has these."""
     if connection.dialect.name == "sqlite":
         connection.connection.driver_connection.text_factory = partial(bytes.decode, errors="surrogateescape")
 
 
-def has_sound_contents(table: sa.Table, row: sa.Row) -> bool:
-    """Check what a `raw` row of these CONTENTS contains that is not `doubtful`. Return whether it can be stored as it
-    is. Raises ValueError for the first fault."""
-    values = row._mapping
-    if table is TRIAL:
-        document = _readers(table)["extra"](row.extra)
-        values = {"sweep_id": row.sweep_id, "extra": document}
-    _require_rules(table, values)
-    return table is not TRIAL or isinstance(document, Document)
-
-
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `raw` row with the types of the table's columns, None for missing columns. Raises ValueError for the
     first fault."""
     row = {name: read(values.get(name)) for name, read in _readers(table).items()}
-    _require_rules(table, row)
-    return row
-
-
-def _require_rules(table: sa.Table, row: dict[str, Any]) -> None:
-    if (rules := _RULES.get(table.name)) is None:
-        return
+    rules = _RULES.get(table.name, lambda row: ())
     try:
         fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
         fault = f"{table.name} has inconsistent values: {one_line(error, 100)}"
     if fault:
         raise ValueError(fault)
+    return row
 
 
 def sound_value(column: sa.Column, value: Any) -> Any:
@@ -177,7 +98,7 @@ def _reader(column: sa.Column, typed: Callable[[Any], Any]) -> Callable[[Any], A
 def _typed(column: sa.Column) -> Callable[[Any], Any]:
     kind = column.type
     if isinstance(kind, sa.JSON):
-        return _list if column.name in LISTS else _object
+        return _list if column.name in LISTS else partial(_json, wanted=dict)
     for known, typed in ((UtcDateTime, _time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
         if isinstance(kind, known):
             return typed
@@ -227,19 +148,6 @@ def _require(right: bool, value: Any, wanted: str) -> None:
         raise ValueError(f"is {shown}, not {wanted}")
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if isinstance(value, str) and value.isascii() and value.count("[") + value.count("{") <= JSON_DEPTH:
-        # plain JSON is read fast and keeps its text; the general way below also finds the fault of other text
-        with suppress(ValueError, RecursionError):
-            is_plain = "\\u" not in value and len(value) <= JSON_LIMIT and not _has_huge_number(value)
-            found = _PLAIN_JSON.decode(value) if is_plain else None
-            if isinstance(found, dict):
-                document = Document(found)
-                document.source = value
-                return document
-    return _json(value, dict)
-
-
 def _list(value: Any) -> list[str]:
     found = _json(value, list)
     _require(_is_texts(found), value, "a list of strings")
@@ -256,22 +164,6 @@ def _json(value: Any, wanted: type) -> Any:
     _require_shallow(value, JSON_DEPTH)
     _require(isinstance(value, wanted), value, f"a JSON {'array' if wanted is list else 'object'}")
     return plain(value)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"is not JSON: {constant}")
-
-
-#: reads no NaN and Infinity
-_PLAIN_JSON = json.JSONDecoder(parse_constant=_refuse)
-#: two patterns are searched four times as fast as one with [eE]
-_EXPONENTS = re.compile(r"e\+?[0-9]{3}"), re.compile(r"E\+?[0-9]{3}")
-
-
-def _has_huge_number(text: str) -> bool:
-    """Return whether JSON may contain a number that is infinite as a float; true for any of 300 digits."""
-    has_exponent = any(exponent.search(text) for exponent in _EXPONENTS)
-    return has_exponent or any(text[at : at + 150].isdigit() for at in range(0, len(text), 150))
 
 
 def _require_shallow(value: Any, levels: int) -> None:

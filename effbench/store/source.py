@@ -24,7 +24,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
-from effbench.store.soundness import CONTENTS, any_text, doubtful, has_sound_contents, raw, sound_row, sound_value
+from effbench.store.soundness import any_text, raw, sound_row, sound_value
 
 #: rows in memory at a time
 CHUNK = 1000
@@ -65,28 +65,6 @@ class Source:
                 yield sound_row(table, row._mapping)
             except ValueError as error:
                 raise RefusedError(f"{self.name}: {error}") from error
-
-    def is_stored_alike(self, connection: sa.Connection) -> bool:
-        """Return whether trials can be copied to this connection as they are stored: both are SQLite files, and this
-        one has the columns of the newest version."""
-        has_all = all({*table.columns.keys()} <= {*self.columns[table.name]} for table in CONTENTS)
-        return has_all and self.connection.dialect.name == connection.dialect.name == "sqlite"
-
-    def stored(self, table: sa.Table, where: Any) -> list[sa.Row]:
-        """Return raw rows of one of CONTENTS by primary key, for `are_canonical`."""
-        query = raw(table).add_columns(doubtful(table, self.connection.dialect.name))
-        return list(self.fetch(query.where(where).order_by(*table.primary_key)))
-
-    def are_canonical(self, table: sa.Table, rows: list[sa.Row]) -> bool:
-        """Return whether these rows are as effbench writes them. Raises RefusedError for the first invalid row."""
-        try:
-            if not any(row.doubt for row in rows) and all(has_sound_contents(table, row) for row in rows):
-                return True
-            for row in rows:
-                sound_row(table, row._mapping)
-        except ValueError as error:
-            raise RefusedError(f"{self.name}: {error}") from error
-        return False
 
     def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
         """Yield rows without converting their values. Raises RefusedError if the database fails."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -35,7 +34,7 @@ from effbench.store.schema import (
     VERDICT,
 )
 from effbench.store.secrets import masked, masked_db
-from effbench.store.soundness import batched, sound_row
+from effbench.store.soundness import batched
 from effbench.store.source import RefusedError, Source
 from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
@@ -139,8 +138,7 @@ class _Copy:
         for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
             self.take(CELL, CELL.c.key.in_(chunk))
         self.take(PLANNED, PLANNED.c.sweep_id == sweep_id, is_new)
-        is_fast = is_new and self.source.is_stored_alike(self.connection)
-        (self.take_new_trials if is_fast else self.take_trials)(sweep_id, samples)
+        self.take_trials(sweep_id, samples)
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
         for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
@@ -213,32 +211,6 @@ class _Copy:
             for is_new in (True, False):
                 rows = [row for row in samples if (ids[row["trial_id"]] not in known) == is_new]
                 self.merge(SAMPLE, [row | {"trial_id": here[ids[row["trial_id"]]]} for row in rows], is_new)
-
-    def take_new_trials(self, sweep_id: str, with_samples: bool) -> None:
-        """Copy the trials of a new sweep from one SQLite file to another as they are stored."""
-        last = self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
-        query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id).order_by(TRIAL.c.id)
-        with ThreadPoolExecutor(1) as helper:  # samples are inflated while SQLite writes
-            for chunk in batched((row.id for row in self.source.fetch(query)), CHUNK):
-                trials = self.source.stored(TRIAL, TRIAL.c.id.in_(chunk))
-                samples = self.source.stored(SAMPLE, SAMPLE.c.trial_id.in_(chunk)) if with_samples else []
-                checked = helper.submit(self.source.are_canonical, SAMPLE, samples)
-                ids = {row.id: number for number, row in enumerate(trials, last + 1)}
-                last += len(trials)
-                self.insert(TRIAL, trials, ids, self.source.are_canonical(TRIAL, trials))
-                self.insert(SAMPLE, samples, ids, checked.result())
-
-    def insert(self, table: sa.Table, rows: Sequence[sa.Row], ids: dict[int, int], as_stored: bool) -> None:
-        """Insert raw rows, with new ids of their trials, which the first column has."""
-        names = table.columns.keys()
-        changed = [(ids[row[0]], *row[1 : len(names)]) for row in rows]
-        if not as_stored:
-            valid = [sound_row(table, dict(zip(names, row, strict=True))) for row in changed]
-            self.connection.execute(sa.insert(table), valid)
-        elif changed:
-            values = ", ".join("?" * len(names))
-            self.connection.exec_driver_sql(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values})", changed)
-        self.arrival.added += Counter({table.name: len(changed)})
 
     def trial_ids(self, sweep_id: str) -> dict[tuple, int]:
         """Return key -> id of the sweep's trials in the target."""
