@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -60,7 +60,7 @@ def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:
     code = 1 if "problem" in levels else 0
     if is_json:
         known = calibration.load(machine) if machine.answer else None
-        answer = {"findings": [finding.to_json() for finding in findings], "calibration": known}
+        answer = {"findings": [*map(asdict, findings)], "calibration": known}
         print(json.dumps(answer, indent=2, default=datetime.isoformat))
         return code
     console = terminal()

@@ -12,15 +12,12 @@ import tempfile
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from effbench.commands import options
 from effbench.errors import UsageError
 from effbench.printable import csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
 FORMATS = ("csv", "jsonl", "parquet")
@@ -66,6 +63,11 @@ def view(args: argparse.Namespace) -> int:
     return 0
 
 
+def with_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with `params` as JSON text."""
+    return {**row, "params": json.dumps(row["params"], sort_keys=True)}
+
+
 def write_jsonl(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     for row in rows:
         stream.write((json.dumps(row, default=str, allow_nan=False) + "\n").encode())
@@ -76,13 +78,14 @@ def write_csv(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     writer = csv.DictWriter(text, RESULT_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        row = {**row, "params": json.dumps(row["params"], sort_keys=True)}
-        writer.writerow({name: csv_value(value) for name, value in row.items()})
+        writer.writerow({name: csv_value(value) for name, value in with_text(row).items()})
     text.detach()  # else the stream would be closed with it
 
 
 def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
+    from effbench.store.schema import RESULT_DTYPES
     from effbench.store.soundness import batched
+    from effbench.store.trials import frame_of
 
     try:
         import pyarrow as pa
@@ -90,25 +93,15 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
     except ImportError as error:
         raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
     writer = None
-    for chunk in chain([[]], batched(rows, CHUNK)):  # the empty chunk gives the schema
-        table = pa.Table.from_pandas(frame_of(chunk), preserve_index=False)
+    dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
+    for chunk in chain([[]], batched(map(with_text, rows), CHUNK)):  # the empty chunk gives the schema
+        table = pa.Table.from_pandas(frame_of(chunk, dtypes), preserve_index=False)
         writer = writer or ParquetWriter(stream, table.schema, compression="zstd")
         writer.write_table(table)
     writer.close()
 
 
 _WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
-
-
-def frame_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return the rows as a DataFrame whose dtypes do not depend on the rows, with `params` as JSON text."""
-    import pandas as pd
-
-    from effbench.store.schema import RESULT_DTYPES
-
-    rows = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
-    kinds = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS), dtype=object).astype(kinds)
 
 
 def whole(args: argparse.Namespace) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
-from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description
+from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description, output
+from effbench.sweeping.interpreters import git as quick_git
 
 TIMEOUT_S = 120.0
 #: Targets of effbench and its dependencies, which do not depend on the working directory.
@@ -28,6 +29,7 @@ def where(name):
     return spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or [None]))
 print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 """
+git = partial(quick_git, timeout_s=TIMEOUT_S)
 
 
 def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
@@ -136,11 +138,6 @@ def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequ
     raise UsageError(f"the baseline's revision {place.name}: {(reasons or ['it does not contain this folder'])[0]}")
 
 
-def git(folder: str | Path, *args: str) -> str | None:
-    """Return what git prints, None if it fails."""
-    return _output(["git", "-C", str(folder), *args])
-
-
 def targets(cells: Iterable[Cell]) -> list[str]:
     """Return the import paths that the cells use (`_target_` at any depth, losses), except effbench's and torch's."""
     names = {}
@@ -158,20 +155,10 @@ def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | 
     paths: dict[str, Path | None] = {name: path if path.is_file() else None for name, path in files.items()}
     packages = {name: name.partition(".")[0] for name in names if name not in files}
     if packages:
-        text = _output([interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))], home) or ""
+        command = [interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))]
+        text = output(command, TIMEOUT_S, home) or ""
         # a sitecustomize may print before the answer; without an answer no path is known
         lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
         answer = json.loads(lines[-1])[1] if lines else {}
         paths |= {name: Path(path) if (path := answer.get(package)) else None for name, package in packages.items()}
     return {name: path and path.resolve() for name, path in paths.items()}
-
-
-def _output(command: Sequence[str], folder: Path | None = None) -> str | None:
-    """Return what a command prints, None if it fails."""
-    try:
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -27,9 +27,6 @@ class Finding:
     def needs_attention(self) -> bool:
         return self.level in ("warning", "problem")
 
-    def to_json(self) -> dict[str, str]:
-        return {"level": self.level, "what": self.what, "effect": self.effect, "fix": self.fix, "area": self.area}
-
 
 good = partial(Finding, "good")
 note = partial(Finding, "note")

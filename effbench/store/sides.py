@@ -86,17 +86,6 @@ def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict
     return figures
 
 
-def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Return the rows of `cell` that the sweep plans, in the order of the plan."""
-    query = (
-        sa.select(CELL)
-        .join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-        .where(PLANNED.c.sweep_id == sweep_id)
-        .order_by(PLANNED.c.position)
-    )
-    return _rows(connection, query)
-
-
 def levels(
     connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime,
     metrics: Iterable[str], host: str | None = None, most: int = 30,
@@ -147,13 +136,6 @@ def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collecti
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(1)
     )
-
-
-def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
-    """Return the rows of `environment` in which the sweep has trials, oldest first."""
-    used = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct()
-    query = sa.select(ENVIRONMENT).where(ENVIRONMENT.c.id.in_(used)).order_by(ENVIRONMENT.c.first_seen_at)
-    return _rows(connection, query)
 
 
 def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:

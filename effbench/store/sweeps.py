@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, digest
+from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.printable import one_line
 from effbench.store import liveness, signature
@@ -226,11 +227,16 @@ def extend_sweep(
         signature.sign(connection, sweep_id)
 
 
+def planned_cells(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `cell` that the sweep plans, in the order of the plan."""
+    query = sa.select(CELL).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
+    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
 def planned(connection: sa.Connection, sweep_id: str) -> list[Cell]:
     """Return the cells of the sweep in the order of the plan."""
-    query = sa.select(CELL.c.params).join(PLANNED, PLANNED.c.cell_key == CELL.c.key)
-    query = query.where(PLANNED.c.sweep_id == sweep_id).order_by(PLANNED.c.position)
-    return [Cell.from_params(params) for params in connection.scalars(query)]
+    return [Cell.from_params(row["params"]) for row in planned_cells(connection, sweep_id)]
 
 
 def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[str] | None]:
@@ -280,10 +286,15 @@ def environments(connection: sa.Connection, ids: Iterable[str] | None = None) ->
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
+def environments_of(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
+    """Return the rows of `environment` in which the sweep has trials, oldest first."""
+    used = connection.scalars(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct())
+    return environments(connection, used)
+
+
 def hardware(connection: sa.Connection, sweep_id: str) -> list[str]:
     """Return the names of the GPUs on which the sweep has trials, or of the CPU on a machine without GPU."""
-    used = connection.scalars(sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id).distinct())
-    return sorted({row["gpu_name"] or row["cpu_name"] for row in environments(connection, used)})
+    return sorted({hardware_of(row) for row in environments_of(connection, sweep_id)})
 
 
 def add_calibration(

@@ -191,7 +191,10 @@ def results(connection: sa.Connection, sweep_id: str | None = None) -> list[dict
 
 def results_frame(connection: sa.Connection, sweep_id: str | None = None) -> pd.DataFrame:
     """Return `results` as a DataFrame with the dtypes of `RESULT_DTYPES`, which do not depend on the rows."""
+    return frame_of(results(connection, sweep_id), RESULT_DTYPES)
+
+
+def frame_of(rows: list[dict[str, Any]], dtypes: dict[str, str]) -> pd.DataFrame:
     import pandas as pd
 
-    frame = pd.DataFrame(results(connection, sweep_id), columns=list(RESULT_DTYPES), dtype="object")
-    return frame.astype(RESULT_DTYPES)
+    return pd.DataFrame(rows, columns=list(dtypes), dtype="object").astype(dtypes)

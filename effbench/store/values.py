@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from effbench import labels
 from effbench.cell import Cell, Status, Trial, encodable
 from effbench.errors import StoreError
 from effbench.store.schema import TRIAL, utc
@@ -70,14 +71,8 @@ def artifact_folder(sweep_id: str, cell_key: str = "") -> str:
 
 def cell_row(cell: Cell) -> dict[str, Any]:
     """Return the row of `cell`."""
-    return {
-        "key": cell.key,
-        "comparison_key": cell.comparison_key,
-        "model": cell.model_name,
-        "mode": cell.mode_name,
-        **{name: getattr(cell, name) for name in ("bs", "dtype", "phase", "device")},
-        "params": cell.params(),
-    }
+    row = labels.cell_row(cell)
+    return {"key": row.pop("cell_key"), "comparison_key": cell.comparison_key, **row}
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

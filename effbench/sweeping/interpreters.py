@@ -171,25 +171,32 @@ def lone_package() -> str:
 
 def git_revision(folder: Path) -> str | None:
     """Return the current commit of the repository that contains `folder`, or None."""
-    return _git(folder, "rev-parse", "HEAD")
+    return git(folder, "rev-parse", "HEAD")
 
 
 def git_description(folder: Path) -> str | None:
     """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without a repository."""
-    return _git(folder, "describe", "--always", "--tags", "--dirty")
+    return git(folder, "describe", "--always", "--tags", "--dirty")
 
 
 def git_changes(folder: Path) -> str | None:
     """Return a hash of the uncommitted changes in tracked files; None if there are none."""
-    changes = _git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
+    changes = git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
 
 
-def _git(folder: Path, *args: str) -> str | None:
+def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:
+    """Return what git prints, None if it fails: a sweep does not need git."""
+    return output(["git", "-C", str(folder), *args], timeout_s)
+
+
+def output(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> str | None:
+    """Return what a command prints, None if it fails."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, errors="surrogateescape", timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):  # a sweep does not need git
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape",
+            timeout=timeout_s,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return done.stdout.strip() if done.returncode == 0 else None

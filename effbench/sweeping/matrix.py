@@ -28,7 +28,8 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     """
     rules = check_rules(rules)
     matched: set[Cell] = set()
-    unused = {index: rule_text(rule) for index, rule in enumerate(rules)}
+    texts = (", ".join(f"{key}: {value}" for key, value in rule.items()) for rule in rules)
+    unused = {index: f"{{{text}}}" for index, text in enumerate(texts)}
     known = {f"{name}.{key}" for name, keys in config.sections() if name in Cell.__dataclass_fields__ for key in keys}
     for cell in cells if rules else ():
         values = OMITTED | flatten(cell.params())
@@ -77,10 +78,6 @@ def fits(value: Any, wanted: Any) -> bool:
         return is_numeric and OPERATORS[compared[1]](value, float(compared[2]))
     text, pattern = (str(one).lower() if isinstance(one, bool) else str(one) for one in (value, wanted))
     return value == wanted or text == pattern or fnmatchcase(text, pattern)
-
-
-def rule_text(rule: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {value}" for key, value in rule.items()) + "}"
 
 
 def parse_shard(text: str) -> tuple[int, int]:

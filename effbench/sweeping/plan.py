@@ -92,11 +92,6 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
     return [group[::-1] if (round + round // 2) % 2 else group for group in order]
 
 
-def has_failed(trial: Trial) -> bool:
-    """Return whether a trial ends its cell's rounds. A lost one does not: its job ended, perhaps for another reason."""
-    return not trial.status.is_measured and LOST not in trial.extra
-
-
 def trials_left(
     runs: Sequence[CellRun], rounds: int, seed: int, attempts: int, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
@@ -106,7 +101,9 @@ def trials_left(
     the trials of the cell's other interpreters in that round, whether they are recorded or missing. A lost trial gets
     another attempt.
     """
-    failed = {run for run, trials in history.items() if any(map(has_failed, trials))}
+    # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
+    ended = {run: [trial for trial in trials if LOST not in trial.extra] for run, trials in history.items()}
+    failed = {run for run, trials in ended.items() if not all(trial.status.is_measured for trial in trials)}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(rounds):

@@ -34,7 +34,7 @@ def db(made, tmp_path, monkeypatch):
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)
     monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)
-    monkeypatch.setattr("effbench.sweeping.interpreters._git", lambda *_: None)
+    monkeypatch.setattr("effbench.sweeping.interpreters.git", lambda *_: None)
     return made.path
 
 
