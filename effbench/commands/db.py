@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from effbench.commands import options
 from effbench.printable import one_line
@@ -27,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
         print(f"{name}: {change}")
         return 0
-    problems = maintenance.check(args.db, processes=len(os.sched_getaffinity(0)), deep=args.deep)
+    problems = maintenance.check(args.db, deep=args.deep)
     for problem in problems:
         print(one_line(problem))
     if not problems:
