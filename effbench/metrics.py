@@ -41,7 +41,7 @@ class Metric:
 
     def format(self, value: float | int | None) -> str:
         """Return `value` as text with a unit and three significant digits; an em dash for None and NaN."""
-        if value is None or (isinstance(value, float) and math.isnan(value)):
+        if is_missing(value):
             return "—"
         if math.isinf(value):
             return "∞"
@@ -56,6 +56,11 @@ class Metric:
         if self.unit == "":
             return f"{value:.3g}"
         return f"{significant(value, 3)} {self.unit}"
+
+
+def is_missing(value: object) -> bool:
+    """Return whether a value is None or NaN, which means unknown in a frame."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def significant(value: float, digits: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import Status
 from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
-from effbench.metrics import INTERVALS, RESULT_FIGURES
+from effbench.metrics import INTERVALS, RESULT_FIGURES, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
         if parameter(row["params"], path) != reference:
             continue
         cell, sweep_id = identity(row, path), row["sweep_id"]
-        if is_absent(value):
+        if is_missing(value):
             failed[cell] = label
         elif sweep_id in references.setdefault(cell, {}):
             raise ClaimError(f"relative(): several rows have {name} = {reference} and are otherwise the same cell")
@@ -102,7 +102,7 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
         others = references.get(cell := identity(row, path))
         if not others and cell in failed:
             no_figure.add(failed[cell])
-        if not others or is_absent(row[column]):
+        if not others or is_missing(row[column]):
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
         # a row compared with itself gives exactly 1
@@ -110,10 +110,6 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
 
     ratios = rows.apply(ratio, axis=1).astype(object) if len(rows) else rows[column]
     return ratios.rename(f"{column}, {reference} ÷ its own")
-
-
-def is_absent(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def identity(row: Any, path: str) -> str:

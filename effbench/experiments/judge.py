@@ -10,7 +10,8 @@ from typing import Any
 from effbench.cell import Status
 from effbench.experiments.definition import Claim, Found, described
 from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
-from effbench.experiments.frames import is_absent, shown, split
+from effbench.experiments.frames import shown, split
+from effbench.metrics import is_missing
 from effbench.store.decisions import ClaimVerdict
 
 
@@ -145,7 +146,7 @@ def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
     swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
     names = []
     for row in failed:
-        settings = [f"{name}={shown(row[name])}" for name in swept if not is_absent(row.get(name))]
+        settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
         names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, row["status"]]))
     return f"; left out: {listed(names, 3)} ({' '.join(str(failed[0]['reason']).split())})"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from effbench.labels import ABSENT
-from effbench.metrics import INTERVALS, METRICS, format_bytes
+from effbench.metrics import INTERVALS, METRICS, format_bytes, is_missing
 
 #: Suffix of a column's name -> its unit.
 UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "bytes": "bytes"}
@@ -57,7 +56,3 @@ def interval_text(name: str, row: Mapping[str, Any]) -> str:
     if is_missing(low) or is_missing(high) or not low < high:
         return ""
     return f"{METRICS[name].format(low)} to {METRICS[name].format(high)}"
-
-
-def is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -115,7 +115,12 @@ def find_all(
     if not all(math.isfinite(value) for values in series for value in values):
         raise ValueError("a series must be finite: omit values that were not measured")
     least = math.log1p(floor)
-    varying = [index for index, values in enumerate(series) if not _is_steady(values, least)]
+    # the others differ too little for any finding, which saves the fit of most series
+    varying = [
+        index
+        for index, values in enumerate(series)
+        if len(values) >= SHORTEST and (max(values) - min(values) >= least or _may_drift(values, least))
+    ]
     arrays = [np.asarray(series[index], dtype=float) for index in varying]
     known = [np.asarray(errors(index), dtype=float) if errors else None for index in varying]
     scales = [noise_of(*pair) for pair in zip(arrays, known, strict=True)]
@@ -124,11 +129,6 @@ def find_all(
     for index, *fit in zip(varying, arrays, scales, splits, strict=True):
         found[index] = _judge(*fit, least)
     return found
-
-
-def _is_steady(values: Sequence[float], floor: float) -> bool:
-    """Return whether the values differ too little for any finding, which saves the fit of most series."""
-    return len(values) < SHORTEST or (max(values) - min(values) < floor and not _may_drift(values, floor))
 
 
 def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float) -> Found:

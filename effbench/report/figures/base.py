@@ -12,10 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from effbench.metrics import INTERVALS
+from effbench.metrics import INTERVALS, is_missing
 from effbench.printable import one_line
 from effbench.report.colors import style_of
-from effbench.report.columns import interval_text, is_missing, title_and_unit, value_text
+from effbench.report.columns import interval_text, title_and_unit, value_text
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 GRAY = "rgba(128,136,146,0.8)"

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from effbench.report.columns import heading, is_missing, title_and_unit, value_text
+from effbench.metrics import is_missing
+from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.figures.base import Figure, x_title
 from effbench.report.site.writer import Writer
