@@ -117,6 +117,15 @@ class Made:
         sql(self.path, f"DELETE FROM sweep WHERE id = '{sweep_id}'")
 
 
+def loosen(path: Any) -> None:
+    """Let the columns of a database file take NULL, with which rows need not be unique."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
+        connection.commit()
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
 def sql(path: Any, *statements: str, rows: int | None = None) -> None:
     """Do what only someone with a database browser does. `rows`: how many a statement must change."""
     is_file = "://" not in str(path)

@@ -95,16 +95,22 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import effbench", {"torch", "pandas", "numpy", "hydra", "sqlalchemy", "plotly", "rich"}),
         ("import effbench.cli", {"torch", "pandas", "hydra", "sqlalchemy", "plotly"}),
-        ("import effbench.commands.show", {"torch", "pandas", "hydra", "plotly"}),
-        ("import effbench.commands.ls, effbench.commands.db", {"torch", "pandas", "hydra", "plotly"}),
-        ("import effbench.commands.report, effbench.commands.export, effbench.commands.history", {"torch", "hydra"}),
+        (
+            "import effbench.commands.show, effbench.commands.ls, effbench.commands.db",
+            {"torch", "pandas", "hydra", "plotly"},
+        ),
+        (
+            "from effbench.commands import export, history, report; import effbench.report.site.build",
+            {"torch", "hydra"},
+        ),
         ("import effbench.commands.models", {"torch", "pandas", "hydra", "plotly", "timm", "transformers"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
-        ("import effbench.report.site.build", {"torch", "hydra"}),
         ("import effbench.experiments.definition as d; d.load_all()", {"torch", "pandas", "hydra", "sqlalchemy"}),
-        ("import effbench.worker.processes, effbench.message, effbench.models.spec", {"torch", "numpy", "hydra"}),
-        ("import effbench.streams, effbench.buckets", {"torch", "numpy", "hydra"}),
+        (
+            "from effbench import buckets, message, streams; import effbench.worker.processes, effbench.models.spec",
+            {"torch", "numpy", "hydra"},
+        ),
     ],
 )
 def test_what_is_not_needed_is_not_loaded(statement, unneeded):

@@ -199,12 +199,12 @@ def test_results_of_other_protocols_hardware_and_software(cli):
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        ("tiny bs=1,2 device=cpu", 2, "one model at one batch size"),
+        ("tiny bs=1,2 mode=eager device=cpu", 2, "one model at one batch size"),
         ("tiny mlp", 2, "got 2 models"),
         ("--fresh", 2, "got 0 models"),
         ("tinny", 2, "tiny"),
-        ("tiny device=cuda", 2, "no CUDA GPU"),
-        ("tiny --stored", 2, "no database"),
+        ("tiny mode=eager device=cuda", 2, "no CUDA GPU"),
+        ("tiny mode=eager --stored", 2, "no database"),
     ],
 )
 def test_refusals_for_a_model(cli, words, code, expected):

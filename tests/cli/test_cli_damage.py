@@ -2,11 +2,9 @@
 
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
-from made_sweeps import a_cell, sql
+from made_sweeps import a_cell, loosen, sql
 
 from effbench.store import Store
 from effbench.store.values import CODEC, encode_samples
@@ -36,11 +34,7 @@ def damaged(made):
         store.set_baseline("main", first)
     stored, data = encode_samples([1.0])
     sql(made.path, f"INSERT INTO sample VALUES (1, 'latency_ms', 1, {stored}, '{CODEC}', x'{data.hex()}')")
-    with closing(sqlite3.connect(made.path)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
-        connection.commit()
-        connection.execute("PRAGMA journal_mode = DELETE")
+    loosen(made.path)
     sound = shutil.copy(made.path, made.path.with_name("sound.db"))
 
     def damage(*texts: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pages
 import pytest
@@ -57,5 +58,6 @@ def test_commands_parse(line, planned, capsys):
     elif words == ["--version"]:
         assert cli.run(words) == 0
     else:
-        outcome = hydra_sweep(words, quiet=True)
+        short = [re.sub(r"range\(1,\d+\)", "range(1,3)", word) for word in words]  # thousands of cells take seconds
+        outcome = hydra_sweep(short, quiet=True)
         assert (outcome is None) != bool(planned)

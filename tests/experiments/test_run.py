@@ -145,7 +145,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     assert "2 of 6 cells of the sweep main were not measured" in other.missing and not other.judgements
     renamed = Run(dataclasses.replace(mine, name="other"), elsewhere, db, QUICK).execute()
     assert "the facts of counted were not gathered" in renamed.missing
-    assert go(mine, fresh=True).reused == 0 and len(stored(db)[1]) == 2
+    assert go(mine, "bs=1", fresh=True).reused == 0 and len(stored(db)[1]) == 2
 
 
 @pytest.mark.slow

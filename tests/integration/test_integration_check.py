@@ -21,7 +21,7 @@ class Net(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def repository(cli_in, tmp_path_factory):
-    """A baseline `main` of the first revision; the second one sleeps four times as long."""
+    """A baseline `main` of the first revision, and a sweep of the second one, which sleeps four times as long."""
     folder = tmp_path_factory.mktemp("check") / "here"
     folder.mkdir()
     cli = cli_in(folder)
@@ -36,6 +36,7 @@ def repository(cli_in, tmp_path_factory):
     done = cli.run("baseline", "set", "main", "last")
     assert done.code == 0, done
     write(cli, 0.08)
+    sweep(cli, "slower")
     return cli
 
 
@@ -54,7 +55,6 @@ def sweep(cli, name, *more):
 
 
 def test_slower_is_found_and_confirmed_in_turns(repository):
-    sweep(repository, "slower")
     done = repository.run(
         "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5", "--junit", "check.xml"
     )
@@ -85,7 +85,6 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
 
 def test_what_cannot_be_run_again_stays_slower(repository):
     """Nobody may clear a regression by code that is not the sweep's."""
-    sweep(repository, "slower-too")
     (repository.folder / "net.py").write_text(NET.format(seconds=0.02))
     done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5")
     repository.git("checkout", "net.py")

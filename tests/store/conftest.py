@@ -1,6 +1,4 @@
 import shutil
-import sqlite3
-from contextlib import closing
 
 import made_sweeps
 import pytest
@@ -79,9 +77,5 @@ def target(empty_db, tmp_path):
 @pytest.fixture
 def loose(source):
     """A copy whose columns take NULL and whose rows need not be unique."""
-    with closing(sqlite3.connect(source)) as raw:
-        raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '')")
-        raw.commit()
-        raw.execute("PRAGMA journal_mode = DELETE")
+    made_sweeps.loosen(source)
     return source

@@ -26,18 +26,19 @@ def database(path, sweeps, rounds=1, cells=40):
     return path
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path, form):
-    peaks, sizes = [], []
-    for name, sweeps in (("warm", 1), ("small", 1), ("large", 8)):
-        db, out = database(tmp_path / f"{name}.db", sweeps), tmp_path / f"{name}.{form}"
-        tracemalloc.start()
-        assert command_line.run(["export", "--db", str(db), "--out", str(out)]) == 0
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        sizes.append(out.stat().st_size)
-    assert sizes[2] > 6 * sizes[1]
-    assert peaks[2] < 1.5 * peaks[1]
+def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path):
+    small, large = (database(tmp_path / f"{sweeps}.db", sweeps) for sweeps in (1, 8))
+    for form in ("csv", "jsonl"):
+        peaks, sizes = [], []
+        for number, db in enumerate((small, small, large)):  # the first export imports what it needs
+            out = tmp_path / f"{number}.{form}"
+            tracemalloc.start()
+            assert command_line.run(["export", "--db", str(db), "--out", str(out)]) == 0
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            sizes.append(out.stat().st_size)
+        assert sizes[2] > 6 * sizes[1], form
+        assert peaks[2] < 1.5 * peaks[1], form
 
 
 def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
@@ -64,15 +65,16 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
 def test_faults_are_counted(source, tmp_path):
     with Store.open(source) as store, store._reading() as connection:
         last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id)))
-    for statement, said in (
-        (f"UPDATE trial SET power_w = 'high' WHERE id IN (2, {last})", "and 1 more"),
-        ("UPDATE sample SET data = x'00' WHERE trial_id IN (1, 20)", "damaged samples"),
-        ("UPDATE result SET trials = 99", "differs from its trials in trials"),
-    ):
+    of_rows = {
+        f"UPDATE trial SET power_w = 'high' WHERE id IN (2, {last})": "and 1 more",
+        "UPDATE sample SET data = x'00' WHERE trial_id IN (1, 20)": "damaged samples",
+    }
+    for faults in (of_rows, {"UPDATE result SET trials = 99": "differs from its trials in trials"}):
         path = shutil.copy(source, tmp_path / "faulty.db")
-        sql(path, statement)
+        sql(path, *faults)
         lines = Store.check(path)
-        assert any(said in line for line in lines), lines
+        for said in faults.values():
+            assert any(said in line for line in lines), (said, lines)
 
 
 OLD = [

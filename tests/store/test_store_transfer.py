@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 import whole_sweeps as whole
-from made_sweeps import sql
+from made_sweeps import loosen, sql
 from whole_sweeps import export, ids_of, outcomes, take
 
 from effbench.cell import Status, Trial
@@ -247,11 +247,12 @@ FORGED = [
 ]  # fmt: skip
 
 
-def test_what_is_forged_is_refused_and_db_check_finds_it(loose, tmp_path, target):
-    with Store.open(loose) as store:
-        first = ids_of(store)[0]
+def test_what_is_forged_is_refused_and_db_check_finds_it(tmp_path, target):
+    sound = tmp_path / "sound.db"
+    first, _ = whole.odd_database(sound, sweeps=1)
+    loosen(sound)
     for statement, said in FORGED:
-        path = shutil.copy(loose, tmp_path / "forged.db")
+        path = shutil.copy(sound, tmp_path / "forged.db")
         sql(path, statement.replace("{id}", first))
         other = shutil.copy(target, tmp_path / "into.db")
         arrivals = take(path, other, baselines=True)
