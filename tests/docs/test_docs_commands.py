@@ -37,7 +37,8 @@ def planned(monkeypatch, folder):
         return rest, [word for word in rest if overrides.key_of(word)]
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(launch, "conduct", plan_only)
+    for conductor in ("conduct", "print_plan"):
+        monkeypatch.setattr(launch, conductor, plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
     yield found
     # Hydra's --info has every message printed from then on
