@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -24,7 +26,6 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 import tables as text_tables
-from command_speed import run
 from omegaconf import OmegaConf
 
 from effbench.cell import Cell, Environment, Status, Trial
@@ -284,6 +285,21 @@ def _measured(
 
 # --- timing ---
 
+#: ru_maxrss would include the memory of the parent process
+MEASURED = """import sys; from effbench import cli; code = cli.run(sys.argv[1:])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
+sys.exit(code)"""
+
+
+def run(*args: str, codes: tuple[int, ...]) -> str:
+    """Run a command in a fresh process, which must exit with one of these codes; return its seconds and peak MiB."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", MEASURED, *args], capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode not in codes:
+        raise SystemExit(f"effbench {' '.join(args)} ended with {done.returncode}: {done.stderr}")
+    return f"{seconds:.2f} s, {int(done.stderr.split()[-1]) / 1024:.0f} MiB"
+
 
 def record_rate(url: str, shape: Shape, trials: int = 200) -> float:
     """Return how many trials per second `Store.record` adds to a sweep of one cell per model and batch size, which is
@@ -321,7 +337,7 @@ def size_of(url: str) -> int:
         return connection.scalar(sa.text(pages))
 
 
-def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[str]]]:
+def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, str]]:
     """Yield each command with its seconds and peak MiB."""
     with Store.open(url, mode="write") as store:
         ids = [sweep.id for sweep in store.sweeps() if sweep.trials]
@@ -329,25 +345,27 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, list[s
         store.set_baseline("reference", previous)
     out, copy = folder / "sweeps.db", folder / "copy.db"
     commands = {
-        "show": (0, ["show"]),
-        "compare": (0, ["compare", previous, newest]),
-        "check": (None, ["check", "--baseline", "reference"]),
-        "history": (0, ["history"]),
-        "report": (0, ["report", "--sweep", newest, "--out", str(folder / "site"), "--force"]),
-        "report, Markdown": (0, ["report", "--sweep", newest, "--format", "markdown", "--out", str(folder / "r.md")]),
-        "export, CSV": (0, ["export", "--out", str(folder / "results.csv")]),
-        "export, JSON lines": (0, ["export", "--out", str(folder / "results.jsonl")]),
-        "db check": (0, ["db", "check"]),
-        "db check --deep": (0, ["db", "check", "--deep"]),
-        "export --whole": (0, ["export", "--whole", "--out", str(out)]),
-        "import": (0, ["import", str(out)]),
+        "ls": ["ls"],
+        "show": ["show"],
+        "compare": ["compare", previous, newest],
+        "check": ["check", "--baseline", "reference"],
+        "history": ["history"],
+        "report": ["report", "--sweep", newest, "--out", str(folder / "site"), "--force"],
+        "report, Markdown": ["report", "--sweep", newest, "--format", "markdown", "--out", str(folder / "r.md")],
+        "export, CSV": ["export", "--out", str(folder / "results.csv")],
+        "export, JSON lines": ["export", "--out", str(folder / "results.jsonl")],
+        "db check": ["db", "check"],
+        "db check --deep": ["db", "check", "--deep"],
+        "export --whole": ["export", "--whole", "--out", str(out)],
+        "import": ["import", str(out)],
     }
-    for name, (code, words) in commands.items():
+    for name, words in commands.items():
         if only and name not in only:
             continue
         if name == "import" and not out.exists():
             out.symlink_to(Path(url).resolve())
-        yield name, run(1, *words, "--db", str(copy) if name == "import" else url, code=code)[1:]
+        codes = (0, 1) if name == "check" else (0,)  # it may find changes
+        yield name, run(*words, "--db", str(copy) if name == "import" else url, codes=codes)
     for path in (out, copy):
         path.unlink(missing_ok=True)
 
@@ -374,8 +392,7 @@ def main() -> None:
             column = columns.setdefault(made, {})
             column["recorded trials per second"] = f"{record_rate(url, shape):.0f}"
             column["bytes per trial"] = f"{size_of(url) / made:.0f}"
-            for name, (seconds, mebibytes) in timed(url, Path(scratch), args.only):
-                column[name] = f"{seconds} s, {mebibytes} MiB"
+            for name, column[name] in timed(url, Path(scratch), args.only):
                 print(f"{made} trials: {name}: {column[name]}", flush=True)
     names = next(iter(columns.values()))
     rows = [[name, *(column.get(name, "") for column in columns.values())] for name in names]
