@@ -19,7 +19,6 @@ from typing import Any
 from effbench.measure.timing import BATCH_MS, Timer, Timing, synchronizer
 from effbench.metrics import significant
 
-SPIN_S = 0.002  # the end of each wait, without sleep, because the kernel wakes a thread late
 SPARE_S = 0.0005  # idle time that a reading of the host's speed requires
 LONGEST_S = 0.05  # a busy server reads the host's speed this often; it takes some 0.1 ms
 KEPT_UP = 0.95  # fraction of the offered rate that a server must complete
@@ -125,9 +124,6 @@ class _Readings:
 
 
 def _wait(until: float) -> None:
-    """Return at this time of the clock."""
-    rest = until - time.perf_counter() - SPIN_S
-    if rest > 0:
-        time.sleep(rest)
+    """Return at this time of the clock, without sleep: a thread wakes up late, on a core that has slowed down."""
     while time.perf_counter() < until:
         pass
