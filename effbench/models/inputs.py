@@ -93,8 +93,9 @@ def filler(spec: InputSpec) -> float | bool:
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Return the first `size` rows, contiguous like an input made for this size, and without a copy if possible."""
+    """Return the first `size` of dimension `dim`, laid out like an input made for this size: a copy unless it is the
+    first dimension."""
     if dim is None or value.size(dim) == size:
         return value
     rows = value.narrow(dim, 0, size)
-    return rows.contiguous() if dim else rows  # the first rows are dense in any memory format
+    return rows.clone() if dim else rows  # the first rows are dense in any memory format, which a clone keeps

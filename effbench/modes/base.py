@@ -19,7 +19,7 @@ import torch
 from effbench.errors import ConfigError
 from effbench.models.inputs import Batch
 
-#: The batch dimension of each positional input in order, and of each named input.
+#: The varied dimension of each positional input in order, and of each named input.
 VariedDims = tuple[list[int | None], dict[str, int | None]] | None
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.
 StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]

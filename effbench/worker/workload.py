@@ -185,8 +185,9 @@ def make_sets(
     """Return the inputs to time, in order, and the inputs to compare with eager before timing.
 
     Without a stream both are the same `sets` input sets. A stream has an entry per call; they are slices of `sets` sets
-    of the largest size, so that a long stream takes no more memory. All distinct sizes are checked, in descending order
-    and with different values than their neighbours, so that a check reveals stale values of a larger batch in buffers.
+    of the largest size, so that a long stream of batch sizes takes no more memory. All distinct sizes are checked, in
+    descending order and with different values than their neighbours, so that a check reveals stale values of a larger
+    input in buffers.
     """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if cell.numerics.get("channels_last"):

@@ -41,6 +41,9 @@ def test_inputs_are_slices_of_shared_tensors():
     one = dataclasses.replace(cell([2, 5]), numerics={"channels_last": True})
     for args, _ in workload.make_sets(one, images, 1, torch.float32, CPU, 0)[0]:
         assert args[0].is_contiguous(memory_format=layout) and not args[0].is_contiguous()
+    one = dataclasses.replace(one, bs=2, stream={"name": "s", "sizes": [2, 4], "dim": 2})
+    ((small, *_), _), _ = workload.make_sets(one, images, 1, torch.float32, CPU, 0)[0]
+    assert small.shape == (2, 3, 2, 5) and small.is_contiguous(memory_format=layout)
 
 
 def test_lengths_vary_the_inputs_that_have_them():
