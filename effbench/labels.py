@@ -224,4 +224,5 @@ def _varies(values: Iterable[Any]) -> bool:
 
 
 def _text(value: Any) -> str:
-    return ABSENT if value is None else str(value)
+    """Return a value as an override spells it."""
+    return str(value).lower() if isinstance(value, bool) else ABSENT if value is None else str(value)

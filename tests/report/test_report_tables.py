@@ -173,7 +173,7 @@ def test_what_was_swept_becomes_a_label():
     other = with_params({"env.FLAG": "1"}, mode="default")
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
-    assert (table.modes, len(table.rows)) == (["eager", "default (full=False)", "default (full=True)"], 1)
+    assert (table.modes, len(table.rows)) == (["eager", "default (full=false)", "default (full=true)"], 1)
 
 
 def test_formats():
