@@ -182,8 +182,8 @@ def ignores_sigterm(sweep: Sweep, rng: random.Random) -> None:
         file.unlink(missing_ok=True)
         sweep.wait_moment(rng)
         sweep.act("ignores-sigterm", rng)
-        until(lambda: file.exists() and file.read_text(), "a trial ignores signals")
-        with contextlib.suppress(ProcessLookupError):
+        until(lambda: file.exists() and file.read_text(), "a trial ignores signals", 30, required=False)
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(int(file.read_text()), signal.SIGTERM)
             is_sent = True
     sweep.process.terminate()
