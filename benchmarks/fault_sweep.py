@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from effbench.processes import environment_of, process_table
 from effbench.store import Store
-from effbench.worker.processes import environment_of, process_table
 
 HERE = Path(__file__).resolve().parent
 MARK = "EFFBENCH_FAULTS"  # environment variable of all processes of a sweep: its folder

@@ -28,6 +28,8 @@ MOST_BYTES = 64 * 2**20
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.
 BEFORE_USER_CODE = (None, DEVICE_PHASE)
+#: The phase in which a trial waits until no other of its device is timed. The next phase means that it has its turn.
+TURN_PHASE = "turn"
 #: Environment variable with the task's id, inherited by all its processes: it identifies leftover processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
@@ -71,10 +73,11 @@ class TrialRequest(Payload):
     gpu_uuid: str | None = None
     cache_dir: str | None = None  # compile caches of this cell in this sweep, environment and compilation
     compilation: int = 0  # number of these compile caches
-    compiled_dir: str | None = None  # filled compile caches to copy if the mode does not autotune
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
     host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known
+    turn: str | None = None  # file that the trial locks when others prepare meanwhile; None: it runs alone
+    is_ahead: bool = False  # lock it before timing, not before the build: times of the preparation do not count
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
 
 

@@ -16,7 +16,7 @@ ROOT = PACKAGE.parent
 
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines before its own.
 LAYERS = (
-    ("errors", "metrics"),
+    ("errors", "metrics", "processes"),
     ("cell", "message", "printable", "config"),
     ("terminal", "outputs", "streams", "buckets", "stats"),
     ("table", "models", "environments", "labels"),
@@ -108,7 +108,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
         ("import effbench.experiments.definition as d; d.load_all()", {"torch", "pandas", "hydra", "sqlalchemy"}),
         (
-            "from effbench import buckets, message, streams; import effbench.worker.processes, effbench.models.spec",
+            "from effbench import buckets, message, streams; import effbench.processes, effbench.models.spec",
             {"torch", "numpy", "hydra"},
         ),
     ],

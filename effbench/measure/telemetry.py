@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from effbench import processes
+
 #: Bits of nvmlClocksEventReasons and their names in NVIDIA's documentation.
 CLOCKS_EVENTS = {
     0x0000000000000001: "gpu_idle",
@@ -116,9 +118,10 @@ class Gpu:
         return bytes_by_pid if os.getpid() in bytes_by_pid else None
 
     def foreign_pids(self) -> set[int] | None:
-        """Return the other processes that compute on this GPU; None if unknown."""
-        processes = self.processes()
-        return None if processes is None else set(processes) - {os.getpid()}
+        """Return the processes of others that compute on this GPU; None if unknown."""
+        listed = self.processes()
+        others = set(listed or ()) - {os.getpid()}
+        return None if listed is None else others - (processes.siblings(others) if others else set())
 
     def working_pids(self, since: float) -> set[int] | None:
         """Return the processes, including this one, that ran a kernel after `since` (seconds since the epoch). Return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -81,16 +80,6 @@ def use_caches_in(folder: str | None) -> str | None:
 def autotunes(options: Mapping[str, Any]) -> bool:
     """Return whether Inductor chooses kernels by timing them, with these options (by dotted names)."""
     return any(options.get(name, getattr(torch._inductor.config, name, False)) for name in AUTOTUNING)
-
-
-def copy_caches(source: Path, target: Path) -> None:
-    """Copy the caches of a compilation, if there are any, with the launch shapes that Inductor chose by timing."""
-    if not source.is_dir():
-        return
-    unfinished = target.with_name(f"{target.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(source, unfinished)
-    unfinished.replace(target)
 
 
 def learn_vector_instructions(folder: str | None = None) -> None:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from effbench import processes
 from effbench.cell import Status
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
 from effbench.sweeping.devices import TRANSIENT
 from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables, cache_home, lone_package, why_unfit
-from effbench.worker import processes
 
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -35,18 +35,28 @@ RETRY_PAUSES_S = (0.5, 2.0, 5.0)
 MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
-    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the server ended."""
+    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the server ended.
+    `waited_s`: how long it was made to wait, which does not count towards its timeout."""
 
     id: str
-    on_phase: Callable[[str], None]
+    on_phase: Callable[[Request, str], None]
     done: threading.Event = field(default_factory=threading.Event)
     outcome: dict[str, Any] = field(default_factory=dict)
     phase: str | None = None
     pid: int | None = None
     stopped: bool = False
     timed_out_s: float | None = None
+    waited_s: float = 0.0
+    waits_since: float | None = None
+
+    def wait(self, waits: bool) -> None:
+        """Note whether it has to wait from now on."""
+        now = time.monotonic()
+        if self.waits_since is not None:
+            self.waited_s += now - self.waits_since
+        self.waits_since = now if waits else None
 
     def end(self, outcome: dict[str, Any]) -> None:
         self.outcome = outcome
@@ -133,7 +143,7 @@ class ForkServer:
 
     def submit(
         self, task: str, payload: dict[str, Any], env: dict[str, str] | None = None,
-        on_phase: Callable[[str], None] = lambda phase: None,
+        on_phase: Callable[[Request, str], None] = lambda request, phase: None,
     ) -> Request:  # fmt: skip
         """Start a task and return its request without waiting. If the server has ended, the request has ended too."""
         request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
@@ -154,7 +164,7 @@ class ForkServer:
 
     def run(
         self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
-        on_phase: Callable[[str], None] = lambda phase: None, stop: threading.Event | None = None,
+        on_phase: Callable[[Request, str], None] = lambda request, phase: None, stop: threading.Event | None = None,
     ) -> Request:  # fmt: skip
         """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended."""
         deadline = time.monotonic() + timeout_s
@@ -163,7 +173,7 @@ class ForkServer:
             while not request.done.wait(min(POLL_S, timeout_s)):
                 if stop is not None and stop.is_set():
                     request.stopped = True
-                elif time.monotonic() > deadline:
+                elif request.waits_since is None and time.monotonic() > deadline + request.waited_s:
                     request.timed_out_s = timeout_s
                 else:
                     continue
@@ -249,7 +259,7 @@ class ForkServer:
                 self.requests[id].pid = pid
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
                 self.requests[id].phase = phase
-                self.requests[id].on_phase(phase)
+                self.requests[id].on_phase(self.requests[id], phase)
             case {"event": "ended", "id": str(id), "result": _, "exit": _, "signal": _}:
                 with self.lock:
                     request = self.requests.pop(id)

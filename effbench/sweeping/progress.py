@@ -54,8 +54,8 @@ class Progress:
         self.total = self.done = self.rounds = 0
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
-        #: slot name -> its trial and the trial's phase
-        self.running: dict[str, tuple[PlannedTrial, str]] = {}
+        #: trial -> its slot's name and its phase
+        self.running: dict[PlannedTrial, tuple[str, str]] = {}
         self.live: Live | None = None
         self.waited: set[str] = set()
 
@@ -92,7 +92,7 @@ class Progress:
         with self.lock:
             passed = timedelta(seconds=round(time.monotonic() - self.start_s))
             lines = [f"{self.done} of {self.total} trials in {passed}"]
-            lines += [f"{slot}  {self.name(trial)} · {phase}" for slot, (trial, phase) in self.running.items()]
+            lines += [f"{slot}  {self.name(trial)} · {phase}" for trial, (slot, phase) in self.running.items()]
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def note(self, text: str | Text) -> None:
@@ -114,12 +114,12 @@ class Progress:
 
     def started(self, slot: Slot, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[slot.name] = (trial, "start")
+            self.running[trial] = slot.name, "start"
 
-    def phase(self, slot: Slot, phase: str) -> None:
+    def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
-            if slot.name in self.running:  # a message from a killed trial may arrive late
-                self.running[slot.name] = (self.running[slot.name][0], phase)
+            if trial in self.running:  # a message from a killed trial may arrive late
+                self.running[trial] = self.running[trial][0], phase
 
     def waiting(self, slot: Slot) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
@@ -138,7 +138,7 @@ class Progress:
     def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
         """Print the line of a finished trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         with self.lock:
-            self.running.pop(slot.name, None)
+            self.running.pop(trial, None)
             self.done += 1
             text = Text(f"[{self.done:>{len(str(self.total))}}/{self.total}] {self.name(trial)} · ")
         if trial.attempt:

@@ -1,4 +1,4 @@
-"""Run the trials of a plan: one at a time per GPU, all GPUs in parallel, each round in random order."""
+"""Run the trials of a plan: one is timed at a time per GPU, all GPUs in parallel, each round in random order."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
+from effbench.sweeping.turns import Turns
 
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
@@ -50,6 +51,9 @@ class Schedule:
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
+
+    def __post_init__(self) -> None:
+        self.turns = {slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0) for slot in self.slots}
 
     def run(self, trials: list[PlannedTrial]) -> None:
         """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
@@ -89,9 +93,24 @@ class Schedule:
 
     def work(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
         """Run trials of the queue on this slot until it is empty. Slowed rounds of `runs` are repeated at the end."""
-        devices = {other.device for other in self.slots}
         try:
             self.begin(slot)
+        except BaseException as error:
+            self.error = self.error or error
+            self.stop.set()
+        ahead = [
+            threading.Thread(target=self.take_groups, args=(slot, queue, runs), name=f"effbench-{slot.name}-{number}")
+            for number in range(self.settings.executor["ahead"])
+        ]
+        for thread in ahead:
+            thread.start()
+        self.take_groups(slot, queue, runs)
+        for thread in ahead:
+            thread.join()
+
+    def take_groups(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
+        devices = {other.device for other in self.slots}
+        try:
             while not self.stop.is_set() and not queue.is_empty():
                 group = queue.take(slot.name, slot.device, devices)
                 if group is None:  # the remaining groups are running, or need another device
@@ -164,12 +183,17 @@ class Schedule:
 
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock and return its record; None if the sweep was stopped."""
-        timeout_s = self.settings.executor["lock_timeout_s"]
-        with slot.locked(timeout_s, self.stop, lambda: self.progress.waiting(slot)) as is_held:
-            if not is_held:
-                return None
-            self.progress.started(slot, trial)
-            return self.run_retried(slot, trial)
+        timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
+        for alone in (False, True):
+            with turns.joined(timeout_s, self.stop, lambda: self.progress.waiting(slot), alone) as is_held:
+                if not is_held:
+                    return None
+                if not alone:
+                    self.progress.started(slot, trial)
+                record = self.run_retried(slot, trial)
+            if alone or not turns.is_shared or record is None or record.status is not Status.OOM:
+                return record
+            self.progress.retried(slot, trial, "other trials may have used the memory that it lacked")
 
     def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
@@ -209,6 +233,7 @@ class Schedule:
     def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
+        turns = self.turns[slot.name]
         compilation = trial.round % self.compilations  # the same for all attempts and after resuming
         caches = pool.cache_root / cell.key[:32]
         message = TrialRequest(
@@ -219,26 +244,28 @@ class Schedule:
             gpu_uuid=gpu.get("uuid"),
             cache_dir=str(caches / str(compilation)),
             compilation=compilation,
-            compiled_dir=str(caches / "0") if compilation and self.settings.executor["compile_once"] else None,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
+            turn=str(turns.path(pool.cache_root.parent)) if turns.is_shared else None,
+            # times of its preparation come from the first trial of a cell, during which no other runs
+            is_ahead=turns.is_shared and bool(self.history.get(trial.run)),
             artifacts=self.artifacts(trial),
         )
+
+        def on_phase(request: Request, phase: str) -> None:
+            self.progress.phase(trial, phase)
+            turns.phase(request, phase)
+
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # torch may read the variables when it is imported, so a cell with `env` needs a fresh interpreter
         is_spawned = self.settings.isolation == "spawn" or bool(cell.env)
         with pool.server(trial.round, alone=alone or is_spawned, preload=not is_spawned) as server:
             start = time.monotonic()
-            request = server.run(
-                "trial",
-                message.to_json(),
-                self.settings.timeout_s,
-                {**slot.env, **cell.env},
-                lambda phase: self.progress.phase(slot, phase),
-                self.stop,
-            )
-            wall_s = time.monotonic() - start
+            env = {**slot.env, **cell.env}
+            request = server.run("trial", message.to_json(), self.settings.timeout_s, env, on_phase, self.stop)
+            turns.ended(request)
+            wall_s = time.monotonic() - start - request.waited_s
         if request.stopped:
             return None, request
         record = record_of(request, trial)
@@ -248,7 +275,7 @@ class Schedule:
         if record.host_ms is not None:
             record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
         record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
-        if seconds := record.extra.get("phase_seconds"):
+        if (seconds := record.extra.get("phase_seconds")) and not message.is_ahead:
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request
 

@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from effbench import processes
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
-from effbench.worker import processes
 
 #: In the order of their dependencies and in small parts, because the server answers messages in between.
 PRELOAD = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import math
 import os
@@ -11,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
-from effbench.message import DEVICE_PHASE, TrialRequest
+from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target
 from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
@@ -68,6 +68,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         trial.extra["traceback"] = failures.traceback_tail(error)
     for name in ("build", "check", "warmup", "timing"):
         setattr(trial, f"{name}_s", running.seconds.get(name))
+    if running.request.is_ahead:
+        trial.build_s = trial.check_s = trial.prepare_s = trial.first_call_s = trial.compile_s = None
     trial.extra["phase_seconds"] = {name: round(value, 6) for name, value in running.seconds.items()}
     return trial.to_json()
 
@@ -99,9 +101,10 @@ class RunningTrial:
     def run(self) -> None:
         self.phase(DEVICE_PHASE, self.take_device)
         self.phase("setup", self.set_up)
+        if self.request.turn and not self.request.is_ahead:
+            self.phase(TURN_PHASE, self.take_turn)
         self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
-        self.phase("setup", self.copy_compiled)
         with self.workload.context(), self.observer:
             references = self.phase("check", partial(self.workload.reference, self.checked))
             memory.reset_peaks(self.device)
@@ -112,6 +115,8 @@ class RunningTrial:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
             for given in (*self.inputs, *self.checked):
                 self.workload.renew(given)
+            if self.request.is_ahead:
+                self.phase(TURN_PHASE, self.take_turn)
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
             timer.renew = self.workload.renew if self.workload.written else None
@@ -144,14 +149,25 @@ class RunningTrial:
         if self.request.cores:  # no other trial runs on them
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
+        self.threads = torch.get_num_threads()
+        if self.on_cuda and self.request.is_ahead:  # threads of several trials on the same cores wait for each other
+            torch.set_num_threads(1)
         if self.on_cuda and not torch.cuda.is_available():
             status = Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED  # the probe may have seen the GPU
             raise Ended(status, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
-        self.watcher.wait_until_free(self.request.foreign_wait_s)
+        if not self.request.turn:  # else other trials of this sweep may be at work
+            self.watcher.wait_until_free(self.request.foreign_wait_s)
         if self.on_cuda:
             torch.empty(1, device=self.device)  # creates the CUDA context
+
+    def take_turn(self) -> None:
+        """Wait until no other trial of this device has its turn. This trial has it until its process ends: meanwhile
+        the sweep stops the others."""
+        fcntl.flock(os.open(self.request.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
+        self.watcher.shared = bool(self.gpu.foreign_pids())
+        torch.set_num_threads(self.threads)
 
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
@@ -193,12 +209,6 @@ class RunningTrial:
         positional = [dims.pop(name) for name in self.workload.names]
         mode.varied_dims = positional, dims
         mode.cache_dir = self.request.cache_dir
-
-    def copy_compiled(self) -> None:
-        """Copy the cell's first compile caches, unless another compilation could choose other kernels."""
-        source, target = self.request.compiled_dir, self.request.cache_dir
-        if source and self.mode.compiles and not self.mode.autotunes and not Path(target).exists():
-            inductor.copy_caches(Path(source), Path(target))
 
     def prepare(self) -> None:
         """Prepare the mode and make its settling calls, both timed. In a stream each size has settling calls, and a
@@ -309,7 +319,8 @@ class RunningTrial:
         trial.graph_pool_bytes = memory.graph_pool_bytes(device)
         processes = self.gpu.processes()
         if processes is not None:
-            trial.process_gpu_bytes, trial.foreign_processes = processes[os.getpid()], len(processes) - 1
+            trial.process_gpu_bytes = processes[os.getpid()]
+            trial.foreign_processes = len(self.gpu.foreign_pids() or ())
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
         if self.prepared.copy_inputs is not None:
             copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, self.rules).period(COPY_BUDGET_S)

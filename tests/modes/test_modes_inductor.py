@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from effbench.modes import inductor
 from effbench.modes.compiled import Compiled
 from effbench.modes.graphs import CompiledCudaGraph
 from effbench.sweeping.client import ForkServer
@@ -49,17 +48,6 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
     subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True)
     assert len(libraries(cell)) == 1
     assert libraries(machine) == samples
-
-
-def test_the_caches_of_a_compilation_are_copied_whole(tmp_path):
-    first, second = tmp_path / "0", tmp_path / "1"
-    inductor.copy_caches(first, second)
-    assert not second.exists(), "there is nothing to copy"
-    (first / "inductor").mkdir(parents=True)
-    (first / "inductor" / "kernel.py").touch()
-    inductor.copy_caches(first, second)
-    assert [path.name for path in (second / "inductor").iterdir()] == ["kernel.py"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_which_modes_choose_kernels_by_timing(monkeypatch):

@@ -61,7 +61,7 @@ class Server(ForkServer):
     def close(self):
         self.closed = True
 
-    def submit(self, task, payload, env=None, on_phase=lambda phase: None):
+    def submit(self, task, payload, env=None, on_phase=None):
         request = Request(str(len(self.envs)), on_phase, phase="check")
         if task == "preload":
             request.end({"result": {"errors": {}}})
@@ -126,7 +126,7 @@ class Watcher:
             self.order.append((slot.name, trial))
             self.most = max(self.most, len(self.running))
 
-    def phase(self, slot, phase): ...
+    def phase(self, trial, phase): ...
 
     def waiting(self, slot):
         self.waited.append(slot.name)

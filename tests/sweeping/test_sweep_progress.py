@@ -33,7 +33,7 @@ def shown(file, act, quiet=False, **console):
 def run_one(progress, slot, trial):
     progress.waiting(slot)
     progress.started(slot, trial)
-    progress.phase(slot, "timing")
+    progress.phase(trial, "timing")
     progress.retried(slot, trial, "no [red] memory")
     progress.resized(-1)
     record = Trial(trial.run.cell.key, 0, Status.DEGRADED, "two\nlines", latency_ms=0.5, compile_s=3.0, wall_s=2.0)

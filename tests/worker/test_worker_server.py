@@ -75,7 +75,7 @@ def lives(server):
 def begun_task(server, python):
     """A task that has said its own phase."""
     begun = threading.Event()
-    task = submit(server, python, on_phase=lambda phase: phase != "begun" and begun.set())
+    task = submit(server, python, on_phase=lambda _, phase: phase != "begun" and begun.set())
     assert begun.wait(30)
     return task
 
@@ -94,7 +94,8 @@ def test_a_payload_and_the_phases(server):
                "large": "x" * 3_000_000}  # fmt: skip
     assert server.call("runs", payload, 30) == payload
     seen = []
-    assert outcome(submit(server, "say_phase('one'); say_phase('two')", on_phase=seen.append))["exit"] == 0
+    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=lambda _, phase: seen.append(phase))
+    assert outcome(task)["exit"] == 0
     assert seen == ["begun", "one", "two"]
 
 

@@ -109,13 +109,11 @@ class JobProgress(Progress):
         yield
 
     def started(self, slot: Slot, trial: PlannedTrial) -> None:
-        run = trial.run
-        facts = {"interpreter": run.interpreter.given, "cell_key": run.cell.key}
-        self.send("started", slot=slot.name, round=trial.round, attempt=trial.attempt, **facts)
+        self.send("started", slot=slot.name, **facts_of(trial))
 
-    def phase(self, slot: Slot, phase: str) -> None:
+    def phase(self, trial: PlannedTrial, phase: str) -> None:
         with suppress(StoreError):  # the next event that matters reports it
-            self.send("phase", slot=slot.name, phase=phase)
+            self.send("phase", phase=phase, **facts_of(trial))
 
     def note(self, text: Any) -> None:
         self.send("note", text=str(text))
@@ -129,6 +127,13 @@ class JobProgress(Progress):
 
     def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
         pass  # the record was sent
+
+
+def facts_of(trial: PlannedTrial) -> dict[str, Any]:
+    """Return what identifies a trial, as facts of an event."""
+    run = trial.run
+    facts = {"interpreter": run.interpreter.given, "cell_key": run.cell.key}
+    return {**facts, "round": trial.round, "attempt": trial.attempt}
 
 
 def main() -> None:

@@ -48,8 +48,8 @@ REFUSED_PAUSE_S = 30.0
 @dataclass
 class Job:
     """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs
-    that ended before their first trial. `left`: number of its remaining trials. `running`: slot name -> trial in
-    flight. `has_ended`: whether the queue lists it as ended."""
+    that ended before their first trial. `left`: number of its remaining trials. `running`: trial in flight
+    -> name of its slot, and its phase. `has_ended`: whether the queue lists it as ended."""
 
     id: str
     folder: Path
@@ -58,8 +58,7 @@ class Job:
     left: int
     node: str = "?"
     environments: dict[str, Interpreter] = field(default_factory=dict)
-    running: dict[str, PlannedTrial] = field(default_factory=dict)
-    phases: dict[str, str] = field(default_factory=dict)
+    running: dict[PlannedTrial, tuple[str, str | None]] = field(default_factory=dict)
     has_begun: bool = False
     is_done: bool = False
     failed: str | None = None
@@ -271,13 +270,14 @@ class Cluster:
                 self.resize(job, number - job.left)
             case {"event": "resized", "change": int(change)}:
                 self.resize(job, change)
-            case {"event": "started", "slot": str(name), "cell_key": key, "interpreter": dict(given)}:
+            case {"event": "started" | "phase" as kind, "cell_key": key, "interpreter": dict(given)}:
                 trial = PlannedTrial(known[key, Interpreter(**given)], int(message["round"]), int(message["attempt"]))
-                job.has_begun, job.running[name] = True, trial
-                self.progress.started(job.slot(name), trial)
-            case {"event": "phase", "slot": str(name), "phase": str(phase)}:
-                job.phases[name] = phase
-                self.progress.phase(job.slot(name), phase)
+                if kind == "started":
+                    job.has_begun, job.running[trial] = True, (str(message["slot"]), None)
+                    self.progress.started(job.slot(str(message["slot"])), trial)
+                elif trial in job.running:
+                    job.running[trial] = job.running[trial][0], str(message["phase"])
+                    self.progress.phase(trial, str(message["phase"]))
             case {"event": "record", "environment_id": str(environment_id), "trial": dict(data)}:
                 record = Trial.from_json(data)
                 run = known[record.cell_key, job.environments[environment_id]]
@@ -313,8 +313,7 @@ class Cluster:
         self.history[environment_id][trial.run.cell.key] = last_attempts([*known, record])
         if not job.id:
             return
-        name = next((name for name, running in job.running.items() if running == trial), "")
-        job.running.pop(name, None)
+        name, _ = job.running.pop(trial, ("", None))
         job.left -= 1
         self.progress.ended(job.slot(name), trial, record)
 
@@ -334,19 +333,18 @@ class Cluster:
         tries = 0 if job.has_begun else job.tries + 1
         if tries > self.settings.executor["job_retries"]:
             left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}  # the first one of each run
-            ended = {f"{number}": trial for number, trial in enumerate(left.values())}
+            ended = dict.fromkeys(left.values(), ("", None))
             self.losses.update(dict.fromkeys(left, self.settings.executor["job_retries"]))
             last = log.strip().rpartition("\n")[2]
             reason = one_line(f"{reason} before its first trial{last and f': {last}'}", 1000)
         left = job.left
-        for name, trial in ended.items():
+        for trial, (_, phase) in ended.items():
             self.losses[trial.run] += 1
             at = (key for key, interpreter in job.environments.items() if interpreter == trial.run.interpreter)
             environment_id = next(at, None) or self.best(trial.run)
             if environment_id is None:  # no job has told its own yet
                 environment_id = self.store.add_environment(*self.here[trial.run.interpreter])
                 self.know({environment_id: trial.run.interpreter.facts()})
-            phase = job.phases.get(name) if job.has_begun else None
             why, extra = f"{reason}{f' (in {phase})' if phase else ''}", {LOST: job.id, "log": log}
             record = Trial(trial.run.cell.key, trial.round, status, why, trial.attempt, phase=phase, extra=extra)
             self.record(job, trial, environment_id, record)

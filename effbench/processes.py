@@ -90,6 +90,23 @@ def kill_all(find: Callable[[], set[int]]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def signal_tree(root: int, number: signal.Signals) -> None:
+    """Send a signal to `root`, its descendants and its session, also to those that start meanwhile."""
+    sent: set[int] = set()
+    while new := ({root} if not sent else descendants(root)) - sent:
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        sent |= new
+
+
+def siblings(pids: set[int]) -> set[int]:
+    """Return which of these processes are trials of the same sweep: they have the same grandparent as this process."""
+    table = process_table()
+    sweep = table.get(os.getppid(), (None, 0))[0]
+    return {pid for pid in pids if pid in table and table.get(table[pid][0], (0, 0))[0] == sweep}
+
+
 def kill_tree(root: int) -> None:
     """Kill `root`, its descendants and its session."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

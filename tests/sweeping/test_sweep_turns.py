@@ -1,0 +1,173 @@
+"""Trials that prepare ahead: who has its turn, who stands still, and what their records say."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from schedule_parts import gpus, ok, trials, without_result
+
+import effbench
+from effbench.message import TURN_PHASE
+from effbench.store import Store
+from effbench.sweeping.client import Request
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.turns import Turns
+
+#: A process in a session of its own with a child; prints the child's pid.
+FAMILY = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def becomes(pids, stopped):
+    deadline = time.monotonic() + 10
+    while any((state(pid) == "T") != stopped for pid in pids):
+        assert time.monotonic() < deadline, [state(pid) for pid in pids]
+        time.sleep(0.01)
+    return True
+
+
+@pytest.fixture
+def families():
+    """Two requests that run, each with the pids of its processes."""
+    made = []
+    for name in "ab":
+        process = subprocess.Popen(
+            [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        request = Request(name, lambda request, phase: None, pid=process.pid)
+        made.append((request, [process.pid, int(process.stdout.readline())], process))
+    yield [(request, pids) for request, pids, _ in made]
+    for _, (_, child), process in made:
+        process.kill()
+        process.wait()
+        subprocess.run(["kill", "-9", str(child)], check=False)
+        process.stdout.close()
+
+
+def test_while_one_has_its_turn_the_other_stands_still(families):
+    (first, one), (second, other) = families
+    turns = Turns(gpus(1)[0], is_shared=True)
+    for request in (first, second):
+        turns.phase(request, "build")
+    turns.phase(first, TURN_PHASE)
+    assert becomes([*one, *other], stopped=False), "it waits for its turn"
+    turns.phase(first, "timing")
+    assert becomes(other, stopped=True)
+    assert becomes(one, stopped=False)
+    turns.phase(first, "check")
+    assert becomes(other, stopped=True)
+    time.sleep(0.1)
+    turns.ended(first)
+    assert becomes(other, stopped=False)
+    assert second.waits_since is None
+    assert second.waited_s >= 0.1
+    turns.phase(second, TURN_PHASE)
+    turns.phase(second, "timing")
+    first.done.set()
+    turns.phase(first, "check")  # a message that arrives late
+    assert becomes([*one, *other], stopped=False)
+
+
+def test_a_trial_that_starts_during_anothers_turn_stands_still(families):
+    (first, one), (second, other) = families
+    turns = Turns(gpus(1)[0], is_shared=True)
+    turns.phase(first, TURN_PHASE)
+    turns.phase(first, "timing")
+    turns.phase(second, "device")
+    assert becomes(other, stopped=True)
+    turns.ended(first)
+    assert becomes([*one, *other], stopped=False)
+
+
+def test_who_must_be_alone_waits_for_the_others_and_keeps_new_ones_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    turns, stop, order = Turns(gpus(1)[0], is_shared=True), threading.Event(), []
+
+    def join(name, alone):
+        with turns.joined(30, stop, lambda: None, alone) as is_held:
+            order.append((name, is_held, turns.users))
+
+    with turns.joined(30, stop, lambda: None), turns.joined(30, stop, lambda: None):
+        loner = threading.Thread(target=join, args=("alone", True))
+        loner.start()
+        while not turns.loners:
+            time.sleep(0.001)
+        late = threading.Thread(target=join, args=("late", False))
+        late.start()
+        time.sleep(0.05)
+        assert order == []
+    loner.join(30)
+    late.join(30)
+    assert order == [("alone", True, 1), ("late", True, 1)]
+    assert (turns.users, turns.loners) == (0, 0)
+
+
+def test_other_sweeps_wait_until_no_trial_of_this_one_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    stop = threading.Event()
+    ours, theirs = (Turns(gpus(1)[0], is_shared=True) for _ in range(2))
+    with ours.joined(30, stop, lambda: None) as is_held:
+        assert is_held
+        with theirs.joined(30, stop, stop.set) as is_held:
+            assert not is_held
+    stop.clear()
+    with theirs.joined(30, stop, stop.set) as is_held:
+        assert is_held
+
+
+def test_a_trial_without_memory_runs_again_alone(make):
+    def answer(request, env):
+        key = request["cell"]["bs"]
+        seen[key] = seen.get(key, 0) + 1
+        return without_result(phase="build", oom_killed=True) if key == 1 and seen[key] == 1 else ok(request)
+
+    seen = {}
+    made = make(trials(1), answer, executor={"ahead": 1})
+    assert [record.status for record in made.recorded] == ["ok"]
+    assert seen == {1: 2}
+    assert len(made.progress.retries) == 1
+    seen.clear()
+    made = make(trials(1), answer)
+    assert [record.status for record in made.recorded] == ["oom"], "no other trial could have used the memory"
+
+
+def test_a_sweep_that_prepares_ahead(tmp_path, monkeypatch):
+    seen, lock, plain = [], threading.Lock(), Progress.phase
+
+    def phase(progress, trial, phase):
+        with lock:
+            seen.append((trial, phase))
+        plain(progress, trial, phase)
+
+    monkeypatch.setattr(Progress, "phase", phase)
+    db = str(tmp_path / "effbench.db")
+    words = ["model=tiny", "bs=1,2,3", "mode=eager,default", "device=cpu", "protocol=quick", "protocol.rounds=3"]
+    words += ["protocol.budget_s=0.1", "protocol.min_time_s=0.02", "protocol.warmup_s=0.02"]
+    effbench.sweep([*words, "protocol.host_tolerance=null", "executor.ahead=2", f"db={db}"])
+    with Store.open(db) as store:
+        (sweep,) = store.sweeps()
+        found, rows = store.trials(sweep.id), list(store.results(sweep.id))
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["compile_cold_s"] > 0 for row in rows if row["mode"] == "default")
+    assert len(found) == 18
+    for trial in found:
+        is_first = trial["round"] == 0
+        assert (trial["build_s"] is not None) == (trial["first_call_s"] is not None) == is_first
+        assert trial["latency_ms"] > 0
+        assert (trial["compile_cache"] is not None) == (trial["compilation"] is not None)
+    timed = [trial for trial, phase in seen if phase in ("timing", "facts")]
+    assert len(timed) == 36
+    assert timed[::2] == timed[1::2], "none begins to be timed before the one before it has been"
+    begun = [trial for trial, phase in seen if phase == "device"]
+    between = [begun.index(trial) - number for number, trial in enumerate(timed[::2])]
+    assert max(between) > 0, "none had begun before its turn"
