@@ -171,9 +171,10 @@ class Sweep:
             before, wanted = len(self.lines), rng.randint(1, 3)
             until(lambda: not self.is_running or len(self.lines) >= before + wanted, "trials")  # noqa: B023
             time.sleep(rng.uniform(0, 0.4))
-            if self.is_running:
+            if not self.is_running:
+                self.require_code({0})
+            elif self.state()[0] != "completed":  # else it only prints its summary
                 return
-            self.require_code({0})
 
     def goes_on(self, trials: int = 1) -> None:
         """Wait until more trials are recorded, or all of them."""

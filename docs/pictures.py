@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         db = f"{temporary}/reference.db"
         effbench("import", str(SWEEPS), "--db", db)
-        effbench("report", "--db", db, "--sweep", "h200", "--sweep", "h200-vision", "--out", str(folder))
+        effbench("report", "--db", db, "--sweep", "h200", "--sweep", "atlas-resnet50", "--out", str(folder))
     (pages,) = folder.glob(f"*{sweep_id('h200')}*")
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
