@@ -108,16 +108,16 @@ def run_sweep(
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
-        gpus = [slot.gpu for slot in slots if slot.gpu]
-        ceilings = Ceilings(store, ids, slots[0] if gpus and protocol["profile"] else None)
-        lock_timeout_s = settings.executor["lock_timeout_s"]
+        gpus = [slot for slot in slots if slot.gpu]
+        ceilings: dict[Interpreter, dict[str, Any]] = {}
         for interpreter, pool in pools.items():
             pool.cache_root = sweep_cache / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
 
         def record(trial: PlannedTrial, result: Trial) -> None:
-            ceilings.apply(trial, result)
+            if result.min_bytes is not None and trial.run.interpreter in ceilings:
+                set_floors(result, trial.run.cell, ceilings[trial.run.interpreter])
             store.record(sweep_id, ids[trial.run.interpreter], result)
 
         schedule = Schedule(
@@ -127,7 +127,6 @@ def run_sweep(
             record=record,
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
-            begin=lambda slot: ceilings.measure(slot, pools, lock_timeout_s, stop, progress.note),
             history=history,
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
@@ -137,6 +136,8 @@ def run_sweep(
             progress.showing(sweep_id, settings, runs, trials, slots),
             stop_on_ctrl_c(stop),
         ):
+            if gpus and protocol["profile"]:
+                ceilings |= known_ceilings(store, ids, pools, gpus[0], settings, stop, progress)
             schedule.run(trials)
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [run and measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
@@ -155,40 +156,24 @@ def pools_for(
     return open_pools(wanted, server, settings.baseline_mode)
 
 
-@dataclass
-class Ceilings:
-    """The ceilings of each interpreter's environment. `slot`, the first GPU, measures unknown ones before its first
-    trial, while other GPUs begin; None: there is no GPU."""
-
-    store: Store
-    ids: Mapping[Interpreter, str]
-    slot: Slot | None
-    known: dict[Interpreter, dict[str, Any] | None] = field(default_factory=dict)
-    are_known: threading.Event = field(default_factory=threading.Event)
-
-    def measure(self, slot: Slot, pools: Pools, lock_timeout_s: float, stop: threading.Event, note: Callable) -> None:
-        """Measure unknown ceilings, if `slot` is the one that does. `note` is called with the reason of a failure."""
-        if slot is not self.slot:
-            return
-        try:
-            for interpreter, environment_id in self.ids.items():
-                why, calibration = None, self.store.calibration(environment_id)
-                if not (calibration and calibration["ceilings"]):
-                    server = pools[interpreter].current
-                    why = measure_ceilings(server, self.store, environment_id, slot, lock_timeout_s, stop)
-                    calibration = self.store.calibration(environment_id)
-                if why and not stop.is_set():
-                    note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-                self.known[interpreter] = calibration and calibration["ceilings"]
-        finally:
-            self.are_known.set()
-
-    def apply(self, trial: PlannedTrial, result: Trial) -> None:
-        """Set the floors of a profiled trial, once the ceilings are known."""
-        if self.slot is not None and result.min_bytes is not None:
-            self.are_known.wait()
-            if ceilings := self.known.get(trial.run.interpreter):
-                set_floors(result, trial.run.cell, ceilings)
+def known_ceilings(
+    store: Store, ids: Mapping[Interpreter, str], pools: Pools, gpu: Slot, settings: Settings, stop: threading.Event,
+    progress: Progress,
+) -> dict[Interpreter, dict[str, Any]]:  # fmt: skip
+    """Return the ceilings of each interpreter's environment; measure unknown ones on this GPU. Omit those that cannot
+    be measured, with a note."""
+    ceilings = {}
+    for interpreter, environment_id in ids.items():
+        calibration = store.calibration(environment_id)
+        if not (calibration and calibration["ceilings"]):
+            server, timeout_s = pools[interpreter].current, settings.executor["lock_timeout_s"]
+            why = measure_ceilings(server, store, environment_id, gpu, timeout_s, stop)
+            if why and not stop.is_set():
+                progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+            calibration = store.calibration(environment_id)
+        if calibration and calibration["ceilings"]:
+            ceilings[interpreter] = calibration["ceilings"]
+    return ceilings
 
 
 def recorded_trials(

@@ -35,9 +35,8 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 @dataclass
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
-    exception. `artifacts`: returns which artifacts a trial saves. `begin`: called for each slot before its first trial,
-    for all slots in parallel. `history`: the recorded trials of each cell run. `host_speeds`: the `host_ms` of trials
-    under each interpreter, oldest first."""
+    exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
+    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
 
     pools: Pools
     slots: list[Slot]
@@ -45,7 +44,6 @@ class Schedule:
     record: Callable[[PlannedTrial, Trial], None]
     progress: Progress
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
-    begin: Callable[[Slot], None] = lambda slot: None
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -66,8 +64,9 @@ class Schedule:
         queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
         runs = list(dict.fromkeys(trial.run for trial in trials))
         threads = [
-            threading.Thread(target=self.work, args=(slot, queue, runs), name=f"effbench-{slot.name}")
+            threading.Thread(target=self.work, args=(slot, queue, runs), name=f"effbench-{slot.name}-{number}")
             for slot in self.slots
+            for number in range(1 + self.settings.executor["ahead"])
         ]
         for thread in threads:
             thread.start()
@@ -93,22 +92,6 @@ class Schedule:
 
     def work(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
         """Run trials of the queue on this slot until it is empty. Slowed rounds of `runs` are repeated at the end."""
-        try:
-            self.begin(slot)
-        except BaseException as error:
-            self.error = self.error or error
-            self.stop.set()
-        ahead = [
-            threading.Thread(target=self.take_groups, args=(slot, queue, runs), name=f"effbench-{slot.name}-{number}")
-            for number in range(self.settings.executor["ahead"])
-        ]
-        for thread in ahead:
-            thread.start()
-        self.take_groups(slot, queue, runs)
-        for thread in ahead:
-            thread.join()
-
-    def take_groups(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
         devices = {other.device for other in self.slots}
         try:
             while not self.stop.is_set() and not queue.is_empty():

@@ -4,16 +4,13 @@ import re
 import resource
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from made_sweeps import a_cell, environment
-from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok, trials
+from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
 
-from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
 from effbench.sweeping import pool, resume, run
@@ -130,30 +127,28 @@ def test_resuming_takes_the_same_plan(db):
         assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
 
 
-def test_unknown_ceilings_are_measured_once_and_results_wait_for_them(made, monkeypatch):
+def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypatch, capsys):
     rates = {"flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e12}
-    measured = []
+    measured, failures = [], ["out of memory", None]
 
     def measure(server, store, environment_id, slot, *_):
         measured.append(slot.name)
-        store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=rates)
+        if not (why := failures.pop(0)):
+            store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=rates)
+        return why
 
     monkeypatch.setattr(run, "measure_ceilings", measure)
-    first, second = gpus(2)
-    (planned,) = trials(1)
-    with Store.open(made.path, mode="write") as store:
-        ids = {HERE: store.add_environment(environment(), {})}
-        for _ in range(2):
-            ceilings, more = run.Ceilings(store, ids, first), ({HERE: Mock()}, 1.0, threading.Event(), print)
-            result = Trial(planned.run.cell.key, 0, Status.OK, flops=10**9, min_bytes=2 * 10**9)
-            waiting = threading.Thread(target=ceilings.apply, args=(planned, result))
-            waiting.start()
-            ceilings.measure(second, *more)
-            assert waiting.is_alive() and result.memory_floor_ms is None
-            ceilings.measure(first, *more)
-            waiting.join(20)
-            assert (result.compute_floor_ms, result.memory_floor_ms) == (1.0, 2.0)
-    assert measured == ["GPU 0"]
+    monkeypatch.setattr(run, "slots_of", lambda *_: gpus(1))
+    settings, floors = Settings.with_defaults(db=str(db), protocol={"rounds": 1}), []
+    for _ in range(3):
+        server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
+        sweep_id = run_cells(settings, cell_runs(1), Command([], []), server, quiet=False).sweep_id
+        with Store.open(db) as store:
+            (trial,) = store.trials(sweep_id)
+        floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
+    assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
+    assert measured == ["GPU 0"] * 2
+    assert capsys.readouterr().out.count("could not measure this GPU's ceilings: out of memory") == 1
 
 
 def info(*interpreters, trials=1):

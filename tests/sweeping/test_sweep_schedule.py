@@ -37,16 +37,6 @@ def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
     assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
 
 
-def test_a_slot_may_take_long_to_begin_while_others_run(make):
-    has_run = threading.Event()
-
-    def begin(slot):
-        assert slot.name != "GPU 0" or has_run.wait(20)
-
-    made = make(trials(3), lambda request, env: (has_run.set(), ok(request))[1], slots=gpus(2), begin=begin)
-    assert len(made.recorded) == 3
-
-
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     beside = set()
     made = make(slots=[*gpus(2), CPU])
