@@ -73,10 +73,6 @@ class Batch:
     args: tuple[BatchInput, ...]
     kwargs: dict[str, BatchInput]
 
-    @property
-    def bs(self) -> int:
-        return max(self.sizes)
-
     @classmethod
     def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int]) -> Batch:
         inputs = {name: BatchInput(spec.batch_dim, filler(spec)) for name, spec in specs.items()}

@@ -73,7 +73,6 @@ class BucketedGraph(Mode):
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
         check = Fingerprint(module).refuse_stale if self.guard else None
         runner = BucketRunner(module, static, self.padding, self.outputs, check)
-        runner.find_outputs()
         seconds: dict[str, float] = {}
         pool_bytes: dict[str, int] = {}
         held = graph_pool_bytes(device) or 0
@@ -137,7 +136,7 @@ class StaticInputs:
 
     def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
         self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
-        self.count = len(args)
+        self.count, self.size = len(args), size
         given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
         self.buffers = {key: repeated(value, self.known[key].dim, size) for key, value in given.items()}
         carriers = [key for key, value in self.buffers.items() if self.dim(key) is not None and is_tensor(value)]
@@ -174,7 +173,7 @@ class BucketRunner:
     that is larger than all graphs runs `eager`. `calls`: size -> number of calls so far.
 
     `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. `check` runs before each
-    replay and raises if graphs are stale.
+    replay and raises if graphs are stale. The constructor calls `eager` to find the outputs' batch dimensions.
     """
 
     def __init__(
@@ -188,14 +187,9 @@ class BucketRunner:
         self.check = check
         self.graphs: dict[int, Captured] = {}
         self.sizes: list[int] = []
-        self.batch_dims: list[tuple[int, int] | None] = []
+        self.batch_dims = batch_dims(eager, static)
         self.plans: dict[int, Plan | None] = {}
         self.calls: Counter[int] = Counter()
-
-    def find_outputs(self) -> None:
-        """Determine the batch dimensions of the outputs with two eager calls. Raises UnsupportedError if unclear."""
-        largest = self.static.buffers[self.static.carrier].size(self.static.dim(self.static.carrier))
-        self.batch_dims = batch_dims(self.eager, self.static, largest)
 
     def capture(self, size: int, function: Callable[..., Any], capture: Capture) -> None:
         """Capture and add the graph of a size."""
@@ -283,13 +277,13 @@ def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
     return leaf.narrow(dim, 0, raw * each) if leaf.size(dim) != raw * each else leaf
 
 
-def batch_dims(function: Callable[..., Any], static: StaticInputs, largest: int) -> list[tuple[int, int] | None]:
+def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple[int, int] | None]:
     """Return for each leaf of the output its batch dimension and its rows per row of the batch (T for [B * T, V]), or
-    None if its shape does not depend on the batch. If `largest` is 1, all are None, because nothing is cut off.
+    None if its shape does not depend on the batch. If the largest size is 1, all are None, because nothing is cut off.
 
     Raises UnsupportedError if a shape depends on the batch in another way.
     """
-    sizes = (largest, max(1, largest - 1))
+    sizes = (static.size, max(1, static.size - 1))
     shapes = []
     for size in sizes:
         args, kwargs = static.of(size)

@@ -39,7 +39,7 @@ def inputs(specs, bs, seed):
 def prepare(mode, module, specs, sizes):
     batch = Batch.of(specs, sizes)
     mode.expect(batch)
-    args, kwargs = inputs(specs, batch.bs, 0)
+    args, kwargs = inputs(specs, max(batch.sizes), 0)
     return mode.prepare(module, args, kwargs)
 
 

@@ -52,7 +52,7 @@ def call(runner, raw, seed=None):
 def prepared(mode, module, specs, sizes, capture=capture):
     batch = Batch.of(specs, sizes)
     mode.expect(batch)
-    args, kwargs = inputs(specs, batch.bs, 0)
+    args, kwargs = inputs(specs, max(batch.sizes), 0)
     return mode.prepare_with(capture, module, args, kwargs, CPU)
 
 
