@@ -53,8 +53,6 @@ class Mode(ABC):
 
     #: Whether to report the preparation as compile seconds.
     compiles: bool = False
-    #: Whether compiling may choose kernels by timing them. If not, a compilation may be copied for other processes.
-    autotunes: bool = True
     #: Whether Dynamo's counters apply; None: as `compiles`.
     uses_dynamo: bool | None = None
     #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then replay.

@@ -50,7 +50,6 @@ class BucketedGraph(Mode):
         super().__post_init__()
         capture_sizes(self.buckets, [1])  # raises for an unknown preset before anything is built
         self.compiled = Compiled(self.inner, dynamic=False)
-        self.autotunes = self.compiled.autotunes
 
     @property
     def compiles(self) -> bool:

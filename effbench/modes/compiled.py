@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from effbench.modes.base import Mode, Prepared, VariedDims, needs_compiler, needs_cuda
-from effbench.modes.inductor import autotunes, mode_options
+from effbench.modes.inductor import mode_options
 from effbench.modes.selective import Selection
 
 MARKED = "marked"
@@ -37,7 +37,6 @@ class Compiled(Mode):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.options = mode_options(self.mode, self.options)
-        self.autotunes = autotunes(self.options)
         self.selection = Selection(self.only, self.skip, self.regional)
 
     @property

@@ -110,7 +110,6 @@ class CompiledCudaGraph(CudaGraph):
         self.compiled = Compiled(
             self.inner, self.fullgraph, self.dynamic, self.options, self.only, self.skip, self.regional
         )
-        self.autotunes = self.compiled.autotunes
 
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)

@@ -17,11 +17,6 @@ from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
 #: Environment variable with the folder of Inductor's cache.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-#: Options with which Inductor chooses kernels by timing them.
-AUTOTUNING = (
-    "max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning", "benchmark_fusion",
-    "benchmark_combo_kernel", "triton.multi_kernel",
-)  # fmt: skip
 
 
 def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -75,11 +70,6 @@ def use_caches_in(folder: str | None) -> str | None:
         os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
     return before
-
-
-def autotunes(options: Mapping[str, Any]) -> bool:
-    """Return whether Inductor chooses kernels by timing them, with these options (by dotted names)."""
-    return any(options.get(name, getattr(torch._inductor.config, name, False)) for name in AUTOTUNING)
 
 
 def learn_vector_instructions(folder: str | None = None) -> None:

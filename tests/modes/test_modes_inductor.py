@@ -6,10 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from effbench.modes.compiled import Compiled
-from effbench.modes.graphs import CompiledCudaGraph
 from effbench.sweeping.client import ForkServer
 
 COMPILES_ONE = """
@@ -48,20 +45,6 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
     subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True)
     assert len(libraries(cell)) == 1
     assert libraries(machine) == samples
-
-
-def test_which_modes_choose_kernels_by_timing(monkeypatch):
-    for mode, options, expected in (
-        ("default", None, False),
-        ("reduce-overhead", None, False),
-        ("max-autotune", None, True),
-        ("default", {"coordinate_descent_tuning": True}, True),
-        ("max-autotune", {"max_autotune": False, "coordinate_descent_tuning": False}, False),
-    ):
-        assert Compiled(mode, options=options).autotunes is expected
-    assert CompiledCudaGraph().autotunes and not CompiledCudaGraph(inner="default").autotunes
-    monkeypatch.setattr(torch._inductor.config, "max_autotune", True)
-    assert Compiled().autotunes, "also by torch's environment variables"
 
 
 def test_a_broken_compiler_is_left_to_the_cell(tmp_path):
