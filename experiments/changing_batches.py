@@ -101,7 +101,7 @@ def prepared(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes
         step = lazy_graphs(module)
     else:
         mode = STRATEGIES[name]()
-        mode.expect(Batch(tuple(sizes), (BatchInput(0, math.nan),), {}))
+        mode.batch = Batch(tuple(sizes), (BatchInput(0, math.nan),), {})
         step = mode.prepare(module, (stream[0],), {}).step
     for x in stream:
         step(x)

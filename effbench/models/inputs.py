@@ -58,8 +58,8 @@ def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, devi
 
 @dataclass(frozen=True)
 class BatchInput:
-    """An input of a model. `dim`: its batch dimension, or None. `filler`: an allowed value for its padding; NaN for
-    floats, so that rows which depend on padding are detected."""
+    """An input of a model. `dim`: the dimension that calls vary, by default the batch; or None. `filler`: an allowed
+    value for its padding; NaN for floats, so that rows which depend on padding are detected."""
 
     dim: int | None
     filler: float | bool
@@ -74,8 +74,9 @@ class Batch:
     kwargs: dict[str, BatchInput]
 
     @classmethod
-    def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int]) -> Batch:
-        inputs = {name: BatchInput(spec.batch_dim, filler(spec)) for name, spec in specs.items()}
+    def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]) -> Batch:
+        """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
+        inputs = {name: BatchInput(dims[name], filler(spec)) for name, spec in specs.items()}
         args = tuple(inputs[name] for name, spec in specs.items() if not spec.keyword)
         return cls(tuple(sizes), args, {name: inputs[name] for name, spec in specs.items() if spec.keyword})
 

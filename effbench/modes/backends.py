@@ -30,7 +30,7 @@ class CudaGraphsBackend(Mode):
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.varied_dims)
+            mark_varied(args, kwargs, self.batch)
         compiled = torch.compile(
             module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic)
         )

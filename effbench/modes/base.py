@@ -19,8 +19,6 @@ import torch
 from effbench.errors import ConfigError
 from effbench.models.inputs import Batch
 
-#: The varied dimension of each positional input in order, and of each named input.
-VariedDims = tuple[list[int | None], dict[str, int | None]] | None
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.
 StepOver = Callable[[Callable[..., Any]], Callable[..., torch.Tensor]]
 #: The type of a setting that is a count: an integer of at least 0.
@@ -69,9 +67,7 @@ class Mode(ABC):
     wraps_in_cpp: bool = False
     #: Whether a call changes the module's buffers exactly as eager does. If not, they are not compared.
     writes_state: bool = True
-    #: Set by the worker before `prepare`: the dimension of each input that a stream varies, by default the batch.
-    varied_dims: VariedDims = None
-    #: Set by `expect`: the inputs with a batch dimension, and the batch sizes of the calls.
+    #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their batch sizes.
     batch: Batch | None = None
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.
     cache_dir: str | None = None
@@ -85,10 +81,6 @@ class Mode(ABC):
     def missing(self, device: torch.device) -> str | None:
         """Return why this mode cannot run on `device`, or None."""
         return None
-
-    def expect(self, batch: Batch) -> None:
-        """Receive, before `prepare`, the inputs with a batch dimension and the batch sizes of the calls."""
-        self.batch = batch
 
     @abstractmethod
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:

@@ -67,7 +67,6 @@ class BucketedGraph(Mode):
     def prepare_with(
         self, capture: Capture, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], device: torch.device
     ) -> Prepared:
-        assert self.batch is not None, "expect(batch) comes before prepare"
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
         check = Fingerprint(module).refuse_stale if self.guard else None

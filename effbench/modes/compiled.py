@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from effbench.modes.base import Mode, Prepared, VariedDims, needs_compiler, needs_cuda
+from effbench.models.inputs import Batch
+from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
 from effbench.modes.inductor import mode_options
 from effbench.modes.selective import Selection
 
@@ -68,7 +69,7 @@ class Compiled(Mode):
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
         if self.dynamic == MARKED:
-            mark_varied(args, kwargs, self.varied_dims)
+            mark_varied(args, kwargs, self.batch)
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         self.mark(args, kwargs)
@@ -94,13 +95,12 @@ def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def mark_varied(args: tuple, kwargs: dict[str, Any], varied_dims: VariedDims) -> None:
-    """Mark the varied dimension of each input as dynamic for Dynamo; without `varied_dims` it is dimension 0."""
-    places, named = varied_dims or ([0] * len(args), dict.fromkeys(kwargs, 0))
-    pairs = [*zip(args, places, strict=True), *((value, named[name]) for name, value in kwargs.items())]
-    for value, dim in pairs:
-        if isinstance(value, torch.Tensor) and dim is not None and value.dim():
-            torch._dynamo.mark_dynamic(value, dim)
+def mark_varied(args: tuple, kwargs: dict[str, Any], batch: Batch) -> None:
+    """Mark the varied dimension of each input as dynamic for Dynamo."""
+    named = ((value, batch.kwargs[name]) for name, value in kwargs.items())
+    for value, known in (*zip(args, batch.args, strict=True), *named):
+        if isinstance(value, torch.Tensor) and known.dim is not None and value.dim():
+            torch._dynamo.mark_dynamic(value, known.dim)
 
 
 def args_on_cuda(args: tuple, kwargs: dict[str, Any]) -> bool:

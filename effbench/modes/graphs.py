@@ -118,7 +118,7 @@ class CompiledCudaGraph(CudaGraph):
         return self.compiled.compile(module)
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.compiled.varied_dims = self.varied_dims
+        self.compiled.batch = self.batch
         self.compiled.mark(args, kwargs)
 
 

@@ -192,7 +192,7 @@ class RunningTrial:
             (given, *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
             quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, given)
             self.trial.quantization_error = quantized["error"]
-        mode.expect(Batch.of(specs, batch_sizes_of(cell)))
+        mode.batch = Batch.of(specs, batch_sizes_of(cell), varied_dims(cell, specs))
         if cell.phase == "training":
             self.workload = Training(cell, mode, module, self.trial, protocol.get("check_steps", 5))
         elif cell.phase == "generate":
@@ -205,9 +205,6 @@ class RunningTrial:
         self.workload.names = [name for name, spec in specs.items() if not spec.keyword]
         self.synchronize()
         self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
-        dims = varied_dims(cell, specs)
-        positional = [dims.pop(name) for name in self.workload.names]
-        mode.varied_dims = positional, dims
         mode.cache_dir = self.request.cache_dir
 
     def prepare(self) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from effbench.measure.memory import graph_pool_bytes
+from effbench.models.inputs import Batch, BatchInput
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled
@@ -102,7 +103,7 @@ def test_graphed_callables(mode, graphs):
     ],
 )
 def test_parts_and_marks_under_cuda_graphs(mode):
-    mode.varied_dims = ([0], {"scale": 0})
+    mode.batch = Batch((4,), (BatchInput(0, 0.0),), {"scale": BatchInput(0, 0.0)})
     follows(mode, Stack().cuda().eval(), calls=6)
 
 

@@ -37,9 +37,8 @@ def inputs(specs, bs, seed):
 
 
 def prepare(mode, module, specs, sizes):
-    batch = Batch.of(specs, sizes)
-    mode.expect(batch)
-    args, kwargs = inputs(specs, max(batch.sizes), 0)
+    mode.batch = Batch.of(specs, sizes, {name: spec.batch_dim for name, spec in specs.items()})
+    args, kwargs = inputs(specs, max(sizes), 0)
     return mode.prepare(module, args, kwargs)
 
 

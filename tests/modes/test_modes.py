@@ -12,6 +12,7 @@ from effbench.cell import mode_settings
 from effbench.config import shipped
 from effbench.errors import ConfigError
 from effbench.models.build import resolve_target
+from effbench.models.inputs import Batch, BatchInput
 from effbench.modes import base
 from effbench.modes.backends import CudaGraphsBackend
 from effbench.modes.base import Mode, Prepared, uses_dynamo, with_defaults
@@ -146,7 +147,8 @@ def test_wrong_settings(mode, settings, expected):
 
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
-    mark_varied((x, y, 7), {"z": z, "scale": scale}, ([0, 1, 0], {"z": None, "scale": 0}))
+    first, second, none = (BatchInput(dim, 0.0) for dim in (0, 1, None))
+    mark_varied((x, y, 7), {"z": z, "scale": scale}, Batch((2,), (first, second, first), {"z": none, "scale": first}))
     assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
     assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(scale, "_dynamo_dynamic_indices")
 
@@ -154,7 +156,7 @@ def test_the_batch_dimension_of_every_input_is_marked():
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
 def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fresh_dynamo):
     mode = Compiled(dynamic=dynamic)
-    mode.varied_dims = ([1], {})
+    mode.batch = Batch((5, 6, 7), (BatchInput(1, 0.0),), {})
     module = torch.nn.Linear(4, 4).eval()
     step, _ = mode.selection.apply(module, backend="eager", dynamic=None if dynamic == "marked" else dynamic)
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]

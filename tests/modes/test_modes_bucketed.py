@@ -50,9 +50,8 @@ def call(runner, raw, seed=None):
 
 
 def prepared(mode, module, specs, sizes, capture=capture):
-    batch = Batch.of(specs, sizes)
-    mode.expect(batch)
-    args, kwargs = inputs(specs, max(batch.sizes), 0)
+    mode.batch = Batch.of(specs, sizes, {name: spec.batch_dim for name, spec in specs.items()})
+    args, kwargs = inputs(specs, max(sizes), 0)
     return mode.prepare_with(capture, module, args, kwargs, CPU)
 
 
