@@ -128,8 +128,6 @@ def guarded(
         return fresh(args, kwargs).step(*args, **kwargs)
 
     def copy_inputs(*args: Any, **kwargs: Any) -> None:
-        copy = fresh(args, kwargs).copy_inputs
-        if copy is not None:
-            copy(*args, **kwargs)
+        fresh(args, kwargs).copy_inputs(*args, **kwargs)
 
     return Prepared(step, copy_inputs=copy_inputs, facts=facts)

@@ -253,7 +253,7 @@ def begin(
 
 def shard_facts(settings: Settings, label: str | None, revision: str | None) -> list[Any]:
     """Return what all shards of a sweep have in common, besides the matrix."""
-    number = settings.shard and parse_shard(settings.shard)[1]
+    _, number = parse_shard(settings.shard)
     return [settings.sweep, label, revision, settings.protocol, settings.baseline_mode, number]
 
 
