@@ -137,7 +137,7 @@ class _Copy:
         keys = {row[0] for row in self.source.fetch(cells)}
         for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
             self.take(CELL, CELL.c.key.in_(chunk))
-        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id, is_new)
+        self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
         self.take_trials(sweep_id, samples)
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
@@ -150,9 +150,8 @@ class _Copy:
             self.arrival.outcome = "imported" if is_new else "completed"
         return keys
 
-    def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]], is_new: bool = False) -> None:
-        """Insert missing rows and count them. `is_new`: all are missing. Raises RefusedError for an existing row that
-        differs."""
+    def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+        """Insert missing rows and count them. Raises RefusedError for an existing row that differs."""
         names = _KEYS[table]
         key_of = itemgetter(*names)
         key = sa.tuple_(*(table.c[name] for name in names)) if len(names) > 1 else table.c[names[0]]
@@ -161,10 +160,9 @@ class _Copy:
             missing = {key_of(row): row for row in chunk}
             if len(missing) < len(chunk):
                 raise ValueError(f"rows of {table.name} with the same key")
-            present = (
-                [] if is_new else self.connection.execute(sa.select(table).where(key.in_(list(missing)))).mappings()
-            )
-            for here in present:
+            # also by the first column, because SQLite searches no index for a tuple with integers
+            first = table.c[names[0]].in_({row[names[0]] for row in chunk})
+            for here in self.connection.execute(sa.select(table).where(first, key.in_(list(missing)))).mappings():
                 self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
             if names == tuple(table.primary_key.columns.keys()):  # another import may have been faster
@@ -185,7 +183,7 @@ class _Copy:
                     f"has {name} {one_line(here[name], 60)} there, but {one_line(value, 60)} in the import"
                 )
 
-    def take(self, table: sa.Table, where: Any, is_new: bool = False) -> None:
+    def take(self, table: sa.Table, where: Any) -> None:
         """Merge rows; drop ids of decisions, which belong to one database."""
         rows = list(self.source.rows(table, where))
         for row in rows:
@@ -193,29 +191,21 @@ class _Copy:
                 row.pop("id", None)
             if row.get("overrides"):
                 row["overrides"] = masked_db(row["overrides"])
-        self.merge(table, rows, is_new)
+        self.merge(table, rows)
 
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:
         key_of = itemgetter(*_KEYS[TRIAL])
-        here = self.trial_ids(sweep_id)
-        known, ids = set(here), {}
+        keys: dict[int, tuple] = {}
         query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
         for chunk in batched((row.id for row in self.source.fetch(query)), CHUNK):
             trials = list(self.source.rows(TRIAL, TRIAL.c.id.in_(chunk)))
-            ids |= {row.pop("id"): key_of(row) for row in trials}
-            for is_new in (True, False):
-                self.merge(TRIAL, [row for row in trials if (key_of(row) not in known) == is_new], is_new)
-        here = self.trial_ids(sweep_id)
-        for chunk in batched(ids if with_samples else (), CHUNK):
-            samples = list(self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk)))
-            for is_new in (True, False):
-                rows = [row for row in samples if (ids[row["trial_id"]] not in known) == is_new]
-                self.merge(SAMPLE, [row | {"trial_id": here[ids[row["trial_id"]]]} for row in rows], is_new)
-
-    def trial_ids(self, sweep_id: str) -> dict[tuple, int]:
-        """Return key -> id of the sweep's trials in the target."""
+            keys |= {row.pop("id"): key_of(row) for row in trials}
+            self.merge(TRIAL, trials)
         query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(TRIAL.c.sweep_id == sweep_id)
-        return {tuple(key): trial_id for trial_id, *key in self.connection.execute(query)}
+        here = {tuple(key): trial_id for trial_id, *key in self.connection.execute(query)}
+        for chunk in batched(keys if with_samples else (), CHUNK):
+            samples = self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk))
+            self.merge(SAMPLE, [row | {"trial_id": here[keys[row["trial_id"]]]} for row in samples])
 
     def go_on(self, row: dict[str, Any]) -> bool:
         """Take over the source's state if it brought trials or ended later; return whether this changed the state.
