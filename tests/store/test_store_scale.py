@@ -10,7 +10,6 @@ from made_sweeps import a_cell, begun, sql, trials_of
 
 from effbench import cli as command_line
 from effbench.store import Store, maintenance
-from effbench.store.schema import TRIAL
 
 
 def database(path, sweeps, rounds=1, cells=40):
@@ -60,21 +59,6 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", count)
     assert counts[0] == counts[1]
-
-
-def test_faults_are_counted(source, tmp_path):
-    with Store.open(source) as store, store._reading() as connection:
-        last = connection.scalar(sa.select(sa.func.max(TRIAL.c.id)))
-    of_rows = {
-        f"UPDATE trial SET power_w = 'high' WHERE id IN (2, {last})": "and 1 more",
-        "UPDATE sample SET data = x'00' WHERE trial_id IN (1, 20)": "damaged samples",
-    }
-    for faults in (of_rows, {"UPDATE result SET trials = 99": "differs from its trials in trials"}):
-        path = shutil.copy(source, tmp_path / "faulty.db")
-        sql(path, *faults)
-        lines = Store.check(path)
-        for said in faults.values():
-            assert any(said in line for line in lines), (said, lines)
 
 
 OLD = [
