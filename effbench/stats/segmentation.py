@@ -42,15 +42,12 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
 
 
 def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:
-    """Return the positions of level changes for each series. Series of similar length are fitted together."""
+    """Return the positions of level changes for each series of SHORTEST values or more. Series of similar length are
+    fitted together."""
     splits: list[list[int]] = [[] for _ in arrays]
-    levels = {
-        index: _levels(values, float(scale.min()))
-        for index, (values, scale) in enumerate(zip(arrays, scales, strict=True))
-        if len(values) >= SHORTEST
-    }
+    levels = [_levels(values, float(scale.min())) for values, scale in zip(arrays, scales, strict=True)]
     batches: list[list[int]] = [[]]
-    for index in sorted(levels, key=lambda index: len(arrays[index])):
+    for index in sorted(range(len(arrays)), key=lambda index: len(arrays[index])):
         if (len(batches[-1]) + 1) * len(arrays[index]) * _LEVELS > _BATCH:
             batches.append([])
         batches[-1].append(index)
