@@ -96,13 +96,9 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
     """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean` does."""
-    return _log_mean(tuple(values))
-
-
-@lru_cache(maxsize=256)  # a comparison needs each mean two or three times in succession
-def _log_mean(values: tuple[float, ...]) -> LogEstimate:
+    values = list(values)
     if not values or not all(0 < value < math.inf for value in values):
-        raise ValueError(f"a geometric mean requires positive, finite values, got {list(values)!r}")
+        raise ValueError(f"a geometric mean requires positive, finite values, got {values!r}")
     n, logs = len(values), [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:
@@ -131,14 +127,14 @@ def log_mean_of_compilations(
     groups: dict[Hashable, list[float]] = {}
     for value, compilation in zip(values, compilations, strict=True):
         groups.setdefault(compilation, []).append(value)
-    means = [log_mean(group).value for group in groups.values()]
-    mean = math.fsum(means) / len(means)
+    means = {compilation: log_mean(group).value for compilation, group in groups.items()}
+    mean = math.fsum(means.values()) / len(means)
     df = PRIOR_DF + len(means) - 1
-    residuals = [math.log(value) - log_mean(groups[at]).value for value, at in zip(values, compilations, strict=True)]
+    residuals = [math.log(value) - means[at] for value, at in zip(values, compilations, strict=True)]
     within = math.fsum(residual**2 for residual in residuals) / max(1, len(residuals) - len(means))
     expected = TUNED_SD if any(name.endswith(TUNED) for name in known) else PRIOR_SD
     prior = sides * expected**2 + within * math.fsum(1 / len(group) for group in groups.values()) / len(means)
-    variance = (PRIOR_DF * prior + math.fsum((value - mean) ** 2 for value in means)) / df
+    variance = (PRIOR_DF * prior + math.fsum((value - mean) ** 2 for value in means.values())) / df
     return LogEstimate(mean, math.sqrt(variance / len(means)), df)
 
 
