@@ -27,8 +27,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from effbench import cli, config  # noqa: E402
-from effbench.cell import SEVERITY  # noqa: E402
-from effbench.comparison.verdicts import gives_figures, verdict_of_statuses  # noqa: E402
+from effbench.cell import SEVERITY, Status  # noqa: E402
+from effbench.comparison.verdicts import verdict_of_statuses  # noqa: E402
 from effbench.config import shipped  # noqa: E402
 from effbench.experiments.definition import execute, load, load_all  # noqa: E402
 from effbench.labels import label_rows  # noqa: E402
@@ -228,11 +228,11 @@ def status_changes() -> str:
     """Every status before against every status now; None is a cell that was not measured."""
     every = [*reversed(SEVERITY), None]
 
-    def verdict(before: str | None, now: str | None) -> str:
+    def verdict(before: Status | None, now: Status | None) -> str:
         if before is now is None:
             return "no row"
         found = verdict_of_statuses(before, now) or "compared"
-        return str(found) if now is not None or gives_figures(before) else f"({found})"
+        return str(found) if now is not None or before.is_measured else f"({found})"
 
     names = ["not measured" if status is None else str(status) for status in every]
     rows = ([f"`{name}`", *(verdict(before, now) for now in every)] for name, before in zip(names, every, strict=True))

@@ -157,11 +157,6 @@ def counted(changes: Sequence[Change]) -> str:
 # --- statuses ---
 
 
-def gives_figures(status: str | None) -> bool:
-    """Return whether a cell with this status has figures; False for None, a cell that was not measured."""
-    return status is not None and Status(status).is_measured
-
-
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if its figures must be
     compared. Raises ValueError for an unknown status."""
@@ -170,7 +165,7 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]
     if new > old:
         return Verdict.BROKEN
-    if not gives_figures(now):
+    if not Status(now).is_measured:
         return Verdict.SAME
     if new < old:
         return Verdict.FIXED
@@ -188,7 +183,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
     if before is None:
         reason = joined(pair.why, None if after.status == Status.OK else str(after))
     elif after is None:
-        failed = not gives_figures(before.status)  # such a cell has no figures to guard
+        failed = not Status(before.status).is_measured  # such a cell has no figures to guard
         reason = joined(pair.why, f"it gave no figures before: {before}" if failed else None)
         ignored |= failed
     else:

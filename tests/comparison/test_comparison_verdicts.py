@@ -10,15 +10,7 @@ from made_sweeps import MIB, steps
 
 from effbench.cell import Status
 from effbench.comparison.limits import limits_of
-from effbench.comparison.verdicts import (
-    FAILING,
-    STATUS,
-    Verdict,
-    gives_figures,
-    judge,
-    record,
-    verdict_of_statuses,
-)
+from effbench.comparison.verdicts import FAILING, STATUS, Verdict, judge, record, verdict_of_statuses
 
 
 def test_lost_figures_are_broken_and_new_ones_fixed():
@@ -32,7 +24,6 @@ def test_lost_figures_are_broken_and_new_ones_fixed():
             assert verdict_of_statuses(now, before) == "fixed"
     for status in Status:
         assert (verdict_of_statuses(None, status), verdict_of_statuses(status, None)) == ("new", "missing")
-        assert gives_figures(status) is status.is_measured
 
 
 def test_a_changed_status_gives_one_row():
