@@ -22,7 +22,6 @@ import itertools
 import json
 import math
 import statistics
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import tables
+from changepoints import otava
 from scipy import stats
 
 from effbench.comparison.confirm import may_be_slower, settle
@@ -440,14 +440,6 @@ def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> t
 
 
 SWEEPS, FIRST, LAST, LATER = 60, 10, 45, 10
-OTAVA = """
-import json, sys
-from otava.analysis import compute_change_points
-asked = json.load(sys.stdin)
-points = [compute_change_points(one, window_len=50, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])[0]
-          for one in asked["series"]]
-json.dump([[int(point.index) for point in one] for one in points], sys.stdout)
-"""
 SERIES = {
     "GPU-bound latency": ("GPU-bound", "latency_ms", 0.0),
     "GPU-bound latency, 0.5 % drift": ("GPU-bound", "latency_ms", 0.005),
@@ -456,14 +448,6 @@ SERIES = {
 }
 SERIES_HEADINGS = ["series", "rule", "false in 100 unchanged", *(f"{level:.0%} located" for level in LEVELS[1:]),
                    "5% undone"]  # fmt: skip
-
-
-def otava(logs: Sequence[np.ndarray], python: str, p: float, magnitude: float) -> list[list[int]]:
-    request = json.dumps({"p": p, "magnitude": magnitude, "series": [np.exp(one).tolist() for one in logs]})
-    done = subprocess.run([python, "-c", OTAVA], input=request, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{python} has no working apache-otava: {done.stderr.strip().splitlines()[-1:]}")
-    return json.loads(done.stdout)
 
 
 def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, python: str | None) -> list[list[str]]:
@@ -486,7 +470,8 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
 
     rules: dict[str, Any] = {"effbench": ours}
     for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ():
-        rules[name] = lambda logs, errors, p=p, magnitude=magnitude: otava(logs, python, p, magnitude)
+        judge_series = otava(python, p, magnitude)
+        rules[name] = lambda logs, errors, judge_series=judge_series: judge_series(np.stack(logs))
     rows = []
     for rule, detect in rules.items():
         located, false = {}, 0

@@ -60,41 +60,29 @@ FAILURES = (
     ("degraded", "CUDA graphs skipped: mutated inputs (1 of 2 graphs)", 0.01),
 )
 _CHUNK = 5000
+#: Models, batch sizes and rounds of each sweep.
+MODELS, SIZES, ROUNDS = 40, (1, 4, 16, 64, 256), 5
 #: Sweeps with figures of their own; an even number, because two GPUs take turns.
 DISTINCT = 10
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of the database. Sweeps of 40 models alternate between the two GPUs. `one_sweep`: one sweep of all trials,
-    for 100,000 with 160 models (as in PyTorch's compiler dashboard), nine batch sizes and ten rounds. `latencies`,
-    `periods`: median number of samples per trial (about 1,500 and 200 on an H200)."""
+    """Size of the database. Sweeps of 40 models alternate between the two GPUs. `latencies`, `periods`: median number
+    of samples per trial (about 1,500 and 200 on an H200)."""
 
-    trials: int = 100_000
-    models: int = 40
-    one_sweep: bool = False
+    trials: int
     latencies: int = 1500
     periods: int = 200
-    seed: int = 0
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return (1, 2, 4, 8, 16, 32, 64, 128, 256) if self.one_sweep else (1, 4, 16, 64, 256)
-
-    @property
-    def rounds(self) -> int:
-        return 10 if self.one_sweep else 5
 
     @property
     def cells(self) -> int:
         """Number of cells of one sweep."""
-        if self.one_sweep:
-            return max(1, self.trials // self.rounds)
-        return min(self.models * len(self.sizes) * len(MODES), max(1, self.trials // self.rounds))
+        return min(MODELS * len(SIZES) * len(MODES), max(1, self.trials // ROUNDS))
 
     @property
     def sweeps(self) -> int:
-        return 1 if self.one_sweep else max(1, round(self.trials / (self.cells * self.rounds)))
+        return max(1, round(self.trials / (self.cells * ROUNDS)))
 
 
 def cells_of(shape: Shape) -> list[Cell]:
@@ -105,7 +93,7 @@ def cells_of(shape: Shape) -> list[Cell]:
     found = []
     for index in range(shape.cells):
         point, mode = divmod(index, len(MODES))
-        number, size = divmod(point, len(shape.sizes))
+        number, size = divmod(point, len(SIZES))
         kind = KINDS[number % len(KINDS)]
         width = 256 * (1 + number // len(KINDS))
         module = {"_target_": f"nets.{kind}.Net", "width": width, "depth": 12, "vocab": 32000, "seq": 1024}
@@ -115,7 +103,7 @@ def cells_of(shape: Shape) -> list[Cell]:
         }  # fmt: skip
         numerics = {"tf32": False, "matmul_precision": "highest", "cudnn_benchmark": False, "deterministic": False,
                     "seed": 0}  # fmt: skip
-        found.append(Cell(model, shape.sizes[size], modes[mode], "bfloat16", "inference", "cuda",
+        found.append(Cell(model, SIZES[size], modes[mode], "bfloat16", "inference", "cuda",
                           numerics))  # fmt: skip
     return found
 
@@ -130,7 +118,7 @@ def environments_of() -> list[Environment]:
 def fill(path: str | Path, shape: Shape) -> None:
     """Create the database at `path`, or add the sweeps that it lacks for this size."""
     cells = cells_of(shape)
-    random = np.random.default_rng(shape.seed)
+    random = np.random.default_rng(0)
     with Store.open(path, mode="write") as store:
         ids = [store.add_environment(environment, {}) for environment in environments_of()]
         with store._writing() as connection:
@@ -139,11 +127,11 @@ def fill(path: str | Path, shape: Shape) -> None:
             if new:
                 connection.execute(sa.insert(schema.CELL), new)
         for number in range(len(store.sweeps()), shape.sweeps):
-            sweep = _sweep_row(number, shape)
+            sweep = _sweep_row(number)
             with store._writing() as connection:
                 connection.execute(sa.insert(schema.SWEEP), sweep)
                 if number >= DISTINCT:
-                    copy_sweep(connection, _sweep_row(number % DISTINCT, shape)["id"], sweep["id"])
+                    copy_sweep(connection, _sweep_row(number % DISTINCT)["id"], sweep["id"])
                     continue
                 planned = [{"sweep_id": sweep["id"], "cell_key": cell.key, "position": position}
                            for position, cell in enumerate(cells)]  # fmt: skip
@@ -194,14 +182,14 @@ def _set_next_id(connection: sa.Connection) -> None:
         connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('trial', 'id'), (SELECT max(id) FROM trial))"))
 
 
-def _sweep_row(number: int, shape: Shape) -> dict[str, Any]:
+def _sweep_row(number: int) -> dict[str, Any]:
     started = START + dt.timedelta(days=7 * (number // 2), hours=number % 2)
     return {
         "id": f"{started:%Y%m%d-%H%M%S}-{number:04x}", "name": f"weekly-{number // 2}", "label": f"v1.{number // 2}",
         "state": "completed", "started_at": started, "finished_at": started + dt.timedelta(hours=9),
         "command": ["effbench", "-m", "mode=eager,default"], "overrides": ["mode=eager,default"],
-        "protocol": {"name": "standard", "rounds": shape.rounds}, "baseline_mode": "eager", "seed": 0,
-        "rounds": shape.rounds, "git_revision": "4f2c9d1", "host": {"hostname": "made-up"},
+        "protocol": {"name": "standard", "rounds": ROUNDS}, "baseline_mode": "eager", "seed": 0,
+        "rounds": ROUNDS, "git_revision": "4f2c9d1", "host": {"hostname": "made-up"},
     }  # fmt: skip
 
 
@@ -210,7 +198,7 @@ def _trials(
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Yield rows of `trial`, each with its rows of `sample`, round by round as they are recorded."""
     chances = random.random(len(cells))
-    for round_ in range(shape.rounds):
+    for round_ in range(ROUNDS):
         for index, cell in enumerate(cells):
             status, reason, chance = "ok", None, float(chances[index])
             for kind, why, share in FAILURES if cell.mode_name != "eager" else ():
@@ -229,7 +217,7 @@ def _trials(
                 row["extra"] = {"traceback": "Traceback (most recent call last):\n" + "  File net.py, line 12\n" * 20}
                 yield row, []
                 continue
-            level = 0.08 * (1 + index // (7 * len(shape.sizes)) % 40) * (1 + cell.bs / 16) * (1 + 0.7 * gpu)
+            level = 0.08 * (1 + index // (7 * len(SIZES)) % 40) * (1 + cell.bs / 16) * (1 + 0.7 * gpu)
             level *= (1 / GAIN[cell.mode_name]) ** (1 / (1 + cell.bs / 32)) * random.lognormal(0, 0.004)
             yield _measured(row, cell, level, shape, random)
 
@@ -388,7 +376,7 @@ def main() -> None:
         for trials in sorted(args.trials):
             shape = Shape(trials=trials, latencies=args.latencies, periods=args.periods)
             fill(url, shape)
-            made = shape.sweeps * shape.cells * shape.rounds
+            made = shape.sweeps * shape.cells * ROUNDS
             column = columns.setdefault(made, {})
             column["recorded trials per second"] = f"{record_rate(url, shape):.0f}"
             column["bytes per trial"] = f"{size_of(url) / made:.0f}"
