@@ -66,10 +66,7 @@ def snapshot() -> dict[str, dict[str, int]]:
 @check()
 def level(device: torch.device) -> Facts:
     """Check whether torch._dynamo.config.log_level can be read and set, and what does set the level of Dynamo's log."""
-    return observe_log_level(torch._dynamo.config)
-
-
-def observe_log_level(config: Any) -> Facts:
+    config = torch._dynamo.config
     read = attempt(lambda: config.log_level)
     written = attempt(setattr, config, "log_level", logging.INFO)
     # only names, because reading all values would include deprecated settings

@@ -116,6 +116,7 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
             measure()
         running.clear()
         times = in_turn(measures, rounds)
+    overlap_ms = difference(times["nonzero, then work"], times["work, then nonzero"])
     waited = [after - alone for after, alone in zip(times["nonzero after"], times["nonzero alone"], strict=True)]
     return {
         "forward_us": {name: 1e3 * value for name, value in forward.items()},
@@ -124,14 +125,8 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
         "wait_for_forward_fraction": ratio(waited, times["nonzero after"]),
         "forward_runs_after": {name: sum(values) / len(values) for name, values in running.items()},
         "work_us": work_us,
-        "overlap_saves_us": figure(
-            [1e3 * value for value in differences(times["nonzero, then work"], times["work, then nonzero"])]
-        ),
+        "overlap_saves_us": {name: 1e3 * value for name, value in overlap_ms.items()},
     }
-
-
-def differences(samples: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [a - b for a, b in zip(samples, others, strict=True)]
 
 
 def call_host_us(function: Callable[[], Any]) -> float:

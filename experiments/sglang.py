@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -108,33 +108,27 @@ class Block(nn.Module):
 
 
 @contextmanager
-def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[list[str]]:
-    """Switch the layers below `module` to native code and yield their names; restore them afterwards, also after an
-    exception."""
-    before: dict[str, bool] = {}
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, TwoPaths)}
+def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[None]:
+    """Switch the layers below `module` to native code; restore them afterwards, also after an exception."""
+    swapped = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, TwoPaths) and (layer.native_up_to_tokens is None or tokens <= layer.native_up_to_tokens)
+    ]
+    before = [layer.native for layer in swapped]
     try:
-        for name, layer in layers.items():
-            if layer.native_up_to_tokens is None or tokens <= layer.native_up_to_tokens:
-                before[name] = layer.native
-                layer.native = True
-        yield list(before)
+        for layer in swapped:
+            layer.native = True
+        yield
     finally:
-        for name, native in before.items():
-            layers[name].native = native
-
-
-Swap = Callable[[nn.Module, int], AbstractContextManager[list[str]]]
+        for layer, native in zip(swapped, before, strict=True):
+            layer.native = native
 
 
 @check()
 def swap(device: torch.device, width: int = 8, experts: int = 2) -> Facts:
     """Report which path of a layer with a custom operator and native code ran: in eager, compiled with the native code
     swapped in (for one and two tokens), and afterwards, also after a failed compilation."""
-    return observe(device, width, experts, native_while_compiling)
-
-
-def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts:
     module = Block(width, experts).to(device).requires_grad_(False)
     one, two = (torch.randn(tokens, width, device=device) for tokens in (1, 2))
     facts: Facts = {"eager_before": paths(module, one)}
@@ -144,7 +138,7 @@ def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts
         torch._dynamo.reset()
         backend = Counting()
         compiled = torch.compile(module, backend=backend, fullgraph=True)
-        with swap(module, x.shape[0]):
+        with native_while_compiling(module, x.shape[0]):
             facts[f"compiled_for_{name}"] = paths(compiled, x)
             output = compiled(x)
         graphs = len(backend.graphs)
@@ -158,7 +152,7 @@ def observe(device: torch.device, width: int, experts: int, swap: Swap) -> Facts
         raise RuntimeError("this backend always fails")
 
     def compile_and_fail() -> None:
-        with swap(module, 1):
+        with native_while_compiling(module, 1):
             torch.compile(module, backend=fails, fullgraph=True)(one)
 
     torch._dynamo.reset()

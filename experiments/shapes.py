@@ -18,8 +18,6 @@ from effbench.worker.failures import first_line
 
 GPU_SECONDS = 60
 
-Prepare = Callable[[torch.Tensor], object]
-
 
 class Layer(nn.Module):
     """(B, D) -> (B, D). It has its own forward, because Dynamo counts recompilations by code object, which torch's own
@@ -57,12 +55,11 @@ def compilations(
     sizes: Sequence[int],
     width: int,
     dynamic: bool | None = None,
-    mark: Prepare = lambda x: None,
-    module: nn.Module | None = None,
+    mark: Callable[[torch.Tensor], object] = lambda x: None,
 ) -> Facts:
     """Count the compiled graphs after each size, with a recompilation limit that is never reached."""
     torch._dynamo.reset()
-    module = module or Layer(width, device)
+    module = Layer(width, device)
     backend = Counting()
     compiled = torch.compile(module, backend=backend, dynamic=dynamic)
     known = len(torch._dynamo.utils.get_compilation_metrics())

@@ -87,20 +87,13 @@ def saved(device: torch.device, width: int = 64, batch: int = 4) -> Facts:
         }
 
 
-def round_trip(
-    scripted: Any,
-    module: nn.Module,
-    x: torch.Tensor,
-    device: torch.device,
-    save: Callable[[Any, str], Any] = torch.jit.save,
-    load: Callable[..., Any] = torch.jit.load,
-) -> Facts:
+def round_trip(scripted: Any, module: nn.Module, x: torch.Tensor, device: torch.device) -> Facts:
     """Save, load and compare a module with x (B, D), after the warm-up calls that TorchScript's executor profiles."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "net.pt")
-        save(scripted, path)
+        torch.jit.save(scripted, path)
         size = Path(path).stat().st_size
-        loaded = load(path, map_location=device)
+        loaded = torch.jit.load(path, map_location=device)
     for function in (scripted, loaded):
         for _ in range(5):
             function(x)
