@@ -66,7 +66,7 @@ MODELS = ("Steady", "Growing", "Failing", "Skipped")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--db", help="keep the database in this file")
-    parser.add_argument("--format", default="text", choices=["text", "markdown"])
+    parser.add_argument("--format", default="text", choices=tables.FORMATS)
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
