@@ -80,7 +80,7 @@ class Column:
 class Table:
     """`rows`: key -> value. `data`: records for CSV and JSON, if they differ from the rows. `group`: key of a column;
     the terminal draws a line where its value changes. `once`: keys whose values the terminal shows only if one of them
-    differs from the row above. The site uses `caption` and `order`, pairs of a column number and `asc` or `desc`."""
+    differs from the row above. `caption`: for the site."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -88,7 +88,6 @@ class Table:
     group: str | None = None
     once: Sequence[str] = ()
     caption: str = ""
-    order: Sequence[tuple[int, str]] = ()
 
     @classmethod
     def of(cls, columns: Sequence[Column], rows: Iterable[Sequence[Any]], caption: str = "", **more: Any) -> Table:

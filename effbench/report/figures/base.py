@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -96,14 +94,8 @@ class Drawing:
 
 def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return (mode, rows ordered by x) pairs, modes in canonical order."""
-    rows = map(_row_type(tuple(table)), *(table[name].tolist() for name in table))
-    ordered = sorted(rows, key=lambda row: (row.series_rank, row.x))
+    ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.x))
     return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
-
-
-@cache  # making the type, as `itertuples` does in each call, takes longer than making the rows of a figure
-def _row_type(columns: tuple[str, ...]) -> type:
-    return namedtuple("Row", columns)
 
 
 def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

@@ -150,7 +150,7 @@ def grid_data(table: Table) -> dict[str, Any]:
         for column in table.columns
     ]
     rows = [[_cell(row[column.key]) for column in table.columns] for row in table.rows]
-    return {"caption": table.caption, "columns": columns, "rows": rows, "order": list(table.order)}
+    return {"caption": table.caption, "columns": columns, "rows": rows}
 
 
 def _cell(value: Any) -> Any:
