@@ -9,7 +9,6 @@ from collections import Counter
 import pages
 import pytest
 
-from effbench.experiments.definition import load_all
 from effbench.store import Store
 from effbench.store.source import opened
 from effbench.store.transfer import copy
@@ -46,8 +45,3 @@ def test_the_numbers_of_claims_are_right():
     said = f"{found['confirmed']} were confirmed, {found['refuted']} refuted, {found['depends']} depend on the case"
     assert f"{said}, {found['undecided']} are undecided" in page
     assert f"{found['confirmed']} confirmed, {found['refuted']} refuted, {found['depends']} depend" in readme
-
-
-def test_the_export_has_every_claim_of_the_experiments():
-    statements = {claim.id: claim.text for experiment in load_all() for claim in experiment.claims}
-    assert {row["claim"]: row["statement"] for row in CLAIMS} == statements
