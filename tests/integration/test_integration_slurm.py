@@ -133,7 +133,7 @@ def trials(db: Path) -> list[tuple]:
 def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     cli.env |= cluster.env
     matrix = ("model=tiny", f"bs={','.join(map(str, sizes))}", "mode=eager,cuda-graph")
-    options = ("executor.partition=main", "executor.cpus=1", "executor.sbatch.comment=hello")
+    options = ("executor.partition=main", "executor.cpus=1", "executor.ahead=1", "executor.sbatch.comment=hello")
     done = cli.sweep(*matrix, *SLURM, *options, "sweep.name=there")
     assert (done.code, done.err) == (0, ""), done
     there = outcomes(cli.db)
