@@ -5,7 +5,7 @@
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
 until it says that all are complete. A compilation with autotuning takes 90 s for a vision transformer and minutes for
-convolutional networks, which omit it. It takes 120 s for bert-base: the others have `max-autotune` at batch size 8 only.
+convolutional networks, which omit it, and 120 s for bert-base: the others have `max-autotune` at batch size 8 only.
 """
 
 from __future__ import annotations
