@@ -166,7 +166,7 @@ class RunningTrial:
         """Wait until no other trial of this device has its turn. This trial has it until its process ends: meanwhile
         the sweep stops the others."""
         fcntl.flock(os.open(self.request.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
-        self.watcher.shared = bool(self.gpu.foreign_pids())
+        self.watcher.shared = self.gpu.foreign_pids() != set()  # None: they are unknown, as in a container
         torch.set_num_threads(self.threads)
 
     def set_up(self) -> None:
