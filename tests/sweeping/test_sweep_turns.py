@@ -1,6 +1,7 @@
 """Trials that prepare ahead: who has its turn, who stands still, and what their records say."""
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -87,6 +88,15 @@ def test_a_trial_that_starts_during_anothers_turn_stands_still(families):
     assert becomes(other, stopped=True)
     turns.ended(first)
     assert becomes([*one, *other], stopped=False)
+
+
+def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(families):
+    (_, (server, trial)), _ = families
+    ask = "import sys; from effbench import processes; print(processes.siblings({*map(int, sys.argv[1:])}))"
+    other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    pids = map(str, (trial, server, os.getpid(), 1))
+    done = subprocess.run([sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{{{trial}}}\n"
 
 
 def test_who_must_be_alone_waits_for_the_others_and_keeps_new_ones_out(tmp_path, monkeypatch):
