@@ -82,6 +82,7 @@ def run(folder: Path, server: ForkServer) -> Any:
     def run(*overrides: str, alone: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         with contextlib.chdir(folder):
             outcome = hydra_sweep(["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server)
+            assert outcome.state == "completed"
             with Store.open(outcome.db) as store:
                 cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
                 trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(outcome.sweep_id)]
