@@ -21,7 +21,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, SWEEP_ID, UtcDateTime, utc
-from effbench.store.values import artifact_folder, cell_row, decode_samples, plain, text
+from effbench.store.values import artifact_folder, cell_row, decode_samples, is_plain, plain, text
 
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
@@ -59,7 +59,7 @@ def any_text(connection: sa.Connection) -> None:
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `raw` row with the types of the table's columns, None for missing columns. Raises ValueError for the
     first fault."""
-    row = {name: read(values.get(name)) for name, read in _readers(table).items()}
+    row = typed(table, values)
     rules = _RULES.get(table.name, lambda row: ())
     try:
         fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
@@ -70,38 +70,35 @@ def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def sound_value(column: sa.Column, value: Any) -> Any:
-    """Return a raw value with its column's type. Raises ValueError for a wrong type or an impossible value."""
-    return _readers(column.table)[column.name](value)
+def typed(table: sa.Table, values: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the raw values of these columns (None: of all) with their types. Raises ValueError for a wrong type, an
+    impossible value or a forbidden NULL; a missing value is NULL."""
+    row, name = {}, ""
+    try:
+        for name, is_nullable, checked in _columns(table):
+            if names is None or name in names:
+                value = values.get(name)
+                if value is None and not is_nullable:
+                    raise ValueError("is NULL, which is not allowed")
+                row[name] = None if value is None else checked(value)
+    except ValueError as error:
+        raise ValueError(f"{table.name}.{name} {error}") from error
+    return row
 
 
 @cache
-def _readers(table: sa.Table) -> dict[str, Callable[[Any], Any]]:
-    """Return column name -> `sound_value` of the column, without the cost of looking at its type for every value."""
-    return {column.name: _reader(column, _typed(column)) for column in table.columns}
+def _columns(table: sa.Table) -> list[tuple[str, bool, Callable[[Any], Any]]]:
+    """Return the name of each column, whether it may be NULL, and the function that checks and converts a value."""
+    return [(column.name, bool(column.nullable), _check_of(column)) for column in table.columns]
 
 
-def _reader(column: sa.Column, typed: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read(value: Any) -> Any:
-        if value is None and column.nullable:
-            return None
-        try:
-            if value is None:
-                raise ValueError("is NULL, which is not allowed")
-            return typed(value)
-        except ValueError as error:
-            raise ValueError(f"{column.table.name}.{column.name} {error}") from error
-
-    return read
-
-
-def _typed(column: sa.Column) -> Callable[[Any], Any]:
+def _check_of(column: sa.Column) -> Callable[[Any], Any]:
     kind = column.type
     if isinstance(kind, sa.JSON):
         return _list if column.name in LISTS else partial(_json, wanted=dict)
-    for known, typed in ((UtcDateTime, _time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
+    for known, check in ((UtcDateTime, _time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
         if isinstance(kind, known):
-            return typed
+            return check
     if isinstance(kind, sa.Integer):
         limit = 2**63 if isinstance(kind, sa.BigInteger) else 2**31
         return partial(_integer, lowest=0 if column.name in COUNTS else -limit, limit=limit)
@@ -161,16 +158,17 @@ def _json(value: Any, wanted: type) -> Any:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise ValueError("is not JSON") from error
-    _require_shallow(value, JSON_DEPTH)
+    _require_shallow([value], JSON_DEPTH)
     _require(isinstance(value, wanted), value, f"a JSON {'array' if wanted is list else 'object'}")
-    return plain(value)
+    return value if is_plain(value) else plain(value)
 
 
-def _require_shallow(value: Any, levels: int) -> None:
+def _require_shallow(values: Iterable[Any], levels: int) -> None:
     if levels == 0:
         raise ValueError(f"is JSON of more than {JSON_DEPTH} levels")
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _require_shallow(inner, levels - 1)
+    for inner in values:
+        if isinstance(inner, dict | list):
+            _require_shallow(inner.values() if isinstance(inner, dict) else inner, levels - 1)
 
 
 def _time(value: Any) -> dt.datetime:

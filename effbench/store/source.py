@@ -24,7 +24,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
-from effbench.store.soundness import any_text, raw, sound_row, sound_value
+from effbench.store.soundness import any_text, raw, sound_row, typed
 
 #: rows in memory at a time
 CHUNK = 1000
@@ -86,7 +86,7 @@ class Source:
         known = []
         for row in rows:
             with suppress(ValueError):  # an invalid row cannot be referenced
-                known.append(tuple(sound_value(SWEEP.c[name], value) for name, value in row._mapping.items()))
+                known.append(tuple(typed(SWEEP, row._mapping, row._fields).values()))
         return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 

@@ -63,6 +63,8 @@ _MAY_DIFFER = {
     ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},
     BASELINE: {"sweep_id", "set_at", "note"},
 }
+#: tables in which a new sweep has no rows yet
+_PARTS = (PLANNED, TRIAL, SAMPLE)
 #: further columns of `sweep` that differ between the shards of a sweep
 _SHARDS_DIFFER = {"started_at", "host"}
 
@@ -112,6 +114,7 @@ class _Copy:
     name: str
     arrival: Arrival
     copied: set[str]
+    is_new: bool = False  # whether the database does not know the sweep yet
 
     def run(self, sweep_id: str, baselines: bool, samples: bool) -> set[str]:
         """Copy the sweep; return the keys of its cells."""
@@ -123,8 +126,8 @@ class _Copy:
         row["imported_at"] = now()
         self.arrival.name = row["name"]
         insert = connect.insert(self.connection, SWEEP).values(**row).on_conflict_do_nothing()
-        is_new = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
-        if not is_new:
+        self.is_new = self.connection.scalar(insert.returning(SWEEP.c.id)) is not None
+        if not self.is_new:
             sweeps.lock(self.connection, sweep_id)
             self.merge(SWEEP, [row])
         environments = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
@@ -143,11 +146,11 @@ class _Copy:
         self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
         for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
             self.take(table, table.c.sweep_id == sweep_id)
-        has_gone_on = not is_new and self.go_on(row)
-        if is_new or self.arrival.added["trial"]:
+        has_gone_on = not self.is_new and self.go_on(row)
+        if self.is_new or self.arrival.added["trial"]:
             rebuild_results(self.connection, sweep_id)
-        if is_new or has_gone_on or self.arrival.added:
-            self.arrival.outcome = "imported" if is_new else "completed"
+        if self.is_new or has_gone_on or self.arrival.added:
+            self.arrival.outcome = "imported" if self.is_new else "completed"
         return keys
 
     def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -162,7 +165,9 @@ class _Copy:
                 raise ValueError(f"rows of {table.name} with the same key")
             # also by the first column, because SQLite searches no index for a tuple with integers
             first = table.c[names[0]].in_({row[names[0]] for row in chunk})
-            for here in self.connection.execute(sa.select(table).where(first, key.in_(list(missing)))).mappings():
+            query = sa.select(table).where(first, key.in_(list(missing)))
+            known = () if self.is_new and table in _PARTS else self.connection.execute(query).mappings()
+            for here in known:
                 self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
             if names == tuple(table.primary_key.columns.keys()):  # another import may have been faster

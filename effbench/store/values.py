@@ -6,8 +6,10 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from effbench import labels
@@ -24,6 +26,8 @@ TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.
 CODEC = "f32le+zlib"
 #: maximum number of samples stored per timer of a trial
 SAMPLE_LIMIT = 5000
+#: surrogates and NUL in JSON
+_REFUSED = re.compile(r"\\u(?:d[89a-f]|0000)")
 
 
 def now() -> dt.datetime:
@@ -49,7 +53,20 @@ def plain(value: Any) -> Any:
     return text(str(value))
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether `plain` changes nothing; False if a quick look is not enough to tell."""
+    try:
+        return not _REFUSED.search(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        return False
+
+
 def dump_json(value: Any) -> str:
+    """Return `plain(value)` as JSON."""
+    with suppress(TypeError, ValueError):
+        dumped = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        if not _REFUSED.search(dumped):  # nearly always, and fast
+            return dumped
     return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
 
 
