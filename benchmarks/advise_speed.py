@@ -5,6 +5,10 @@ long does each take?
     python benchmarks/advise_speed.py tiny mode=eager,default device=cpu protocol.host_tolerance=null
 
     python benchmarks/advise_speed.py timm+model.arch=vit_base_patch16_224 timm+model.arch=mobilenetv3_large_100
+    python benchmarks/advise_speed.py --replay h200.db atlas-resnet50 atlas-convnext_tiny
+
+With `--replay` it measures nothing: it plays the elimination with the trials of the first compilation of these sweeps,
+for each model and batch size. Both times are then the wall times of the trials.
 
 Words without an equals sign are models, with overrides of their own after `+`; all others are overrides for every
 model. The order of the two sides alternates, and each measures in a database of its own. The answer is the same if the
@@ -19,9 +23,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from effbench.cell import Trial
 from effbench.launcher.adaptive import CANDIDATES
+from effbench.store import Store
+from effbench.sweeping.schedule import race_of
+
+#: Rounds of conf/protocol/advise.yaml, and what differs in a replay.
+ROUNDS = 3
+PLAYED = {"rounds": ROUNDS, "eliminate": "latency_ms"}
 
 
 def timed(*words: str) -> tuple[str, float]:
@@ -47,7 +59,59 @@ def short(model: str, overrides: list[str], folder: Path) -> tuple[dict, float]:
     return json.loads(text), seconds
 
 
+def replay(db: str, names: list[str]) -> None:
+    """Print a row per model and batch size of these sweeps."""
+    ratios, same = [], []
+    print("| model | bs | full matrix: best, and ties | advised | slower than best | trials | time, ratio |")
+    print("|---|---|---|---|---|---|---|")
+    for name in names:
+        with Store.open(db) as store:
+            sweep = store.find_sweep(name)
+            (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
+            history = store.history(sweep.id, environment)
+            cells = {cell.key: cell for cell in store.planned(sweep.id)}
+        for bs in dict.fromkeys(cell.bs for cell in cells.values()):
+            words = ("advise", "mode", "--db", db, "--sweep", name, "--bs", str(bs), "--format", "json")
+            matrix = json.loads(timed(*words)[0])
+            trials = {key: known for key, known in history.items() if cells[key].bs == bs}
+            chosen, used = play(trials, sweep.protocol)
+            mode = cells[chosen].mode_name
+            every = [trial for known in trials.values() for trial in known]
+            calls = {one["mode"]: one["call_ms"] for one in matrix["modes"]}
+            good = [matrix["modes"][0]["mode"], *matrix["too_close_to_call"]]
+            same.append(mode in good)
+            ratios.append(sum(trial.wall_s for trial in used) / sum(trial.wall_s for trial in every))
+            loss = f"{100 * (calls[mode] / min(calls.values()) - 1):.1f} %"
+            counts = f"{len(used)} of {len(every)}"
+            print(
+                "|",
+                " | ".join([matrix["model"], str(bs), ", ".join(good), mode, loss, counts, f"{ratios[-1]:.2f}"]),
+                "|",
+            )
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    print(f"\nsame answer: {sum(same)} of {len(same)}; time of the advice: {mean:.2f} of the full matrix (mean)")
+
+
+def play(trials: dict[str, list[Trial]], protocol: dict) -> tuple[str, list[Trial]]:
+    """Return the key of the cell that the elimination chooses, and the trials that it uses."""
+    first = {key: [trial for trial in known if trial.compilation in (0, None)] for key, known in trials.items()}
+    rounds = {key: sorted({trial.round for trial in known}) for key, known in first.items()}
+    history: dict[str, list[Trial]] = {key: [] for key in first}
+    state = race_of(history, protocol | PLAYED)
+    for number in range(ROUNDS):
+        for key in history.keys() - state.eliminated.keys():
+            history[key] += [replace(one, round=number) for one in first[key] if one.round == rounds[key][number]]
+        state = race_of(history, protocol | PLAYED)
+        if state.is_over:
+            break
+    left = state.estimates.keys() - state.eliminated.keys()
+    best = min(left, key=lambda key: state.estimates[key].value)
+    return best, [trial for known in history.values() for trial in known]
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--replay"]:
+        return replay(sys.argv[2], sys.argv[3:])
     models = [word for word in sys.argv[1:] if "=" not in word.partition("+")[0]]
     common = [word for word in sys.argv[1:] if word not in models]
     if not models:

@@ -1,0 +1,40 @@
+"""The replay of `advise mode` uses fewer trials than the full matrix and finds its best mode."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from effbench.store import Store
+from effbench.store.source import opened
+from effbench.store.transfer import copy
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+advise_speed = importlib.import_module("advise_speed")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Batch size -> mode of each cell and trials by cell of a network of the reference."""
+    path = tmp_path_factory.mktemp("advice") / "reference.db"
+    with Store.open(path, mode="write") as store, opened(str(ROOT / "results/reference/h200-sweeps.db")) as source:
+        list(copy(source, store, source.sweep_ids(["atlas-mobilenetv3_large_100"])))
+        sweep = store.find_sweep("last")
+        (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
+        history = store.history(sweep.id, environment)
+        return sweep.protocol, {cell.key: cell for cell in store.planned(sweep.id)}, history
+
+
+@pytest.mark.parametrize("bs", [1, 8, 64])
+def test_a_replay_chooses_the_best_mode_from_some_of_the_trials(recorded, bs):
+    protocol, cells, history = recorded
+    trials = {key: known for key, known in history.items() if cells[key].bs == bs}
+    chosen, used = advise_speed.play(trials, protocol)
+    assert cells[chosen].mode_name == "reduce-overhead"
+    assert {trial.compilation for trial in used} == {0, None}, "None: a mode that does not compile"
+    assert 4 <= len(used) <= 4 * advise_speed.ROUNDS
+    by_cell = {key: [trial for trial in used if trial.cell_key == key] for key in trials}
+    assert [trial.round for trial in by_cell[chosen]] == list(range(len(by_cell[chosen])))
+    assert max(map(len, by_cell.values())) == len(by_cell[chosen])
