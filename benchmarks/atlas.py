@@ -21,7 +21,7 @@ from effbench.store import Store
 from effbench.sweeping.resume import FLAG
 
 COMMON = ["bs=1,8,64", "dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
-ALWAYS = ["executor.ahead=3"]
+ALWAYS = ["executor.ahead=6"]
 MODES = "eager,default,reduce-overhead,cuda-graph"
 AUTOTUNED_SIZE = "exclude=[{mode:max-autotune,bs:[1,64]}]"
 CONVOLUTIONS = {

@@ -47,8 +47,8 @@ def run(argv: list[str]) -> int:
             return do(argv)
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
-    except KeyboardInterrupt:
-        print("effbench: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("; ".join(["effbench: interrupted", *interrupt.args]), file=sys.stderr)
         return INTERRUPTED
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # rich turns a broken pipe into SystemExit

@@ -266,7 +266,8 @@ def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Even
         state = "interrupted" if stop.is_set() else "completed"
     except KeyboardInterrupt:  # a second Ctrl-C
         state = "interrupted"
-        raise
+        again = resume.resume_command(sweep_id, settings.db, store.name)
+        raise KeyboardInterrupt(f"resume with: {again}") from None
     except StoreError as error:  # for example a full disk: the sweep can be resumed later
         state, failure = "interrupted", error
     finally:

@@ -90,6 +90,19 @@ def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
         assert (store.find_sweep("last").state, store.find_sweep("last").trials) == ("completed", 1)
 
 
+def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("effbench.sweeping.progress.Progress.ended", interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sweep(db)
+    with Store.open(db) as store:
+        info = store.find_sweep("last")
+    assert (info.state, info.trials) == ("interrupted", 1)
+    assert str(caught.value) == f"resume with: effbench -m resume={info.id} db={db}"
+
+
 def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk, monkeypatch, effbench):
     with pytest.raises(StoreError) as caught:
         sweep(db, fill_disk)
