@@ -116,7 +116,7 @@ class ForkServer:
                 raise
             why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python interpreter"
             raise ConfigError(why) from None
-        self.lock = threading.Lock()
+        self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, Request] = {}
         self.ready = threading.Event()
         self.dead: str | None = None
@@ -207,7 +207,8 @@ class ForkServer:
         raise WorkerError(f"{task} failed: {request.failure()[1]}{last}")
 
     def send(self, message: dict[str, Any]) -> None:
-        with self.lock, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
+        # a lock of its own: a full pipe may block this until read_messages() has read what the server writes
+        with self.sending, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
             self.process.stdin.write(encode(message))
             self.process.stdin.flush()
 

@@ -99,6 +99,14 @@ def test_a_payload_and_the_phases(server):
     assert seen == ["begun", "one", "two"]
 
 
+def test_large_payloads_while_the_server_sends_large_results(server):
+    watchdog = threading.Timer(30, server.process.kill)
+    watchdog.start()
+    tasks = [server.submit("runs", {"text": "x" * 300_000}) for _ in range(20)]
+    assert all(outcome(task, 60).get("result") for task in tasks), "both sides waited for each other"
+    watchdog.cancel()
+
+
 def test_the_process_of_a_task(server, tmp_path):
     (tmp_path / "beside.py").write_text("value = 3")
     code = f"import os, beside; result = [os.getpid(), os.getsid(0), os.getppid(), os.environ[{TRIAL_VARIABLE!r}]]"
