@@ -116,7 +116,8 @@ class Schedule:
             if record.host_ms is not None:
                 self.host_speeds.setdefault(trial.run.interpreter, []).append(record.host_ms)
             known = self.history.get(trial.run, [])  # only the last attempt of a round counts
-            self.history[trial.run] = [*(other for other in known if other.round != record.round), record]
+            recent = replace(record, samples={})  # which take megabytes
+            self.history[trial.run] = [*(other for other in known if other.round != record.round), recent]
             more, retry = 0, False
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured:

@@ -29,6 +29,12 @@ def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     assert [(one.cell_key, one.round) for one in made.recorded] == [(t.run.cell.key, t.round) for t in left]
 
 
+def test_samples_of_a_recorded_trial_are_not_kept(make):
+    made = make(trials(1, 2), lambda request, env: ok(request, samples={"latency_ms": [1.0]}))
+    assert [one.samples for one in made.recorded] == [{"latency_ms": [1.0]}] * 2
+    assert [one.samples for (kept,) in [made.history.values()] for one in kept] == [{}, {}]
+
+
 def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
     together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
     made = make(trials(3), lambda request, env: (together.wait(), ok(request))[1], slots=gpus(3))

@@ -310,7 +310,8 @@ class Cluster:
         if any(other.round == trial.round and other.attempt >= trial.attempt for other in known):
             return
         self.store.record(self.sweep_id, environment_id, record)
-        self.history[environment_id][trial.run.cell.key] = last_attempts([*known, record])
+        recent = dataclasses.replace(record, samples={})  # which take megabytes
+        self.history[environment_id][trial.run.cell.key] = last_attempts([*known, recent])
         if not job.id:
             return
         name, _ = job.running.pop(trial, ("", None))
