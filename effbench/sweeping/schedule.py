@@ -233,7 +233,7 @@ class Schedule:
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
             turn=str(turns.path(pool.cache_root.parent)) if turns.is_shared else None,
             # times of its preparation come from the first trial of a cell, during which no other runs
-            is_ahead=turns.is_shared and bool(self.history.get(trial.run)),
+            is_ahead=turns.is_shared and any(one.build_s is not None for one in self.history.get(trial.run, ())),
             artifacts=self.artifacts(trial),
         )
 

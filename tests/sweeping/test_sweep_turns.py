@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from schedule_parts import gpus, ok, trials, without_result
+from schedule_parts import cell_runs, gpus, ok, trials, without_result
 
+from effbench.cell import Status, Trial
 from effbench.message import TURN_PHASE
 from effbench.store import Store
 from effbench.sweeping.client import Request
+from effbench.sweeping.plan import LOST
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.turns import Turns
 
@@ -149,6 +151,14 @@ def test_a_trial_without_memory_runs_again_alone(make):
     seen.clear()
     made = make(trials(1), answer)
     assert [record.status for record in made.recorded] == ["oom"], "no other trial could have used the memory"
+
+
+def test_a_lost_trial_is_repeated_without_others_because_it_has_no_times(make):
+    (run,) = cell_runs(1)
+    history = {run: [Trial(run.cell.key, 0, Status.CRASHED, extra={LOST: "7"})]}
+    again = trials([run], 2, history=history)
+    made = make(again, lambda request, env: ok(request, build_s=1.0), history=history, executor={"ahead": 1})
+    assert [request["is_ahead"] for request in made.server.sent] == [False, True]
 
 
 def test_a_sweep_that_prepares_ahead(cli, monkeypatch):
