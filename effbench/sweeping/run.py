@@ -107,11 +107,11 @@ def run_sweep(
         history = recorded_trials(store, sweep_id, cells, ids)
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
-        sweep_cache = cache_folder(settings.executor["cache_dir"]) / sweep_id
+        caches = sweep_cache(settings, sweep_id)
         gpus = [slot for slot in slots if slot.gpu]
         ceilings: dict[Interpreter, dict[str, Any]] = {}
         for interpreter, pool in pools.items():
-            pool.cache_root = sweep_cache / ids[interpreter]
+            pool.cache_root = caches / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
 
@@ -202,6 +202,15 @@ def cache_folder(configured: str | None) -> Path:
     return Path(configured).expanduser().resolve() if configured else cache_home() / "compile"
 
 
+def part_of(sweep_id: str, shard: str | None) -> str:
+    """Return the name of this part of a sweep: all its shards, which may run at the same time, share its id."""
+    return "-".join([sweep_id, *(shard.split("/") if shard else ())])
+
+
+def sweep_cache(settings: Settings, sweep_id: str) -> Path:
+    return cache_folder(settings.executor["cache_dir"]) / part_of(sweep_id, settings.shard)
+
+
 # --- the record of a sweep ---
 
 
@@ -272,7 +281,7 @@ def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Even
         state, failure = "interrupted", error
     finally:
         if state == "completed" and not settings.executor["keep_cache"]:
-            shutil.rmtree(cache_folder(settings.executor["cache_dir"]) / sweep_id, ignore_errors=True)
+            shutil.rmtree(sweep_cache(settings, sweep_id), ignore_errors=True)
         end(store, sweep_id, state, settings, failure)
 
 

@@ -36,7 +36,7 @@ from effbench.sweeping.interpreters import Interpreter, cache_home
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
 from effbench.sweeping.progress import Progress, count
-from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, cache_folder, ending, pools_for
+from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, part_of, pools_for, sweep_cache
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
@@ -113,7 +113,7 @@ class Cluster:
         self.interpreters = {environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()}
         self.history = {environment: store.history(sweep_id, environment) for environment in self.interpreters}
         folder = settings.executor["job_folder"]
-        part = "-".join([sweep_id, *(settings.shard or "").split("/")]).rstrip("-")  # shards of a sweep share its id
+        part = part_of(sweep_id, settings.shard)
         self.folder = (Path(folder).expanduser().absolute() if folder else cache_home() / "jobs") / part
         self.name = f"effbench-{part}"
         self.jobs: list[Job] = []
@@ -188,7 +188,7 @@ class Cluster:
             "executor": {
                 **executor, "name": "local",
                 # a lost job may still write to its own
-                "cache_dir": str(cache_folder(executor["cache_dir"]) / self.sweep_id / folder.name),
+                "cache_dir": str(sweep_cache(self.settings, self.sweep_id) / folder.name),
             },
             "resume": None,
         }  # fmt: skip
