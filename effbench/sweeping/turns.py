@@ -72,6 +72,7 @@ class Turns:
 
     def ended(self, request: Request) -> None:
         with self.lock:
+            request.wait(False)  # it may have died while it had to wait
             self.phases.pop(request, None)
             self.stopped.discard(request)
             if self.owner is request:

@@ -92,6 +92,14 @@ def test_a_trial_that_starts_during_anothers_turn_stands_still(families):
     assert becomes([*one, *other], stopped=False)
 
 
+def test_one_that_dies_while_it_waits_has_waited_until_then():
+    turns, request = Turns(gpus(1)[0], is_shared=True), Request("a", lambda request, phase: None)
+    turns.phase(request, TURN_PHASE)
+    time.sleep(0.1)
+    turns.ended(request)
+    assert request.waited_s >= 0.1
+
+
 def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(families):
     (_, (server, trial)), _ = families
     ask = "import sys; from effbench import processes; print(processes.siblings({*map(int, sys.argv[1:])}))"
