@@ -99,6 +99,8 @@ class ServerPool:
                 self.current = self.load(self.start())
             if self.current is not used:
                 self.retire(used)
+            if self.next is not None and self.next.dead and round > self.round:
+                self.next = None  # it did not load: a round later another one may
             self.round = max(round, self.round)
             if self.next is None and self.round < self.last_round:
                 self.next, self.next_is_ready = self.start(), threading.Event()

@@ -76,6 +76,14 @@ class TestRounds:
         renewed.close()
         assert (third.closed, first.closed) == (True, False)
 
+    def test_after_one_that_does_not_load_later_rounds_have_their_own_again(self, started):
+        renewed = prepared(3)
+        first = renewed.take(0)
+        started[0].dead = "killed"
+        assert [renewed.take(1), renewed.take(1)] == [first, first]
+        assert renewed.take(2) is started[1]
+        assert len(started) == 3, "one a round"
+
     def test_a_dead_one_is_replaced(self, started):
         kept = prepared(0)
         kept.current.dead = "ended"
