@@ -14,7 +14,7 @@ import torch
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
 
-OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 #: Part of an error that indicates a missing requirement -> the problem and its fix.
 MISSING = {
     "InvalidCxxCompiler": "Inductor found no working C++ compiler: install g++ (Debian: apt-get install g++)",

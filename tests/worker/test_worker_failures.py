@@ -31,6 +31,7 @@ class MuteError(Exception):
         (MemoryError(), "oom", "in check: MemoryError"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried"), "oom", "in check: CUDA out of memory. Tried"),
         (RuntimeError("CUDA error: out of memory"), "oom", "in check: CUDA error: out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "oom", "in check: CUDA error: CUBLAS"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "oom", "in check: DefaultCPUAllocator"),
         (ValueError("my lamp is out of memory"), "error", "in check: ValueError: my lamp"),
         (RuntimeError("CUDA error: device-side assert triggered"), "error", "in check: RuntimeError: CUDA error"),
