@@ -231,12 +231,13 @@ class Cluster:
             self.progress.resized(-job.left)
         elif job.failed:
             return Status.CRASHED, f"could not run trials: {job.failed}"
-        elif states is not None and (state := states.get(job.id, "UNKNOWN")) in queue.ENDED:
-            if job.has_ended:  # a network file system may have shown the last events late
+        elif states is not None:
+            state = states.get(job.id, "UNKNOWN")
+            if job.has_ended and state in queue.ENDED:  # a network file system may have shown the last events late
                 status = Status.TIMEOUT if state in ("TIMEOUT", "DEADLINE") else Status.CRASHED
                 limit = f" after {self.settings.executor['time_limit_min']} min (executor.time_limit_min)"
                 return status, f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})"
-            job.has_ended = True
+            job.has_ended = state in queue.ENDED
         return None
 
     def read(self, job: Job) -> None:
