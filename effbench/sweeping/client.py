@@ -25,6 +25,8 @@ from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables
 
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+#: What `on_phase` is told when the task has a process.
+START = "start"
 POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
@@ -258,6 +260,7 @@ class ForkServer:
                 pass  # the request has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
                 self.requests[id].pid = pid
+                self.requests[id].on_phase(self.requests[id], START)  # its own first phase may be seconds away
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
                 self.requests[id].phase = phase
                 self.requests[id].on_phase(self.requests[id], phase)

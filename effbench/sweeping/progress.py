@@ -17,6 +17,7 @@ from effbench.environments import OWN, short_names
 from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import one_line
+from effbench.sweeping.client import START
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
 from effbench.terminal import Console
@@ -114,7 +115,7 @@ class Progress:
 
     def started(self, slot: Slot, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[trial] = slot.name, "start"
+            self.running[trial] = slot.name, START
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
