@@ -43,10 +43,9 @@ class Turns:
         """Yield True while holding the device's lock, together with the slot's other trials or `alone`; see
         `Slot.locked`."""
         has_joined = False
-        with self.changed:
-            self.loners += alone
         try:
             with self.changed:
+                self.loners += alone
                 self.changed.wait_for(lambda: not (self.users if alone else self.loners))
                 lock = None if self.users else self.slot.locked(timeout_s, stop, on_wait)
                 has_joined = lock is None or self.device_lock.enter_context(lock)
