@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from effbench import processes
+from effbench.errors import WorkerError
 from effbench.message import TURN_PHASE
 from effbench.sweeping.client import Request
 from effbench.sweeping.devices import Slot
@@ -51,6 +52,9 @@ class Turns:
                 has_joined = lock is None or self.device_lock.enter_context(lock)
                 self.users += has_joined
             yield has_joined
+        except WorkerError:  # it ends the sweep: the slot's other trials need not wait as long, one after the other
+            stop.set()
+            raise
         finally:
             with self.changed:
                 self.users -= has_joined

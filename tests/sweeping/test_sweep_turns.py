@@ -1,5 +1,6 @@
 """Trials that prepare ahead: who has its turn, who stands still, and what their records say."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 from schedule_parts import cell_runs, gpus, ok, trials, without_result
 
 from effbench.cell import Status, Trial
+from effbench.errors import WorkerError
 from effbench.message import TURN_PHASE
 from effbench.store import Store
+from effbench.sweeping import devices
 from effbench.sweeping.client import Request
 from effbench.sweeping.plan import LOST
 from effbench.sweeping.progress import Progress
@@ -143,6 +146,25 @@ def test_other_sweeps_wait_until_no_trial_of_this_one_runs(tmp_path, monkeypatch
     stop.clear()
     with theirs.joined(30, stop, stop.set) as is_held:
         assert is_held
+
+
+def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(devices, "POLL_S", 0.01)
+
+    def join():
+        with contextlib.suppress(WorkerError), turns.joined(0.3, stop, lambda: None) as is_held:
+            assert not is_held
+
+    with Turns(gpus(1)[0], is_shared=True).joined(30, threading.Event(), lambda: None):
+        for _ in range(10):
+            turns, stop, start = Turns(gpus(1)[0], is_shared=True), threading.Event(), time.monotonic()
+            threads = [threading.Thread(target=join) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert time.monotonic() - start < 0.6
 
 
 def test_a_trial_without_memory_runs_again_alone(make):
