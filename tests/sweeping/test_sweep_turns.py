@@ -157,14 +157,14 @@ def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(tm
             assert not is_held
 
     with Turns(gpus(1)[0], is_shared=True).joined(30, threading.Event(), lambda: None):
-        for _ in range(10):
+        for _ in range(3):
             turns, stop, start = Turns(gpus(1)[0], is_shared=True), threading.Event(), time.monotonic()
             threads = [threading.Thread(target=join) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert time.monotonic() - start < 0.6
+            assert time.monotonic() - start < 1, "not 0.3 s each"
 
 
 def test_a_trial_without_memory_runs_again_alone(make):
