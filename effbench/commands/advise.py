@@ -6,9 +6,10 @@ import argparse
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -31,6 +32,7 @@ from effbench.stats.intervals import log_difference
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
+from effbench.store.sweeps import SweepInfo
 from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
 
@@ -84,8 +86,10 @@ def run(args: argparse.Namespace) -> int:
         with Store.open(args.db, mode="read") as store:
             sweep = store.find_sweep(args.sweep)
             rows = options.rows_of(store, sweep)
-        advise = advise_buckets if args.what == "buckets" else advise_mode
-        table, lines, data = advise(args, rows, sweep.baseline_mode)
+            if args.what == "buckets":
+                table, lines, data = advise_buckets(args, rows, sweep.baseline_mode)
+            else:
+                table, lines, data = advise_mode(args, rows, sweep.baseline_mode, partial(race_in, store, sweep))
     if args.format == "json":
         options.write(as_json(data), args)
     else:
@@ -171,7 +175,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
         is_quiet = args.format == "json" or args.out is not None
         found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
     args.model = args.bs = None  # the rows are of one case
-    table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, found.race)
+    table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, lambda *_: found.race)
     commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
     option = ["--db", args.db] if db else []
     commands.append(shlex.join(masked(["effbench", "report", *option, "--sweep", found.sweep.id])))
@@ -183,10 +187,11 @@ def advise_model(args: argparse.Namespace) -> Answer:
 
 
 def advise_mode(
-    args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str, race: Race | None = None
-) -> Answer:
-    """Rank the modes of one model at one batch size, with the reason. `race`: of the cell keys, if modes were
-    eliminated."""
+    args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str,
+    race_among: Callable[[Sequence[Mapping[str, Any]], str], Race | None],
+) -> Answer:  # fmt: skip
+    """Rank the modes of one model at one batch size, with the reason. `race_among`: returns the race of these rows, of
+    their cell keys, if modes were eliminated by the column."""
     if args.calls is not None and args.calls < 1:
         raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     case = rows_of_case(rows, args.model)
@@ -195,6 +200,10 @@ def advise_mode(
     if bs not in sizes:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     at_size = [row for row in case if row.labels["bs"] == bs]
+    race = race_among([row.source for row in at_size], CALL[args.metric])
+    ended = {row.source["cell_key"]: row.source["trials"] for row in at_size}
+    if race and any(ended.get(key, 0) > rounds for key, rounds in race.eliminated.items()):
+        race = None  # a round was measured again: with its new figure the race would have gone otherwise
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     if race:
         refuse_noisy(race, [row.source for row in at_size])
@@ -216,6 +225,8 @@ def advise_mode(
     table = []
     for mode in ranked:
         mode["standing"] = standing(race, mode, ranked[0]) if race else ""
+        if race and (base := next((one for one in ranked if one["mode"] == baseline_mode), mode)) is not mode:
+            mode |= raced(race, base, mode, CALL[args.metric])
         call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
         preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
@@ -223,7 +234,7 @@ def advise_mode(
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
     chosen, because, *more = reasons(ranked, close, args, baseline_mode, race is not None and not race.is_over)
     answer = f"Run {case[0].case} at bs {bs} with {chosen['mode']}: "
-    answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode, race), because]))
+    answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because]))
     row = next((row for row in others if row.quantity == args.metric), others[0])
     why = reason(replace(row, leader=chosen["mode"], tied=close))
     best = [f"{outcome_of(row)} {row.quantity}" for row in others if row.best and row.quantity != args.metric]
@@ -233,6 +244,16 @@ def advise_mode(
     data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
+
+
+def race_in(store: Store, sweep: SweepInfo, rows: Sequence[Mapping[str, Any]], column: str) -> Race | None:
+    """Return the race of these rows of a sweep; None if it did not eliminate modes by the column."""
+    if sweep.protocol.get("eliminate") != column:
+        return None
+    from effbench.sweeping.schedule import race_of
+
+    history = store.history(sweep.id, rows[0]["environment_id"])
+    return race_of({row["cell_key"]: history[row["cell_key"]] for row in rows}, sweep.protocol)
 
 
 def refuse_noisy(race: Race, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -255,9 +276,16 @@ def standing(race: Race, mode: dict[str, Any], best: dict[str, Any]) -> str:
     return f"after round {race.eliminated[mode['cell_key']]}: {value} the time ({bounds}×)"
 
 
+def raced(race: Race, base: Mapping[str, Any], mode: Mapping[str, Any], column: str) -> dict[str, float | None]:
+    """Return the mode's speedup in `column` with its interval as the race has it: after a single round, too."""
+    name = next(name for name, its in SPEEDUPS.items() if its == column)
+    ratio = log_difference(*(race.estimates[one["cell_key"]] for one in (base, mode))).interval()
+    return dict(zip((name, *INTERVALS[name]), (ratio.value, ratio.low, ratio.high), strict=True))
+
+
 def gains(
-    chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str, race: Race | None
-) -> list[str]:
+    chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str
+) -> list[str]:  # fmt: skip
     """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50× in period`,
     `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
     base = next((mode for mode in ranked if mode["mode"] == baseline_mode), chosen)
@@ -267,9 +295,6 @@ def gains(
     ratios = []
     for name, column in sorted(SPEEDUPS.items(), key=lambda item: item[1] != CALL[metric]):
         value, low, high = (chosen[each] for each in (name, *INTERVALS[name]))
-        if race and column == CALL[metric]:  # its intervals hold after a single round
-            ratio = log_difference(*(race.estimates[mode["cell_key"]] for mode in (base, chosen))).interval()
-            value, low, high = ratio.value, ratio.low, ratio.high
         if value is not None:
             figure, bounds = figure_texts(name, value, low, high)
             of = (f" ({bounds}×)" if bounds else "") + f" the speed of {base['mode']}" if not ratios else ""

@@ -62,7 +62,8 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
             raise UsageError("advise mode answers for one model at one batch size and dtype: give one value of each")
         with Store.open(settings.db, mode="read" if stored else "write") as store:
             sweeps = [] if fresh else [sweep for sweep in store.sweeps() if sweep.state == "completed"]
-            found.extend(filter(None, (look(store, sweep, keys, metric, here) for sweep in sweeps)))
+            looked = (look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps)
+            found.extend(filter(None, looked))
             if not found and stored:
                 raise NothingFoundError(
                     f"{store.name} has no complete results of these modes: omit --stored to measure"
@@ -87,10 +88,11 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
 
 def look(
     store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, here: Environment | None = None,
-    is_new: bool = False,
+    timeout_s: float = 0, is_new: bool = False,
 ) -> Found | None:  # fmt: skip
     """Return the results of exactly these cells in this sweep, of the hardware and torch version `here` (None: any);
-    None if they are not sufficient (`is_new`: they need not be). `metric`: column of the time that counts."""
+    None if they are not sufficient (`is_new`: they need not be). `metric`: column of the time that counts; `timeout_s`:
+    trials that ended after less time say nothing."""
     if not keys <= store.cell_overrides(sweep.id).keys():
         return None
     rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
@@ -100,7 +102,9 @@ def look(
         least = 1 if is_adaptive else LEAST_TRIALS
         is_known = all(not Status(row["status"]).is_measured or row["trials"] >= least for row in own)
         is_whole = len(own) == len(keys) and is_known and all(row["status"] != Status.NOISY for row in own)
+        recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
+        every = [trial for known in recorded.values() for trial in known]
+        is_whole &= all(trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s for trial in every)
         if is_new or (is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))):
-            recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
             return Found(sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None, is_new)
     return None

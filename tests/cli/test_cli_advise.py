@@ -121,6 +121,14 @@ def test_refusals(advise, words, code, expected):
     assert expected in advise(*words.split(), code=code)
 
 
+def test_modes_that_ran_on_after_they_would_have_been_left_out(advise, monkeypatch):
+    """A round that was measured again may change the past of a race."""
+    expected = advise("mode", "--bs", "4")
+    race = Race({}, {a_cell("eager", "net", 4).key: 1})
+    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
+    assert advise("mode", "--bs", "4") == expected
+
+
 def test_modes_by_the_call_and_over_few_calls(advise):
     found = json.loads(advise("mode", "--bs", "16", "--format", "json"))
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
@@ -177,6 +185,13 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
     text = cli.run("advise", "mode", "--model", "tiny", *MODEL[3:-2], "--stored").out
     assert text.startswith("Run tiny at bs 2") and f"nothing was measured: sweep {found['sweep']}" in text
+    by_sweep = json.loads(cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out)
+    assert by_sweep == {name: found[name] for name in by_sweep}
+    failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
+    sql(cli.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
+    stored = json.loads(cli.run(*MODEL, "timeout_s=2").out)
+    assert not stored["is_new"] and "jit-trace" in stored["excluded"]
+    assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
     refused = cli.run(*MODEL, "bs=4", "--stored")
     assert refused.code == 3 and "omit --stored" in refused.err
 
