@@ -14,7 +14,7 @@ from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, joined, ordered, verdict_of_statuses
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
+from effbench.stats.significance import MOST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -62,7 +62,7 @@ def confirm(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
         # cells that are known within ± 1 % stop early, and no mode depends on another
-        protocol={**after.protocol, "rounds": max(rounds, LEAST_PAIRS), "enough_interval": 0.01, **more},
+        protocol={**after.protocol, "rounds": rounds, "enough_interval": 0.01, **more},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
     )
@@ -107,7 +107,7 @@ def run_again(
     if after.id in foreign and not trust_imported:
         raise UsageError(resume.refusal(after))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
-    here = current(new_facts, after.id, cells)
+    here = current(new_facts, after.id, cells, after.started_at)
     try:
         if before.id in foreign and not trust_imported:
             raise UsageError(resume.refusal(before))

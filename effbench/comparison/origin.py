@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -32,9 +33,11 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 git = partial(quick_git, timeout_s=TIMEOUT_S)
 
 
-def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell]) -> Interpreter:
+def current(
+    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime
+) -> Interpreter:  # fmt: skip
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts. Raises UsageError
-    if that is impossible here, or if the cells' code has changed."""
+    if that is impossible here, or if the cells' code has changed `since` the sweep began."""
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
@@ -48,6 +51,9 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell
         if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
             raise UsageError(f"the uncommitted changes in {folder} differ from those measured")
     given = {name: facts[name] for name in facts["given"]}
+    for path in untracked(targets(cells), Interpreter(given.get("python"), str(folder))):
+        if path.stat().st_mtime > since.timestamp():
+            raise UsageError(f"{path} was written after sweep {sweep_id} began, and git does not track it")
     return Interpreter(**given if folder == Path.cwd() else {**given, "folder": str(folder)})
 
 
@@ -81,6 +87,9 @@ def origin(
     elif software:
         raise UsageError(f"the baseline's software is no longer installed here ({software})")
     else:
+        for path in untracked(targets(cells), here):
+            if is_versioned(path, root):
+                raise UsageError(f"git does not track {path}, so the baseline's code is unknown")
         raise UsageError("baseline and sweep have the same interpreter and revision: only the machine can differ")
 
 
@@ -119,8 +128,14 @@ def revision(
         git(root, "worktree", "prune")
 
 
+def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:
+    """Return the files of these targets that git does not track; of a package, `__init__.py` only."""
+    files = [path for path in sources(names, interpreter).values() if path is not None and path.is_file()]
+    return [path for path in files if git(path.parent, "ls-files", "--error-unmatch", path.name) is None]
+
+
 def is_versioned(path: Path, root: Path) -> bool:
-    """Return whether the file is in the repository, but not in a virtual environment in its folder."""
+    """Return whether the file is in the folder of the repository, but not in a virtual environment in its folder."""
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 

@@ -1,5 +1,6 @@
 """Whether what a baseline ran can be run again: interpreters and revisions of a repository made for the test."""
 
+import datetime as dt
 import re
 import shutil
 import subprocess
@@ -13,6 +14,8 @@ from effbench.cell import Cell
 from effbench.comparison.origin import current, origin, sources, targets
 from effbench.errors import UsageError
 from effbench.sweeping.interpreters import HERE, Interpreter
+
+NOW = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
 
 
 def git(folder, *args):
@@ -145,21 +148,37 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
 
     def gone(why, **changed):
         with pytest.raises(UsageError, match=why):
-            current({**facts, **changed}, "s1", [cell()])
+            current({**facts, **changed}, "s1", [cell()], NOW)
 
-    assert current(facts, "s1", [cell()]) == HERE
+    assert current(facts, "s1", [cell()], NOW) == HERE
     gone("which does not exist here", folder="/nowhere/at/all")
     gone("which does not exist here", python="/nowhere/bin/python")
     with pytest.raises(UsageError, match="does not record its interpreter"):
-        current(None, "s1", [cell()])
+        current(None, "s1", [cell()], NOW)
     with monkeypatch.context() as patch:  # from elsewhere it needs its folder
         patch.chdir(repository.parent)
-        assert current(facts, "s1", [cell()]) == Interpreter(folder=str(repository))
+        assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")]) == HERE, "no code of the folder"
+    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")], NOW) == HERE, "no code of the folder"
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
-    assert current(facts, "s1", [cell()]) == HERE
+    assert current(facts, "s1", [cell()], NOW) == HERE
     (repository / "net.py").write_text("WIDTH = 3\n")
     gone("differ from those measured")
+
+
+def test_code_that_git_does_not_track_is_unknown(repository):
+    (repository / "new.py").write_text("WIDTH = 1\n")
+    facts = HERE.facts()
+    began = dt.datetime.now(dt.UTC)
+    assert current(facts, "s1", [cell("new.py:Net")], began + dt.timedelta(seconds=1)) == HERE
+    refused(
+        f"git does not track {repository}/new.py, so the baseline's code is unknown",
+        facts,
+        facts,
+        HERE,
+        [cell("new.py:Net")],
+    )
+    with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
+        current(facts, "s1", [cell("new.py:Net")], began - dt.timedelta(seconds=1))
