@@ -176,6 +176,8 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they differ, omitted from
     names. Raises NothingFoundError, which names the difference, if no cell was measured on both sides."""
     partners = partners_of(before, after, [by] if by else across)
+    if not partners and by and by.startswith("model.module"):  # shapes of inputs follow a module's width
+        partners = partners_of(before, after, [by, "model.inputs"])
     matched = [(key, partners.get(key)) for key in before.cells]
     known = set(partners.values())
     matched += [(None, key) for key in after.cells if key not in known]
