@@ -66,7 +66,7 @@
   function show(box, source, options = {}) {
     const given = options.state || {};
     const size = options.page || 100;
-    const long = source.rows.length > 25;
+    const long = source.rows.length > Math.min(25, size);
     const filters = new Map(); // column -> value
     const hidden = new Set(); // columns
     let order = given.order && given.order.length ? given.order : source.order || [];
