@@ -59,6 +59,8 @@ def run(argv: list[str]) -> int:
             # the reader of the output has exited, such as `head`, or the terminal was closed
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return INTERRUPTED if error.errno == errno.EIO else 0
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+            return report_error(error, f"the output cannot be written: {error.strerror}", argv, UNEXPECTED)
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
 
 

@@ -143,6 +143,9 @@ def end_of_sweep(outcome: Any) -> int:
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
+    if counts[Status.NOISY]:
+        console.print_line("noisy cells have no figures: use a quieter machine, or accept them with "
+                           "protocol.host_tolerance=null")  # fmt: skip
     if outcome.state == "interrupted":
         console.print_line(f"interrupted; resume with: {escape(again)}")
         return options.INTERRUPTED

@@ -40,6 +40,7 @@ REFUSED = (
     (["bs=abc"], ["bs=abc", "Integer"]),
     (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
     (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
+    (["bs=99999999999999999999"], ["bs must be less than 2,147,483,648"]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
     (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
