@@ -29,6 +29,7 @@ from effbench.report.tables import (
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
+from effbench.sweeping.progress import count
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -142,7 +143,7 @@ def end_of_sweep(outcome: Any) -> int:
     numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
-    console.print_line(f"{numbers} of {sweep.cells} cells{where} · database {db}")
+    console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
     if counts[Status.NOISY]:
         console.print_line("noisy cells have no figures: use a quieter machine, or accept them with "
                            "protocol.host_tolerance=null")  # fmt: skip

@@ -21,6 +21,8 @@ from torch import nn
 from effbench.errors import ConfigError, nearest
 
 KEY = "_target_"
+#: Start of the names of modules that are files.
+FILE = "effbench_file_"
 #: Device of the module that is being built, for factories that draw many weights.
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 #: Packages of the extra `models`.
@@ -152,7 +154,7 @@ def _from_file(target: str) -> Any:
 
 def _load(path: Path) -> ModuleType:
     """Return the module of a file, which is run once per process and may import the files next to it."""
-    name = f"effbench_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"{FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         if str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))
@@ -185,5 +187,8 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
         return getattr(owner, name)
     public = [key for key in dir(owner) if not key.startswith("_")]
     near = nearest(name, public)
-    hint = f"did you mean {near}?" if near else f"it has: {', '.join(public[:8]) or 'nothing public'}"
-    raise ConfigError(f"{KEY}={target}: {getattr(owner, '__name__', type(owner).__name__)} has no {name}; {hint}")
+    shown = ", ".join([*public[:8], *["…"] * (len(public) > 8)]) or "nothing public"
+    hint = f"did you mean {near}?" if near else f"it has: {shown}"
+    where = getattr(owner, "__name__", type(owner).__name__)
+    where = Path(owner.__file__).name if where.startswith(FILE) else where
+    raise ConfigError(f"{KEY}={target}: {where} has no {name}; {hint}")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.models.build import build_module, resolve_model, resolve_target
+from effbench.models.build import FILE, build_module, resolve_model, resolve_target
 
 NET = """
 import functools
@@ -59,7 +59,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "my_net.py").write_text(NET)
     yield tmp_path
     for name in set(sys.modules) - before:
-        if name.startswith("effbench_file_") or name.startswith("my_"):
+        if name.startswith(FILE) or name.startswith("my_"):
             del sys.modules[name]
 
 
@@ -107,7 +107,7 @@ def test_seed_dtype_and_mode(here):
         ("Net", ["_target_=Net is not an import path", "my_pkg.Net or path/to/file.py:Net"]),
         ("net.py", ["_target_=net.py", "path/to/file.py:Net"]),
         ("absent.py:Net", ["no file absent.py in the working directory"]),
-        ("my_net.py:Ner", ["has no Ner", "did you mean Net"]),
+        ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
         ("subprocess.getoutput", ["is part of Python (subprocess)", "allowed"]),
         ("os.system", ["is part of Python (posix)"]),
         ("my_net.os.system", ["is part of Python (posix)"]),

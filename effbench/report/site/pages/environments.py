@@ -22,7 +22,8 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     seen = seen_environments(folder.report)
     if not seen:
         return {"lead": "No environment is recorded yet: nothing ran.", "sections": []}
-    return {"sections": [folder.table("facts", facts_table(seen, folder.report), CAPTION, linked=True)]}
+    caption = CAPTION if len(seen) > 1 else ""
+    return {"sections": [folder.table("facts", facts_table(seen, folder.report), caption, linked=True)]}
 
 
 def seen_environments(report: ReportData) -> list[dict[str, Any]]:
