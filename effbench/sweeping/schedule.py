@@ -23,7 +23,7 @@ from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
+from effbench.sweeping.progress import Progress, count
 from effbench.sweeping.turns import Turns
 
 #: Newest trials that tell the usual speed of the host.
@@ -100,7 +100,10 @@ class Schedule:
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, queue, group)
-                self.progress.resized(queue.finished(group, lambda: [] if self.stop.is_set() else self.slowed(runs)))
+                again = queue.finished(group, lambda: [] if self.stop.is_set() else self.slowed(runs))
+                if again:
+                    self.progress.note(f"{count(again, 'trial')} again: the host was slower than later")
+                self.progress.resized(again)
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()

@@ -117,6 +117,7 @@ class Watcher:
         self.retries: list[str] = []
         self.waiting_now = threading.Event()
         self.changes: list[int] = []
+        self.notes: list[str] = []
 
     def started(self, slot, trial):
         with self.lock:
@@ -138,6 +139,9 @@ class Watcher:
     def ended(self, slot, trial, record):
         with self.lock:
             assert self.running.pop(slot.name) == trial
+
+    def note(self, text):
+        self.notes.append(text)
 
     def resized(self, change):
         if change:

@@ -161,6 +161,7 @@ def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, giv
     repeated = [(record.cell_key, record.round, record.attempt) for record in made.recorded[12:]]
     assert repeated == [(cells(1)[0].key, number, 1) for number in again for _ in (A, B)]
     assert sum(made.progress.changes) == 2 * len(again) - 8
+    assert made.progress.notes == (["4 trials again: the host was slower than later"] if again else [])
 
 
 def test_what_a_trial_is_asked_for(make):
