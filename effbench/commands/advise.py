@@ -201,10 +201,11 @@ def advise_mode(
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
     at_size = [row for row in case if row.labels["bs"] == bs]
     race = race_among([row.source for row in at_size], CALL[args.metric])
-    ended = {row.source["cell_key"]: row.source["trials"] for row in at_size}
-    if race and any(ended.get(key, 0) > rounds for key, rounds in race.eliminated.items()):
-        race = None  # a round was measured again: with its new figure the race would have gone otherwise
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
+    ended = {mode["cell_key"]: mode["trials"] for mode in ranked}
+    # if a round was measured again, the race would have gone otherwise with its new figure
+    if race and (ended.keys() - race.estimates or any(ended.get(key, 0) > n for key, n in race.eliminated.items())):
+        race = None
     if race:
         refuse_noisy(race, [row.source for row in at_size])
         # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
@@ -253,7 +254,7 @@ def race_in(store: Store, sweep: SweepInfo, rows: Sequence[Mapping[str, Any]], c
     from effbench.sweeping.schedule import race_of
 
     history = store.history(sweep.id, rows[0]["environment_id"])
-    return race_of({row["cell_key"]: history[row["cell_key"]] for row in rows}, sweep.protocol)
+    return race_of({row["cell_key"]: history.get(row["cell_key"], []) for row in rows}, sweep.protocol)
 
 
 def refuse_noisy(race: Race, rows: Sequence[Mapping[str, Any]]) -> None:

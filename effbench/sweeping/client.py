@@ -25,7 +25,7 @@ from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables
 
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-#: What `on_phase` is told when the task has a process.
+#: The phase of a task whose process has just started.
 START = "start"
 POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
