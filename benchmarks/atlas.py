@@ -4,8 +4,9 @@
 
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
-until it says that all are complete. A compilation with autotuning takes 90 s for a vision transformer and minutes for
-convolutional networks, which omit it, and 120 s for bert-base: the others have `max-autotune` at batch size 8 only.
+until it says that all are complete. A compilation with autotuning takes 90 s for a vision transformer, 120 s for
+bert-base and minutes for convolutional networks. Thus only language and speech models have `max-autotune`, at batch
+size 8 and in sweeps of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from effbench.errors import EffbenchError
 from effbench.store import Store
 from effbench.sweeping.resume import FLAG
 
-COMMON = ["bs=1,8,64", "dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
+COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
 ALWAYS = ["executor.ahead=6"]
 MODES = "eager,default,reduce-overhead,cuda-graph"
-AUTOTUNED_SIZE = "exclude=[{mode:max-autotune,bs:[1,64]}]"
+SIZES = "bs=1,8,64"
 CONVOLUTIONS = {
     "torchvision": ["resnet50", "convnext_tiny"],
     "timm": ["mobilenetv3_large_100", "vit_base_patch16_224"],
@@ -32,10 +33,10 @@ CONVOLUTIONS = {
 TRANSFORMERS = {
     "gpt2": ["decode"],
     "bert-base": ["encode"],
-    "llama-1b": ["prefill", "decode"],
-    "qwen2-0.5b": ["decode"],
+    "llama-1b": ["decode", "prefill"],
     "whisper-tiny": ["logits"],
     "t5-small": ["logits"],
+    "qwen2-0.5b": ["decode"],
 }
 MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an interrupted one takes to end
 
@@ -43,14 +44,15 @@ MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an int
 def sweeps() -> dict[str, list[str]]:
     """Return name of a sweep -> its model and modes."""
     found = {
-        f"atlas-{arch}": [f"model={library}", f"model.arch={arch}", f"mode={MODES}"]
+        f"atlas-{arch}": [f"model={library}", f"model.arch={arch}", f"mode={MODES}", SIZES]
         for library, names in CONVOLUTIONS.items()
         for arch in names
     }
-    for arch, tasks in TRANSFORMERS.items():
-        for task in tasks:
+    models = [(arch, task) for arch, tasks in TRANSFORMERS.items() for task in tasks]
+    for suffix, matrix in (("", [f"mode={MODES}", SIZES]), ("-autotuned", ["mode=eager,max-autotune", "bs=8"])):
+        for arch, task in models:
             words = ["model=transformers", f"model.arch={arch}", f"model.task={task}", f"model.name={arch}-{task}"]
-            found[f"atlas-{arch}-{task}"] = [*words, f"mode={MODES},max-autotune", AUTOTUNED_SIZE]
+            found[f"atlas-{arch}-{task}{suffix}"] = [*words, *matrix]
     return found
 
 

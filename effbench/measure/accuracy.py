@@ -75,10 +75,11 @@ def tensors(output: Parts) -> dict[str, torch.Tensor]:
     return {name: part for name, part in output.items() if isinstance(part, torch.Tensor)}
 
 
-def not_finite(output: Parts) -> str | None:
-    """Return the name of the first tensor with NaN or infinity, or None."""
+def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
+    """Return the name of the first tensor with NaN or infinity, or None. `device`: where to look, by default where the
+    tensors are."""
     for name, tensor in tensors(output).items():
-        if is_inexact(tensor) and not bool(torch.isfinite(tensor).all()):
+        if is_inexact(tensor) and not bool(torch.isfinite(tensor.to(device)).all()):
             return name
     return None
 
@@ -173,14 +174,17 @@ def factor_of(dtype: torch.dtype) -> int:
     return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
-def compare_with_float64(output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None) -> str | None:
-    """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong.
+def compare_with_float64(
+    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None
+) -> str | None:
+    """Return None if `output` is, on `device`, about as close to the float64 result as eager's is, else what is wrong.
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
     types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
     """
     for name, ref in tensors(eager).items():
-        out, true, factor = output[name], exact[name], factor_of(ref.dtype)
+        out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
+        factor = factor_of(ref.dtype)
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:

@@ -167,7 +167,6 @@ class RunningTrial:
         the sweep stops the others."""
         fcntl.flock(os.open(self.request.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
         self.watcher.shared = self.gpu.foreign_pids() != set()  # None: they are unknown, as in a container
-        torch.set_num_threads(self.threads)
 
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
@@ -215,6 +214,7 @@ class RunningTrial:
         if self.cell.generate:
             settling_calls = math.ceil(settling_calls / (self.cell.generate["new_tokens"] - 1))
         args, kwargs = copies(inputs[0])
+        torch.set_num_threads(self.threads)  # before compiling, because Dynamo compiles again if it changes later
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)
         self.synchronize()

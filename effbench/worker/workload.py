@@ -82,7 +82,7 @@ class Inference:
             if not accuracy.tensors(reference):
                 advice = "return tensors, or a tuple, list or dict of them"
                 raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
-            if (name := accuracy.not_finite(reference)) and not self.cell.model.get("allow_nonfinite"):
+            if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, f"eager {name} not finite")
         compared = self.initial.keys() & final.keys() if self.mode.writes_state else ()
         references[-1] |= accuracy.tensors({name: final[name] for name in compared})
@@ -129,7 +129,7 @@ class Inference:
         # the tolerance may be too strict for this dtype: float64 decides
         self.trial.extra["judged_by_float64"] = True
         try:
-            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance)
+            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance, self.device)
         except Exception as error:  # a module may raise anything in an unexpected dtype
             reason = f"no float64 reference ({failures.describe(error)})"
         return reason and f"{verdict.reason}; {reason}"
