@@ -33,9 +33,9 @@ CONVOLUTIONS = {
 TRANSFORMERS = {
     "gpt2": ["decode"],
     "bert-base": ["encode"],
-    "llama-1b": ["decode", "prefill"],
     "whisper-tiny": ["logits"],
     "t5-small": ["logits"],
+    "llama-1b": ["decode", "prefill"],
     "qwen2-0.5b": ["decode"],
 }
 MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an interrupted one takes to end
