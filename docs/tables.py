@@ -1,8 +1,8 @@
-"""Tables that the code knows, for the documentation.
+"""Tables that the code knows, for the documentation: `python docs/tables.py` refreshes them in its pages.
 
-MkDocs calls `on_page_markdown`: a comment `<!-- table NAME -->`, `<!-- options COMMAND -->` or
-`<!-- reference NAME -->` becomes a table, and `<!-- notebook FILE -->` a notebook's cells with their output. README.md
-is read without MkDocs, so its table is stored there: `python docs/tables.py` refreshes it.
+A table stands between `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME -->` and
+`<!-- end -->`. MkDocs calls `on_page_markdown`, which replaces `<!-- notebook FILE -->` by a notebook's cells and
+their output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from effbench.store import schema  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
 MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
-IN_README = re.compile(r"(<!-- reference (\S+) -->\n).*?(<!-- end -->)", re.S)
+STORED = re.compile(r"(<!-- (table|options|reference) (\S+) -->\n).*?(<!-- end -->\n)", re.S)
 TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
          (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
 UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
@@ -92,8 +92,9 @@ NEEDS = {
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """MkDocs' hook: fill in the tables of a page."""
-    return MARK.sub(lambda found: f"{MAKERS[found[1]](found[2])}\n", markdown)
+    """MkDocs' hook: fill in the notebook of a page, and remove the marks of tables."""
+    shown = STORED.sub(lambda found: found[0][len(found[1]) : -len(found[4])], markdown)
+    return MARK.sub(lambda found: f"{MAKERS[found[1]](found[2])}\n", shown)
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -164,7 +165,7 @@ def setting_type(hint: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    return f"`{json.dumps(value)}`" if value is None or isinstance(value, bool) else f"`{value}`"
+    return f"`{json.dumps(value)}`" if value in (None, "") or isinstance(value, bool) else f"`{value}`"
 
 
 def settings(kind: Any = config.Config, prefix: str = "") -> Iterator[list[str]]:
@@ -350,10 +351,10 @@ MAKERS: dict[str, Callable[[str], str]] = {
 
 
 def refreshed(text: str) -> str:
-    """Return README.md with its table brought up to date."""
-    return IN_README.sub(lambda found: f"{found[1]}{MEASURED[found[2]]()}{found[3]}", text)
+    """Return a page with its tables brought up to date."""
+    return STORED.sub(lambda found: f"{found[1]}{MAKERS[found[2]](found[3])}{found[4]}", text)
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(refreshed(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")

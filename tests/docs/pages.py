@@ -17,6 +17,7 @@ from effbench import cli
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+GENERATED = re.compile(r"(<!-- (?:table|options|reference) \S+ -->\n).*?<!-- end -->\n", re.S)
 FILE = re.compile(r"^# ([\w./+-]+\.(?:py|yaml))\n")
 
 
@@ -30,7 +31,11 @@ class Block:
 
 
 def pages() -> dict[str, str]:
-    """Path below docs/ -> text; README.md of the repository is `../README.md`."""
+    """Path below docs/ -> text without generated tables; README.md of the repository is `../README.md`."""
+    return {page: GENERATED.sub(r"\1", text) for page, text in whole_pages().items()}
+
+
+def whole_pages() -> dict[str, str]:
     paths = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     return {os.path.relpath(path, DOCS): path.read_text(encoding="utf-8") for path in paths}
 
