@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -51,23 +51,25 @@ class Inference:
         named = {**dict(zip(self.names, args, strict=False)), **kwargs}
         return {f"input {name}": value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
-    def follow(self, step: Callable, module: Any, inputs: Sequence[Inputs], copied: Callable = copies) -> Any:
-        """Call `step` with copies of all inputs, in order, from the initial state of `module`. Return the outputs and
-        changed inputs of each call, with the changed state after the last one, all in host memory."""
+    def follow(
+        self, step: Callable, module: Any, inputs: Sequence[Inputs], copied: Callable = copies
+    ) -> Iterator[accuracy.Parts]:
+        """Call `step` with copies of all inputs, in order, from the initial state of `module`. Yield the outputs and
+        changed inputs of each call, with the changed state after the last one."""
         state.restore(module, self.initial, self.device)
-        results = []
-        for given in inputs:
+        for number, given in enumerate(inputs, 1):
             args, kwargs = copied(given)
             output, before = accuracy.parts(step(*args, **kwargs)), self.tensors_of(given)
             timing.synchronizer(self.device)()
             after = self.tensors_of((args, kwargs)).items()
             output |= {name: value for name, value in after if not torch.equal(value, before[name].to(value))}
-            results.append(state.on_host(output))
-        results[-1] |= accuracy.tensors(state.save(module, self.initial if self.mode.writes_state else ()))
-        return results
+            if number == len(inputs) and self.mode.writes_state:
+                output |= accuracy.tensors(state.save(module, self.initial))
+            yield output
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's results for all input sets. Raises Ended if they have no tensor or are not finite."""
+        """Return eager's results for all input sets, in host memory. Raises Ended if they have no tensor or are not
+        finite."""
         before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
         # a module may create or replace state, and inductor cannot write to inference tensors
         with torch.inference_mode(False), torch.no_grad():
@@ -75,7 +77,7 @@ class Inference:
             after = state.versions(self.module)
             names = {it for it in state.places(self.module) if before.get(it) != after.get(it) or it not in after}
             initial = state.save(self.module, names)
-            references = self.follow(self.module, self.module, inputs)
+            references = [state.on_host(result) for result in self.follow(self.module, self.module, inputs)]
         final = state.save(self.module, names)
         self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
         for reference in references:
@@ -105,17 +107,18 @@ class Inference:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
 
         @functools.cache
-        def exact() -> list[accuracy.Parts]:
+        def exact() -> Iterator[tuple[int, accuracy.Parts]]:
             module = quantization.double(self.module)
-            return self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+            return enumerate(self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given))))
 
+        # one result at a time, on the device: those of a large vocabulary take gigabytes
         results = zip(map(self.tensors_of, inputs), self.follow(step, self.module, inputs), references, strict=True)
         for number, (given, result, eager) in enumerate(results):
             for name in eager.keys() & given.keys() - result.keys():
                 self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
             self.written |= result.keys() & given
             eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
-            if reason := self.judged(result, eager, lambda number=number: exact()[number]):
+            if reason := self.judged(result, eager, lambda n=number: next(it for at, it in exact() if at == n)):
                 return reason
         return None
 
