@@ -49,18 +49,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def view(args: argparse.Namespace) -> int:
-    name = (args.out or "").removesuffix(".gz")
-    form = args.format or next((form for form in FORMATS if name.endswith(f".{form}")), "csv")
+    form = args.format or format_of(args.out)
     if form == "parquet" and not args.out:
         raise UsageError("export --format parquet needs --out FILE")
     with Store.open(args.db, mode="read") as store:
-        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in args.sweep))
+        given = args.sweep or ["last"]  # an empty database is an error
+        ids = list(dict.fromkeys(store.find_sweep(reference).id for reference in given))
         with options.output(args, set(RESULT_COLUMNS)) as stream:
-            rows = store.stream_results(ids)
+            rows = store.stream_results(ids if args.sweep else [])
             if args.out in (None, options.STDOUT) and sys.stdout.isatty():
                 rows = ({k: printable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
             _WRITERS[form](rows, stream)
     return 0
+
+
+def format_of(out: str | None) -> str:
+    """Return the format that the name of a file says; csv without a name or an extension. Raises UsageError."""
+    name = "" if out in (None, options.STDOUT) else Path(out).name.removesuffix(".gz")
+    form = Path(name).suffix.removeprefix(".") or "csv"
+    if form not in FORMATS:
+        allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
+        raise UsageError(f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with --format")
+    return form
 
 
 def with_text(row: dict[str, Any]) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
 
 
 def print_sweeps(store: Store) -> None:
+    store.find_sweep("last")  # raises NothingFoundError for an empty database
     baselines: dict[str, dict[str, None]] = {}  # sweep id -> its baseline names, in order and without duplicates
     for baseline in store.baselines():
         baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None

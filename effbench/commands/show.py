@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.errors import NothingFoundError, nearest
+from effbench.errors import NothingFoundError, UsageError, nearest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.report.reasons import sentence
@@ -58,6 +58,8 @@ def metric_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.why and args.metric:
+        raise UsageError("show: --why shows figures of its own; omit --metric or --why")
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = label_rows(rows_of(store, sweep))

@@ -106,7 +106,7 @@ def test_refusals(odd, run):
 def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
     import pyarrow.parquet as pq
 
-    for name in ("x.parquet", "x.jsonl", "x.csv", "x.txt"):
+    for name in ("x.parquet", "x.jsonl", "x.csv", "x"):
         assert run("export", "--db", odd, "--out", name) == (0, "", "")
     with Store.open(odd) as store:
         rows = store.results()
@@ -116,7 +116,7 @@ def test_the_view_by_the_name_of_the_file(odd, run, monkeypatch):
     for name in ("latency_ms", "started_at", "params"):
         assert [row[name] for row in found] == [row[name] for row in rows]
     assert len(Path("x.jsonl").read_text().splitlines()) == len(rows)
-    for name in ("x.csv", "x.txt"):
+    for name in ("x.csv", "x"):
         assert Path(name).read_text().splitlines()[0] == ",".join(RESULT_COLUMNS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(run("export", "--db", odd, "--out", "new.parquet"), "pip install 'effbench[export]'")

@@ -203,3 +203,21 @@ def test_a_folder_of_others_is_not_written(two, effbench):
     refused(effbench("report", "--out", "mine"), "mine is not empty")
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.txt"]
     refused(effbench("report", "--out", "/"), "/ is not empty")
+
+
+def test_the_name_of_an_export_says_its_format(two, effbench):
+    refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
+    assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
+    assert effbench("export", "--out", "x.jsonl.gz").code == 0
+    assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
+
+
+@pytest.mark.parametrize("words", ["ls", "export", "show", "history"])
+def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
+    done = effbench(words, "--db", str(empty_db))
+    assert (done.code, done.out) == (3, "")
+    assert "holds no sweep yet" in done.err
+
+
+def test_bottlenecks_or_a_metric(two, effbench):
+    refused(effbench("show", "--why", "--metric", "energy_mj"), "omit --metric or --why")
