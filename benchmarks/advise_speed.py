@@ -8,7 +8,7 @@ long does each take?
     python benchmarks/advise_speed.py --replay h200.db atlas-resnet50 atlas-convnext_tiny
 
 With `--replay` it measures nothing: it plays the elimination with the trials of the first compilation of these sweeps,
-for each model and batch size. Both times are then the wall times of the trials.
+for each model and batch size. Both times are then those of all attempts, one after the other.
 
 Words without an equals sign are models, with overrides of their own after `+`; all others are overrides for every
 model. The order of the two sides alternates, and each measures in a database of its own. The answer is the same if the
@@ -69,6 +69,7 @@ def replay(db: str, names: list[str]) -> None:
             sweep = store.find_sweep(name)
             (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
             history = store.history(sweep.id, environment)
+            attempts = [row for row, _ in store.trials_with_samples(sweep.id, [environment])]
             cells = {cell.key: cell for cell in store.planned(sweep.id)}
         for bs in dict.fromkeys(cell.bs for cell in cells.values()):
             words = ("advise", "mode", "--db", db, "--sweep", name, "--bs", str(bs), "--format", "json")
@@ -76,13 +77,15 @@ def replay(db: str, names: list[str]) -> None:
             trials = {key: known for key, known in history.items() if cells[key].bs == bs}
             chosen, used = play(trials, sweep.protocol)
             mode = cells[chosen].mode_name
-            every = [trial for known in trials.values() for trial in known]
+            ran = {(trial.cell_key, trial.round) for trial in used}
+            every = [[row for row in attempts if row["cell_key"] == key] for key in trials]
+            parts = [[row for row in rows if (row["cell_key"], row["round"]) in ran] for rows in every]
             calls = {one["mode"]: one["call_ms"] for one in matrix["modes"]}
             good = [matrix["modes"][0]["mode"], *matrix["too_close_to_call"]]
             same.append(mode in good)
-            ratios.append(sum(trial.wall_s for trial in used) / sum(trial.wall_s for trial in every))
+            ratios.append(sum(map(seconds, parts, every)) / sum(map(seconds, every, every)))
             loss = f"{100 * (calls[mode] / min(calls.values()) - 1):.1f} %"
-            counts = f"{len(used)} of {len(every)}"
+            counts = f"{len(used)} of {sum(map(len, trials.values()))}"
             print(
                 "|",
                 " | ".join([matrix["model"], str(bs), ", ".join(good), mode, loss, counts, f"{ratios[-1]:.2f}"]),
@@ -90,6 +93,16 @@ def replay(db: str, names: list[str]) -> None:
             )
     mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     print(f"\nsame answer: {sum(same)} of {len(same)}; time of the advice: {mean:.2f} of the full matrix (mean)")
+
+
+def seconds(used: list[dict], every: list[dict]) -> float:
+    """Return the time of these attempts of a cell. Each takes the least wall time of `every` attempt of the cell, the
+    first one of a compilation that of those with a cold cache: in the sweeps, trials that prepared ahead slowed each
+    other, and machines that were replaced compiled again."""
+    warm_s = min(row["wall_s"] for row in every)
+    cold_s = min((row["wall_s"] for row in every if row["compile_cache"] == "cold"), default=warm_s)
+    compilations = len({row["compilation"] for row in used} - {None})
+    return compilations * cold_s + (len(used) - compilations) * warm_s
 
 
 def play(trials: dict[str, list[Trial]], protocol: dict) -> tuple[str, list[Trial]]:
@@ -106,7 +119,7 @@ def play(trials: dict[str, list[Trial]], protocol: dict) -> tuple[str, list[Tria
             break
     left = state.estimates.keys() - state.eliminated.keys()
     best = min(left, key=lambda key: state.estimates[key].value)
-    return best, [trial for known in history.values() for trial in known]
+    return best, [trial for key, known in history.items() for trial in first[key][: len(known)]]
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, figure_texts, speedup_table, speedup_text
-from effbench.stats.elimination import Race
+from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import log_difference
 from effbench.store.secrets import masked
 from effbench.store.store import Store
@@ -233,7 +233,7 @@ def advise_mode(
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
         table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
-    chosen, because, *more = reasons(ranked, close, args, baseline_mode, race is not None and not race.is_over)
+    chosen, because, *more = reasons(ranked, close, args, baseline_mode, race)
     answer = f"Run {case[0].case} at bs {bs} with {chosen['mode']}: "
     answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because]))
     row = next((row for row in others if row.quantity == args.metric), others[0])
@@ -306,19 +306,27 @@ def gains(
 
 
 def reasons(
-    ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str, is_open: bool
+    ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str, race: Race | None
 ) -> tuple[Any, ...]:
-    """Return the recommended mode, the reason, and lines that say from how many calls on other modes are better. Of
-    modes that tie, it is the one with the shortest preparation; if a race `is_open`, the fastest one so far."""
+    """Return the recommended mode, the reason, and lines on intervals and on calls from which other modes are better.
+    Of modes that tie, it is the one with the shortest preparation; in a race without a tie, the fastest one."""
     best = ranked[0]
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
+        is_open = race is not None and not race.is_tie
         chosen = best if is_open else min(tied, key=itemgetter("prepare_s"))
         names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
         if is_open:
-            return chosen, f"lowest {args.metric}, but not significantly lower than {names}"
+            # the race knows neither the preparation nor a limit of memory
+            is_bounded = race.is_over and args.calls is None and args.memory is None
+            bound = f": at most {100 * (CLOSE - 1):.0f} % higher, with 95 % confidence" if is_bounded else ""
+            return chosen, f"lowest {args.metric}, but not significantly lower than {names}{bound}"
         return chosen, f"no significant winner: ties with {names}, and has the shortest preparation"
-    lines = []
+    lines, apart = [], ""
+    if race and best["trials"] == 1 and len(ranked) > 1 and not args.calls:
+        least = min(mode["call_ms"] for mode in ranked[1:]) / best["call_ms"]
+        apart = f" in one trial per mode; all others took at least {least:.2f} times as long"
+        lines.append(f"one trial per mode: intervals assume a spread of {100 * PROCESS_SD:.0f} % between processes")
     for mode in ranked[1:]:
         # a mode with longer preparation than the best pays off if each call is significantly faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
@@ -327,4 +335,4 @@ def reasons(
         if after is not None and after > 0 and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
     over = f" over {args.calls:,} calls including preparation" if args.calls else ""
-    return best, f"lowest {args.metric}{over}", *lines
+    return best, f"lowest {args.metric}{over}{apart}", *lines

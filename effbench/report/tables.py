@@ -285,12 +285,12 @@ def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tupl
     """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
     it: the difference is not significant, or the best one has no interval. All `rows` must have the metric."""
     names = (metric, *INTERVALS[metric], "trials", "compilations")
-    means = [stored_log_mean(*map(row.get, names)) for row in rows]
-    best = min(range(len(means)), key=lambda place: means[place].value)
+    means = {place: stored_log_mean(*map(row.get, names)) for place, row in enumerate(rows)}
+    best = min(means, key=lambda place: means[place].value)
     for place, row in enumerate(rows):  # modes that were eliminated after one round
         if row.get("trials") == 1 and means[best].error is not None:
-            means[place] = moderated([row[metric]], 0.0)
-    return best, [place for place, mean in enumerate(means) if place != best and not is_less(means[best], mean)]
+            means |= moderated({place: [row[metric]]}, {place: 0.0})
+    return best, [place for place, mean in means.items() if place != best and not is_less(means[best], mean)]
 
 
 def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
-from effbench.stats.elimination import Race, race
+from effbench.stats.elimination import FAR, UNWATCHED_FAR, Race, race
 from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
@@ -285,7 +285,8 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
         compiles = any(record.compile_s is not None for record in trials)
         used = len({record.compilation for record in trials}) or 1
         variation[name] = (TUNED_SD if is_tuned else PRIOR_SD if compiles else 0.0) / math.sqrt(used)
-    return race(times, variation, len(recorded), protocol["rounds"])
+    far = FAR if protocol.get("host_tolerance") else UNWATCHED_FAR
+    return race(times, variation, len(recorded), protocol["rounds"], far)
 
 
 def usual_host_ms(speeds: Sequence[float]) -> float | None:

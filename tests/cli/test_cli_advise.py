@@ -1,6 +1,7 @@
 """`effbench advise` over a database of known figures."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -148,8 +149,34 @@ def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
     best = {"mode": "graph", "call_ms": 2.0, "low_ms": 1.9, "high_ms": 2.1, "prepare_s": 1.0, "break_even": None}
     other = {"mode": "other", "call_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "prepare_s": preparation_s}
     ranked = [best, other | {"break_even": None}]
-    _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", False)
+    _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", None)
     assert lines == ([] if expected is None else [f"other is faster per call; {expected}"])
+
+
+LOWEST, OVER = "lowest latency", Race(is_over=True)
+
+
+@pytest.mark.parametrize(
+    ("race", "limits", "expected"),
+    [
+        (Race(), {}, f"{LOWEST}, but not significantly lower than other"),
+        (OVER, {}, f"{LOWEST}, but not significantly lower than other: at most 5 % higher, with 95 % confidence"),
+        (OVER, {"calls": 9}, f"{LOWEST}, but not significantly lower than other"),
+        (OVER, {"memory": 9}, f"{LOWEST}, but not significantly lower than other"),
+        (replace(OVER, is_tie=True), {}, "no significant winner: ties with graph, and has the shortest preparation"),
+        (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
+        (None, {"trials": 1}, LOWEST),
+    ],
+)
+def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
+    args = SimpleNamespace(**{"metric": "latency", "calls": None, "memory": None} | limits)
+    trials = limits.get("trials", 2)
+    mode = {"prepare_s": 0.0, "break_even": None, "low_ms": None, "high_ms": None, "trials": trials}
+    ranked = [mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0}, mode | {"mode": "other", "call_ms": 2.0}]
+    chosen, because, *lines = reasons(ranked, ["other"] if trials == 2 else [], args, "eager", race)
+    assert (chosen["mode"], because) == ("other" if race and race.is_tie else "graph", expected)
+    assumed = ["one trial per mode: intervals assume a spread of 4 % between processes"]
+    assert lines == (assumed if race and trials == 1 else [])
 
 
 def test_byte_sizes():

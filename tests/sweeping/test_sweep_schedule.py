@@ -372,19 +372,26 @@ class TestElimination:
         status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
         return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 50))
 
-    def test_rounds_of_each_mode(self, make):
+    @pytest.mark.parametrize(("near", "rounds"), [(1.05, 2), (1.0, 3), (1.3, 1)])
+    def test_rounds_of_each_mode(self, make, monkeypatch, near, rounds):
+        monkeypatch.setitem(self.times, "near", near)
         made = make(trials(self.runs(), 3), self.answer, protocol=self.protocol)
         names = {run.cell.key: run.cell.mode_name for run in self.runs()}
         counts = Counter(names[one.cell_key] for one in made.recorded)
-        assert counts == {"best": 3, "near": 3, "eager": 1, "partial": 1, "broken": 1}
+        assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
         assert sum(made.progress.changes) == len(made.recorded) - 15
+
+    def test_a_host_that_is_not_watched_needs_a_larger_distance(self, make, monkeypatch):
+        monkeypatch.setitem(self.times, "near", 1.3)
+        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": None})
+        assert max(one.round for one in made.recorded) == 1
 
     def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
         def answer(request, env):
             mode, place = Cell.from_params(request["cell"]).mode_name, (request["round"], request["attempt"])
             return ok(request, "noisy" if (mode, place) == ("best", (1, 0)) else "ok", latency_ms=self.times[mode])
 
-        runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
+        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
         made = make(trials(runs, 3), answer, protocol={**self.protocol, "attempts": 2})
         assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
 
@@ -392,4 +399,4 @@ class TestElimination:
         first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
         history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
         made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
-        assert [one.round for one in made.recorded] == [1, 1, 2, 2]
+        assert [one.round for one in made.recorded] == [1, 1]
