@@ -5,7 +5,7 @@ long does each take?
     python benchmarks/advise_speed.py tiny mode=eager,default device=cpu protocol.host_tolerance=null
 
     python benchmarks/advise_speed.py timm+model.arch=vit_base_patch16_224 timm+model.arch=mobilenetv3_large_100
-    python benchmarks/advise_speed.py --replay h200.db atlas-resnet50 atlas-convnext_tiny
+    python benchmarks/advise_speed.py --replay h200.db atlas
 
 With `--replay` it measures nothing: it plays the elimination with the trials of the first compilation of these sweeps,
 for each model and batch size. Both times are then those of all attempts, one after the other.
@@ -71,10 +71,12 @@ def replay(db: str, names: list[str]) -> None:
             history = store.history(sweep.id, environment)
             attempts = [row for row, _ in store.trials_with_samples(sweep.id, [environment])]
             cells = {cell.key: cell for cell in store.planned(sweep.id)}
-        for bs in dict.fromkeys(cell.bs for cell in cells.values()):
-            words = ("advise", "mode", "--db", db, "--sweep", name, "--bs", str(bs), "--format", "json")
-            matrix = json.loads(timed(*words)[0])
-            trials = {key: known for key, known in history.items() if cells[key].bs == bs}
+        for model, bs in dict.fromkeys((cell.model_name, cell.bs) for cell in cells.values()):
+            words = ("advise", "mode", "--db", db, "--sweep", name, "--model", model, "--bs", str(bs))
+            matrix = json.loads(timed(*words, "--format", "json")[0])
+            trials = {
+                key: known for key, known in history.items() if (cells[key].model_name, cells[key].bs) == (model, bs)
+            }
             chosen, used = play(trials, sweep.protocol)
             mode = cells[chosen].mode_name
             ran = {(trial.cell_key, trial.round) for trial in used}

@@ -1,26 +1,36 @@
 """Measure real models at batch sizes 1, 8 and 64 in all modes and bfloat16, in as many runs as that takes.
 
     python benchmarks/atlas.py --db atlas.db --minutes 25 [overrides]
+    python benchmarks/atlas.py --db atlas.db --join results/reference/h200-sweeps.db
 
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
 until it says that all are complete. A compilation with autotuning takes 90 s for a vision transformer, 120 s for
 bert-base and minutes for convolutional networks. Thus only language and speech models have `max-autotune`, at batch
 size 8 and in sweeps of their own.
+
+`--join` adds the trials of the complete sweeps, without samples, to the sweep `atlas` of a reference database.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import closing
+from pathlib import Path
 
 from effbench.errors import EffbenchError
 from effbench.store import Store
 from effbench.sweeping.resume import FLAG
 
+NAME = "atlas"
 COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
 ALWAYS = ["executor.ahead=6"]
 MODES = "eager,default,reduce-overhead,cuda-graph"
@@ -44,7 +54,7 @@ MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an int
 def sweeps() -> dict[str, list[str]]:
     """Return name of a sweep -> its model and modes."""
     found = {
-        f"atlas-{arch}": [f"model={library}", f"model.arch={arch}", f"mode={MODES}", SIZES]
+        f"{NAME}-{arch}": [f"model={library}", f"model.arch={arch}", f"mode={MODES}", SIZES]
         for library, names in CONVOLUTIONS.items()
         for arch in names
     }
@@ -52,7 +62,7 @@ def sweeps() -> dict[str, list[str]]:
     for suffix, matrix in (("", [f"mode={MODES}", SIZES]), ("-autotuned", ["mode=eager,max-autotune", "bs=8"])):
         for arch, task in models:
             words = ["model=transformers", f"model.arch={arch}", f"model.task={task}", f"model.name={arch}-{task}"]
-            found[f"atlas-{arch}-{task}{suffix}"] = [*words, *matrix]
+            found[f"{NAME}-{arch}-{task}{suffix}"] = [*words, *matrix]
     return found
 
 
@@ -65,12 +75,48 @@ def states(db: str) -> dict[str, str]:
         return {}
 
 
+def join(db: str, reference: str) -> None:
+    """Add the complete sweeps of `db` to the sweep NAME of `reference`; both are SQLite files. Of the machine, only its
+    GPU and its software are kept."""
+    with closing(sqlite3.connect(reference)) as connection:
+        known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
+        planned = "SELECT count(*) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
+        (position,) = connection.execute(planned, [NAME]).fetchone()
+    names = [name for name, state in states(db).items() if name.startswith(f"{NAME}-") and state == "completed"]
+    with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
+        copied = shutil.copy(db, Path(folder) / "joined.db")
+        with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
+            marks = ", ".join("?" * len(names))
+            query = f"SELECT id, started_at FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
+            rows = connection.execute(query, names).fetchall()
+            target, started_at = known or rows[0]
+            for sweep_id, _ in rows:
+                moved = "UPDATE sweep_cell SET sweep_id = ?, position = position + ? WHERE sweep_id = ?"
+                position += connection.execute(moved, [target, position, sweep_id]).rowcount
+                connection.execute("UPDATE trial SET sweep_id = ? WHERE sweep_id = ?", [target, sweep_id])
+            connection.execute("DELETE FROM sample")
+            (ended,) = connection.execute("SELECT max(finished_at) FROM sweep").fetchone()
+            first, *others = rows
+            connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, _ in others])
+            words = json.dumps([*COMMON, *ALWAYS])
+            facts = {"id": target, "name": NAME, "label": "reference", "started_at": started_at, "finished_at": ended,
+                     "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
+            changes = ", ".join(f"{column} = ?" for column in facts)
+            connection.execute(f"UPDATE sweep SET {changes} WHERE id = ?", [*facts.values(), first[0]])
+        command = [sys.executable, "-m", "effbench", "import", copied, "--sweep", target, "--db", reference]
+        sys.exit(subprocess.run(command).returncode)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--db", required=True)
-    parser.add_argument("--minutes", type=float, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--minutes", type=float, help="how long to measure")
+    what.add_argument("--join", metavar="REFERENCE.db", help="add what is complete to this database")
     parser.add_argument("--only", help="names of sweeps, such as atlas-vit,atlas-resnet50")
     arguments, overrides = parser.parse_known_args()
+    if arguments.join:
+        join(arguments.db, arguments.join)
     until, every, only = time.monotonic() + 60 * arguments.minutes, sweeps(), arguments.only
     wanted = {name: words for name, words in every.items() if not only or name in only.split(",")}
     known = states(arguments.db)

@@ -1,7 +1,7 @@
 """Take the pictures of README.md and docs/ again: `python docs/pictures.py [FOLDER]`.
 
-Imports the sweeps of results/reference/ into a database, writes their site into FOLDER (a temporary one without it),
-and takes screenshots of its pages with Chromium, into docs/images/.
+Imports the sweeps of results/reference/ into a database, writes the site of the sweep `atlas` into FOLDER (without it,
+into a temporary one), and takes screenshots of its pages with Chromium, into docs/images/.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 SWEEPS = ROOT / "results" / "reference" / "h200-sweeps.db"
 IMAGES = ROOT / "docs" / "images"
-#: Picture -> page of the sweep h200 with its address, first element of it, height in pixels, theme.
+SWEEP = "atlas"
+#: Picture -> page of the sweep with its address, first element of it, height in pixels, theme.
 PICTURES = {
     "overview": ("index.html", "main", 900, "light"),
     "speedups": ("speedups.html", "main", 900, "dark"),
@@ -32,18 +33,17 @@ def effbench(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "effbench", *words], cwd=ROOT, check=True)
 
 
-def sweep_id(name: str) -> str:
+def sweep_id() -> str:
     with closing(sqlite3.connect(SWEEPS)) as connection:
-        return connection.execute("SELECT id FROM sweep WHERE name = ?", (name,)).fetchone()[0]
+        return connection.execute("SELECT id FROM sweep WHERE name = ?", [SWEEP]).fetchone()[0]
 
 
 def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         db = f"{temporary}/reference.db"
         effbench("import", str(SWEEPS), "--db", db)
-        first = "atlas-mobilenetv3_large_100"  # the first one on the overview
-        effbench("report", "--db", db, "--sweep", first, "--sweep", "h200", "--out", str(folder))
-    (pages,) = folder.glob(f"*{sweep_id('h200')}*")
+        effbench("report", "--db", db, "--sweep", SWEEP, "--out", str(folder))
+    (pages,) = folder.glob(f"*{sweep_id()}*")
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])

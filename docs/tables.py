@@ -34,7 +34,7 @@ from effbench.experiments.definition import execute, load, load_all  # noqa: E40
 from effbench.labels import label_rows  # noqa: E402
 from effbench.metrics import METRICS, TRIAL_METRICS  # noqa: E402
 from effbench.report.claims import figure_text  # noqa: E402
-from effbench.report.tables import speedup_table  # noqa: E402
+from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402
 from effbench.store import schema  # noqa: E402
 
 REFERENCE = ROOT / "results" / "reference"
@@ -283,19 +283,14 @@ def reference_rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in (REFERENCE / "h200.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def speedups() -> str:
-    return speedup_table(label_rows(reference_rows())).render("markdown")
+def speedups(sweep: str) -> SpeedupTable:
+    return speedup_table(label_rows([row for row in reference_rows() if row["sweep_name"] == sweep]))
 
 
-def speedups_in_short() -> str:
-    """Latency speedups of four modes in cells whose eager trials agree with each other. Bold: best of these modes."""
-    vision, others = ("resnet50", "vit_base_patch16_224"), ("bert-base-encode", "gpt2-decode", "t5-small-logits")
-    cells = [(name, bs) for name in (*vision, *others, "whisper-tiny-logits") for bs in (1, 64)]
-    modes = "eager", "default", "reduce-overhead", "cuda-graph"
-    made = speedup_table(label_rows([row for row in reference_rows() if row["mode"] in modes]))
+def atlas_in_short() -> str:
+    made = speedups("atlas")
     made.metrics = ["speedup"]
-    latency = [row for row in made.rows if row.metric == "speedup"]
-    made.rows = [row for cell in cells for row in latency if (row.case, row.labels["bs"]) == cell]
+    made.rows = [row for row in made.rows if row.metric == "speedup" and row.labels["bs"] != 8]
     return made.wide(best=False).render("markdown")
 
 
@@ -341,7 +336,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "status_changes": status_changes,
 }
-MEASURED: dict[str, Callable[[], str]] = {"speedup": speedups, "speedup-short": speedups_in_short, "claims": claims}
+MEASURED: dict[str, Callable[[], str]] = {
+    "atlas": lambda: speedups("atlas").render("markdown"),
+    "atlas-in-short": atlas_in_short,
+    "small-models": lambda: speedups("h200").render("markdown"),
+    "claims": claims,
+}
 MAKERS: dict[str, Callable[[str], str]] = {
     "table": lambda name: TABLES[name](),
     "options": options,

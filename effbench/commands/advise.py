@@ -159,9 +159,10 @@ def advise_model(args: argparse.Namespace) -> Answer:
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
-    if len(names) != 1 or args.sweep != "last":
-        how = "Example: effbench advise mode mlp bs=8"
-        raise UsageError(f"mode: expected one model and no --sweep, got {len(names)} models. {how}")
+    if args.sweep != "last":
+        raise UsageError("advise mode: name the model of --sweep with --model NAME, without overrides")
+    if len(names) != 1:
+        raise UsageError(f"advise mode: expected one model, got {len(names)}. Example: effbench advise mode mlp bs=8")
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
         from effbench.launcher.adaptive import CANDIDATES, find
         from effbench.launcher.overrides import key_of, quoted

@@ -242,8 +242,8 @@ def test_results_of_other_protocols_hardware_and_software(cli):
     ("words", "code", "expected"),
     [
         ("tiny bs=1,2 mode=eager device=cpu", 2, "one model at one batch size"),
-        ("tiny mlp", 2, "got 2 models"),
-        ("--fresh", 2, "got 0 models"),
+        ("tiny mlp", 2, "expected one model, got 2"),
+        ("--fresh", 2, "expected one model, got 0"),
         ("tinny", 2, "tiny"),
         ("tiny mode=eager device=cuda", 2, "no CUDA GPU"),
         ("tiny mode=eager --stored", 2, "no database"),
