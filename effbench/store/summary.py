@@ -95,13 +95,7 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
 
 
-def _compare(
-    row: dict[str, Any],
-    kept: list[Trial],
-    means: dict[str, LogEstimate | None],
-    reference: list[Trial],
-    is_baseline: bool,
-) -> None:
+def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: list[Trial], is_baseline: bool) -> None:
     """Add the figures that compare the cell, with these means, with the baseline's trials."""
     reserved = _max(trial.peak_reserved_bytes for trial in _warm(reference))
     if reserved and row["peak_reserved_bytes"]:

@@ -109,12 +109,9 @@ def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
 
 
 def _decoded(row: sa.Row) -> np.ndarray:
-    """Return the samples of a row of `sample`. Raises StoreError, which names the row, if they are damaged."""
-    try:
-        return decode_samples(row.codec, row.data, row.stored)
-    except StoreError as error:
-        where = f"timer {one_line(row.timer, 40)} of trial {row.trial_id}"
-        raise StoreError(f"{where}: {error}; `effbench db check --deep` lists all damage") from error
+    """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
+    name = f"samples (timer {one_line(row.timer, 40)} of trial {row.trial_id}, see `effbench db check --deep`)"
+    return decode_samples(row.codec, row.data, row.stored, name)
 
 
 def trials_of_cells(
