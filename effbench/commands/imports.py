@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             with opened(path) as source:
                 ids = source.sweep_ids(args.sweep)  # an unknown sweep must fail before the database is created
-                with Store.open(args.db, mode="write") as store:
+                with Store.open(args.db, mode="write", bulk=True) as store:
                     for arrival in copy(source, store, ids, baselines=args.baselines, samples=not args.no_samples):
                         outcomes[arrival.outcome] += 1
                         errors += [arrival.reason] if arrival.reason else []

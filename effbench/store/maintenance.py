@@ -14,10 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from effbench.errors import StoreError
 from effbench.store import connect, schema
 from effbench.store.schema import HEAD_REVISION, METADATA, RESULT, SAMPLE, SWEEP, TRIAL
-from effbench.store.soundness import any_text, raw, sound_row
+from effbench.store.soundness import raw, read_anything, sound_row
 from effbench.store.trials import derive, rebuild_results
+from effbench.store.values import decode_samples
 
 #: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
 _VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
@@ -75,7 +77,7 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
         if not deep and last > NEWEST:
             first = last - NEWEST + 1
             query = query.where(SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id >= first)))
-        any_text(connection)
+        read_anything(connection)
         sweeps = connection.execute(query).all()
         checked = None if first is None else [sweep.id for sweep in sweeps]
         damage, references = _structure(connection) if deep or last <= MOST else ([], [])
@@ -110,8 +112,10 @@ def _faulty_rows(
     count: Counter[str] = Counter()
     for row in chain.from_iterable(connection.execute(query.execution_options(yield_per=1000)).partitions()):
         try:
-            sound_row(table, row._mapping)
-        except ValueError as error:
+            values = sound_row(table, row._mapping)
+            if table is SAMPLE:
+                decode_samples(values["codec"], values["data"], values["stored"])
+        except (ValueError, StoreError) as error:
             column = str(error).partition(" ")[0]
             keys = ", ".join(f"{column.name} {row._mapping[column.name]}" for column in table.primary_key)
             faults.setdefault(column, f"{error} ({table.name} {keys}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -20,8 +21,8 @@ from effbench.cell import Cell, Environment, Status
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
-from effbench.store.schema import STATES, SWEEP_ID, UtcDateTime, utc
-from effbench.store.values import artifact_folder, cell_row, decode_samples, is_plain, plain, text
+from effbench.store.schema import STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
+from effbench.store.values import CODEC, SAMPLE_LIMIT, artifact_folder, cell_row, is_plain, plain, text
 
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
@@ -50,10 +51,27 @@ def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def any_text(connection: sa.Connection) -> None:
-    """Make SQLite return invalid UTF-8 with lone surrogates instead of failing; no valid text has these."""
+def read_anything(connection: sa.Connection) -> None:
+    """Make SQLite return invalid UTF-8 with lone surrogates, which no valid text has, and refuse rows above 64 MB."""
     if connection.dialect.name == "sqlite":
-        connection.connection.driver_connection.text_factory = partial(bytes.decode, errors="surrogateescape")
+        raw_connection = connection.connection.driver_connection
+        raw_connection.text_factory = partial(bytes.decode, errors="surrogateescape")
+        raw_connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2**26)
+        raw_connection.execute("PRAGMA cell_size_check = ON")
+
+
+def require_sound(table: sa.Table, rows: Sequence[Sequence[Any]]) -> None:
+    """Check rows of `trial` or `sample` as SQLite stores them, in a tenth of the time of `sound_row`. Raises some error
+    if one may be invalid or is not stored as effbench stores it: then `sound_row` decides."""
+    columns = dict(zip(table.columns.keys(), zip(*rows, strict=True), strict=True))
+    for name, is_nullable, check in _columns(table, as_stored=True):
+        for value in {*columns[name]}:
+            if value is not None or not is_nullable:
+                check(value)
+    used = {"sweep_id": str, "extra": _skim_json} if table is TRIAL else {"count": int, "stored": int, "codec": str}
+    for row in zip(*(map(read, columns[name]) for name, read in used.items()), strict=True):
+        for name, right, what in _RULES[table.name](dict(zip(used, row, strict=True))):
+            _require(right, name, what)
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,16 +105,18 @@ def typed(table: sa.Table, values: Mapping[str, Any], names: Collection[str] | N
 
 
 @cache
-def _columns(table: sa.Table) -> list[tuple[str, bool, Callable[[Any], Any]]]:
-    """Return the name of each column, whether it may be NULL, and the function that checks and converts a value."""
-    return [(column.name, bool(column.nullable), _check_of(column)) for column in table.columns]
+def _columns(table: sa.Table, as_stored: bool = False) -> list[tuple[str, bool, Callable[[Any], Any]]]:
+    """Return the name of each column, whether it may be NULL, and the function that checks and converts a value.
+    `as_stored`: it refuses times that SQLite stores in another form; without JSON."""
+    columns = [column for column in table.columns if not (as_stored and isinstance(column.type, sa.JSON))]
+    return [(column.name, bool(column.nullable), _check_of(column, as_stored)) for column in columns]
 
 
-def _check_of(column: sa.Column) -> Callable[[Any], Any]:
-    kind = column.type
+def _check_of(column: sa.Column, as_stored: bool) -> Callable[[Any], Any]:
+    kind, time = column.type, _stored_time if as_stored else _time
     if isinstance(kind, sa.JSON):
         return _list if column.name in LISTS else partial(_json, wanted=dict)
-    for known, check in ((UtcDateTime, _time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
+    for known, check in ((UtcDateTime, time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
         if isinstance(kind, known):
             return check
     if isinstance(kind, sa.Integer):
@@ -180,6 +200,30 @@ def _time(value: Any) -> dt.datetime:
     return time
 
 
+def _stored_time(value: Any) -> None:
+    time = dt.datetime.fromisoformat(value)
+    _require(time.year in YEARS and time.isoformat(" ", "microseconds") == value, value, "a time as stored")
+
+
+def _skim_json(value: str) -> Any:
+    """Return a JSON value as it is stored, with 0.0 for each float, which saves a third of the time."""
+    found = _SKIMMER.decode(value)
+    if value.count("[") + value.count("{") > JSON_DEPTH:
+        _require_shallow([found], JSON_DEPTH)
+    is_plain_text = value.isascii() and len(value) <= JSON_LIMIT and ("\\u" not in value or is_plain(found))
+    _require(is_plain_text, value, "JSON as stored")
+    return found
+
+
+def _skim_number(text: str) -> float:
+    if "e" in text or "E" in text or len(text) > 300 or text[-1] > "9":  # also NaN
+        _number(float(text))
+    return 0.0
+
+
+_SKIMMER = json.JSONDecoder(parse_float=_skim_number, parse_constant=_skim_number)
+
+
 def _sweep_rules(row: Mapping[str, Any]) -> Rule:
     yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not a sweep id"
     environments = row["host"].get("environments")
@@ -225,8 +269,9 @@ def _trial_rules(row: Mapping[str, Any]) -> Rule:
 
 
 def _sample_rules(row: Mapping[str, Any]) -> Rule:
-    yield "stored", row["stored"] <= row["count"], f"is {row['stored']} of {row['count']} samples"
-    decode_samples(row["codec"], row["data"], row["stored"])
+    count, stored, codec = row["count"], row["stored"], row["codec"]
+    yield "stored", stored <= min(count, SAMPLE_LIMIT), f"is {stored} of {count} samples, but at most {SAMPLE_LIMIT}"
+    yield "codec", codec == CODEC, f"is {codec!r}, not {CODEC!r}; upgrade effbench"
 
 
 _RULES = {
@@ -239,7 +284,7 @@ _RULES = {
 
 
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, list) and {*map(type, value)} <= {str}
 
 
 def _is_below(name: str, folder: str) -> bool:

@@ -1,7 +1,7 @@
 """Read whole sweeps from a database that may be untrusted.
 
 It is opened for reading only, its own code never runs, only known columns are read, and every row is checked
-(`soundness`).
+(`soundness`); readers check the content of samples.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
 from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
-from effbench.store.soundness import any_text, raw, sound_row, typed
+from effbench.store.soundness import raw, read_anything, sound_row, typed
 
 #: rows in memory at a time
 CHUNK = 1000
-#: largest row of SQLite, in bytes
-ROW_LIMIT = 2**26
+#: name of a source's file on a connection to another SQLite file
+ATTACHED = "arriving"
 
 
 class RefusedError(StoreError):
@@ -42,6 +42,7 @@ class Source:
 
     connection: sa.Connection
     name: str
+    _attached_to: sqlite3.Connection | None = None
 
     @cached_property
     def columns(self) -> dict[str, list[str]]:
@@ -54,6 +55,14 @@ class Source:
         """Return whether the table has all its required columns: in an earlier version it may have others."""
         names = self.columns.get(table.name, ())
         return all(column.nullable or column.name in names for column in table.columns)
+
+    def attach(self, connection: sa.Connection) -> None:
+        """Let a connection to another SQLite file read this one as schema ATTACHED, until that connection closes."""
+        if self._attached_to is not (raw_connection := connection.connection.driver_connection):
+            file = Path(self.connection.engine.url.database).absolute()
+            raw_connection.execute(f"ATTACH ? AS {ATTACHED}", (f"{file.as_uri()}?mode=ro",))
+            read_anything(connection)
+            self._attached_to = raw_connection
 
     def rows(self, table: sa.Table, *where: Any) -> Iterator[dict[str, Any]]:
         """Yield rows by primary key. Raises RefusedError for the first invalid row."""
@@ -115,9 +124,7 @@ def opened(url: str) -> Iterator[Source]:
 
 def _make_safe(connection: sa.Connection, name: str) -> None:
     """Raise StoreError for a SQLite file that is damaged, or whose known tables run code when they are read."""
-    connection.connection.driver_connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_LIMIT)
-    connection.exec_driver_sql("PRAGMA cell_size_check = ON")
-    any_text(connection)
+    read_anything(connection)
     damage = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
     # wrong values are reported later, with their rows
     if damage and damage != ["ok"] and " value in " not in str(damage[0]):

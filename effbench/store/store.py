@@ -65,22 +65,24 @@ class Store:
     package that take a connection, so that several can share a transaction.
     """
 
-    def __init__(self, engine: sa.Engine, name: str, writable: bool) -> None:
+    def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
         self._engine = engine
         self._writer = engine.execution_options(**{connect.WRITE_OPTION: True})
         self._lock = threading.Lock()
         self._writable = writable
+        self._bulk = bulk
         self.name = name
 
     @classmethod
-    def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read") -> Self:
-        """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing one. Raises
-        StoreError, and SchemaError for another version's schema."""
+    def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read", bulk: bool = False) -> Self:
+        """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing one. `bulk`: a new
+        SQLite file gets a write-ahead log when it is opened again, because the log doubles the time of large
+        transactions. Raises StoreError, and SchemaError for another version's schema."""
         if mode not in ("read", "write"):
             raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)
         write = mode == "write"
-        store = cls(connect.connect(parsed, write=write, create=write), connect.describe(parsed), write)
+        store = cls(connect.connect(parsed, write=write, create=write), connect.describe(parsed), write, bulk)
         try:
             store._prepare()
         except BaseException:
@@ -94,7 +96,7 @@ class Store:
         if current is None and not self._writable:
             raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
         connect.require_head(current or self._make(), self.name)
-        if self._writable and self._engine.dialect.name == "sqlite":
+        if self._writable and self._engine.dialect.name == "sqlite" and not (self._bulk and current is None):
             with self._translated():
                 connect.use_wal(self._engine)
 

@@ -14,6 +14,7 @@ from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fra
 #: noisy rounds are ignored if at least this many ok rounds remain
 ENOUGH_OK = 3
 
+_MEASURED = [status for status in Status if status.is_measured]
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 
 
@@ -50,16 +51,18 @@ def summarise(
     if not kept:
         raise ValueError("a summary needs at least one trial")
     decisive = worst(kept)
-    row = {"status": decisive.status, "reason": decisive.reason, "trials": len(kept), **dict.fromkeys(RESULT_FIGURES)}
+    status, is_measured = Status(decisive.status), decisive.status in _MEASURED
+    row = {"status": status, "reason": decisive.reason, "trials": len(kept), **dict.fromkeys(RESULT_FIGURES)}
     # few trials compile cold, so they count even if their timing was disturbed
-    seen = [trial for trial in trials if trial.status.is_measured]
+    seen = [trial for trial in trials if trial.status in _MEASURED]
     cold = [trial for trial in seen if trial.compile_cache == "cold"]
     some = {"warm": _warm(kept), "cold": cold or kept}
     for metric in TRIAL_METRICS:
-        if metric.combine and (metric.explains or decisive.status.is_measured):
+        if metric.combine and (metric.explains or is_measured):
             values = [getattr(trial, metric.name) for trial in some.get(metric.combine, kept)]
-            row[metric.name] = _COMBINE[metric.combine](values)
-    if not decisive.status.is_measured:
+            if values.count(None) < len(values):
+                row[metric.name] = _COMBINE[metric.combine](values)
+    if not is_measured:
         return row
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
@@ -67,16 +70,17 @@ def summarise(
     row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
     used = {trial.compilation for trial in kept}
     row["compilations"] = None if None in used else len(used)
-    for name in ESTIMATED:
-        if estimated := estimate(kept, name):
+    means = {name: estimate(kept, name) for name in ESTIMATED}
+    for name, estimated in means.items():
+        if estimated:
             (low, high), mean = INTERVALS[name], estimated.interval()
             row |= {name: mean.value, low: mean.low, high: mean.high}
     call_ms = row["period_ms"] or row["latency_ms"]
     row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
     _explain(row, kept)
     reference = kept if is_baseline else counted(baseline)
-    if reference and worst(reference).status.is_measured:
-        _compare(row, kept, reference, is_baseline)
+    if reference and worst(reference).status in _MEASURED:
+        _compare(row, kept, means, reference, is_baseline)
     return row
 
 
@@ -91,15 +95,15 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
 
 
-def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_baseline: bool) -> None:
-    """Add the figures that compare the cell with the baseline's trials."""
+def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: list[Trial], is_baseline: bool) -> None:
+    """Add the figures that compare the cell, with these means, with the baseline's trials."""
     reserved = _max(trial.peak_reserved_bytes for trial in _warm(reference))
     if reserved and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / reserved
-    if row["status"] is not Status.OK or worst(reference).status is not Status.OK:
+    if row["status"] is not Status.OK or worst(reference).status != Status.OK:
         return
     for name, metric in (("period_speedup", "period_ms"), ("speedup", "latency_ms")):
-        mean, old = estimate(kept, metric), estimate(reference, metric)
+        mean, old = means[metric], estimate(reference, metric)
         if not (mean and old):
             continue
         # 1 by definition: an interval would wrongly suggest doubt
@@ -117,7 +121,7 @@ def _compare(row: dict[str, Any], kept: list[Trial], reference: list[Trial], is_
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
     """Return the mean logarithm of a time over these trials and their compilations; None without values."""
-    used = [trial for trial in trials if _positive([getattr(trial, name)])]
+    used = [trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < math.inf]
     if not used:
         return None
     compilations = [trial.compilation for trial in used]
@@ -142,7 +146,7 @@ def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms
 
 
 def _positive(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and value > 0 and math.isfinite(value)]
+    return [value for value in values if value is not None and 0 < value < math.inf]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -151,7 +155,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _max(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None and math.isfinite(value)), default=None)
+    return max([value for value in values if value is not None and -math.inf < value < math.inf], default=None)
 
 
 def _min(values: Iterable[float | None]) -> float | None:

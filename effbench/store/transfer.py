@@ -1,7 +1,8 @@
 """Copy whole sweeps from one database into another.
 
 Rows are identified by keys that are the same in every database. Missing rows are added and others are compared; a
-difference refuses the sweep. Every sweep is one transaction. Results are derived from the trials.
+difference refuses the sweep. Every sweep is one transaction. Trials of a new sweep are copied within SQLite if they are
+plainly valid. Results are derived from the trials.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +36,8 @@ from effbench.store.schema import (
     VERDICT,
 )
 from effbench.store.secrets import masked, masked_db
-from effbench.store.soundness import batched
-from effbench.store.source import RefusedError, Source
+from effbench.store.soundness import BLOB_LIMIT, batched, require_sound
+from effbench.store.source import ATTACHED, RefusedError, Source
 from effbench.store.store import Store
 from effbench.store.trials import rebuild_results
 from effbench.store.values import now
@@ -63,8 +65,6 @@ _MAY_DIFFER = {
     ACKNOWLEDGEMENT: {"reason", "acknowledged_at"},
     BASELINE: {"sweep_id", "set_at", "note"},
 }
-#: tables in which a new sweep has no rows yet
-_PARTS = (PLANNED, TRIAL, SAMPLE)
 #: further columns of `sweep` that differ between the shards of a sweep
 _SHARDS_DIFFER = {"started_at", "host"}
 
@@ -166,8 +166,7 @@ class _Copy:
             # also by the first column, because SQLite searches no index for a tuple with integers
             first = table.c[names[0]].in_({row[names[0]] for row in chunk})
             query = sa.select(table).where(first, key.in_(list(missing)))
-            known = () if self.is_new and table in _PARTS else self.connection.execute(query).mappings()
-            for here in known:
+            for here in self.connection.execute(query).mappings():
                 self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
             if names == tuple(table.primary_key.columns.keys()):  # another import may have been faster
@@ -198,7 +197,43 @@ class _Copy:
                 row["overrides"] = masked_db(row["overrides"])
         self.merge(table, rows)
 
+    def copy_trials(self, sweep_id: str, with_samples: bool) -> bool:
+        """Copy the trials of a new sweep within SQLite, and check the copies. Return False, with nothing copied, if
+        that is impossible or a row may be invalid."""
+        names = ", ".join(name for name in self.source.columns.get("trial", ()) if name in TRIAL.c and name != "id")
+        ids = f"SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM {ATTACHED}.trial"
+        ids = f"({ids} WHERE sweep_id = :sweep)"
+        blobs = f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE data END"
+        steps = [
+            (TRIAL, f"INSERT INTO trial (id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id = old",
+             f"SELECT {', '.join(TRIAL.c.keys())} FROM trial WHERE id > :last"),
+            (SAMPLE, "INSERT INTO sample SELECT new, timer, count, stored, codec, data "
+             f"FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old",
+             f"SELECT trial_id, timer, count, stored, codec, {blobs} FROM sample WHERE trial_id > :last"),
+        ]  # fmt: skip
+        added: Counter[str] = Counter()
+        try:
+            with self.connection.begin_nested():
+                self.source.attach(self.connection)
+                last = self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
+                given = {"sweep": sweep_id, "last": last}
+                cursor = self.connection.connection.cursor()  # SQLAlchemy's rows take longer
+                for table, insert, select in steps if with_samples else steps[:1]:
+                    added[table.name] = cursor.execute(insert, given).rowcount
+                    cursor.execute(select, given)
+                    for chunk in iter(partial(cursor.fetchmany, CHUNK), []):
+                        require_sound(table, chunk)
+        except Exception:  # whatever is wrong with the rows, checking them one by one names it
+            if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
+                raise
+            return False
+        self.arrival.added += added
+        return True
+
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:
+        dialects = {connection.dialect.name for connection in (self.connection, self.source.connection)}
+        if self.is_new and dialects == {"sqlite"} and self.copy_trials(sweep_id, with_samples):
+            return
         key_of = itemgetter(*_KEYS[TRIAL])
         keys: dict[int, tuple] = {}
         query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
@@ -237,11 +272,9 @@ class _Copy:
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
     """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged sweep."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA page_size = 1024")  # wastes less space with rows of 2 to 3 kB
+        connection.execute("PRAGMA page_size = 2048")  # wastes less space with rows of 2 to 3 kB
         connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
-    with Store.open(path, mode="write") as store:
+    with Store.open(path, mode="write", bulk=True) as store:
         for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
             if arrival.reason:
                 raise RefusedError(arrival.reason)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE")  # one file, without a log next to it

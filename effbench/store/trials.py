@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from effbench.cell import Status, Trial
+from effbench.cell import Trial
 from effbench.errors import StoreError
+from effbench.printable import one_line
 from effbench.store.connect import insert
 from effbench.store.schema import CELL, PLANNED, RESULT, RESULT_DTYPES, RESULTS, SAMPLE, SWEEP, TRIAL
 from effbench.store.summary import last_attempts, summarise
@@ -26,8 +28,8 @@ _SAMPLES_PER_CALL = sa.case(
     (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
     else_=sa.func.coalesce(CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
-#: fields that a summary reads; not `extra`, which can be large
-_SUMMARISED = [name for name in TRIAL_FIELDS if name not in ("extra", "phase", "started_at")]
+#: what a summary reads of a trial, with fast attributes; not `extra`, which can be large
+_Row = namedtuple("_Row", ["environment_id", *(n for n in TRIAL_FIELDS if n not in ("extra", "phase", "started_at"))])
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
@@ -103,7 +105,13 @@ def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)
-    return {row.timer: decode_samples(row.codec, row.data, row.stored) for row in connection.execute(query)}
+    return {row.timer: _decoded(row) for row in connection.execute(query)}
+
+
+def _decoded(row: sa.Row) -> np.ndarray:
+    """Return the samples of a row of `sample`. Raises StoreError if they are damaged."""
+    name = f"samples (timer {one_line(row.timer, 40)} of trial {row.trial_id}, see `effbench db check --deep`)"
+    return decode_samples(row.codec, row.data, row.stored, name)
 
 
 def trials_of_cells(
@@ -117,8 +125,7 @@ def trials_of_cells(
     blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     taken: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
     for blob in connection.execute(blobs):
-        values = decode_samples(blob.codec, blob.data, blob.stored)
-        taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, values)
+        taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, _decoded(blob))
     return [(dict(row), taken.get(row["id"], {})) for row in rows]
 
 
@@ -130,18 +137,15 @@ def derive(
     `comparison_key` in one environment."""
     cells = sa.select(CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL)
     cells = cells.join(PLANNED, PLANNED.c.cell_key == CELL.c.key).where(PLANNED.c.sweep_id == sweep_id)
-    query = sa.select(TRIAL.c.environment_id, *(TRIAL.c[name] for name in _SUMMARISED))
-    query = query.where(TRIAL.c.sweep_id == sweep_id)
+    query = sa.select(*(TRIAL.c[name] for name in _Row._fields)).where(TRIAL.c.sweep_id == sweep_id)
     if comparison_key is not None:
         cells = cells.where(CELL.c.comparison_key == comparison_key)
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
         query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
-    trials: dict[str, dict[str, list[Trial]]] = {}
-    for environment, *values in connection.execute(query).all():
-        trial = Trial(**dict(zip(_SUMMARISED, values, strict=True)))
-        trial.status = Status(trial.status)
-        trials.setdefault(environment, {}).setdefault(trial.cell_key, []).append(trial)
-    compared: dict[tuple[str, str], dict[str, list[Trial]]] = {}
+    trials: dict[str, dict[str, list[Any]]] = {}
+    for trial in map(_Row._make, connection.execute(query).all()):
+        trials.setdefault(trial.environment_id, {}).setdefault(trial.cell_key, []).append(trial)
+    compared: dict[tuple[str, str], dict[str, list[Any]]] = {}
     facts: dict[str, tuple[str, float]] = {}
     for key, comparison, mode, size in connection.execute(cells.order_by(PLANNED.c.position)):
         facts[key] = (mode, size)
@@ -153,9 +157,9 @@ def derive(
         # of several variants of the baseline mode, the first in the plan is the baseline of all cells
         reference = next((key for key in cells if facts[key][0] == baseline_mode), None)
         for key, of_cell in cells.items():
-            baseline = cells[reference] if reference not in (None, key) else ()
+            baseline = cells.get(reference, ())
             summary = summarise(of_cell, bs=facts[key][1], is_baseline=key == reference, baseline=baseline)
-            values = {name: scalar(value) for name, value in summary.items()}
+            values = {name: value if value is None else scalar(value) for name, value in summary.items()}
             rows.append({"sweep_id": sweep_id, "cell_key": key, "environment_id": environment, **values})
     return rows
 

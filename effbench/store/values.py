@@ -56,7 +56,8 @@ def plain(value: Any) -> Any:
 def is_plain(value: Any) -> bool:
     """Return whether `plain` changes nothing; False if a quick look is not enough to tell."""
     try:
-        return not _REFUSED.search(json.dumps(value, allow_nan=False))
+        dumped = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        return "\\u0000" not in dumped and bool(dumped.encode())  # which fails for lone surrogates
     except (TypeError, ValueError):
         return False
 
@@ -122,19 +123,20 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
     return len(array), zlib.compress(array.tobytes(), 6)
 
 
-def decode_samples(codec: str, data: bytes, stored: int) -> np.ndarray:
-    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError if it is damaged."""
+def decode_samples(codec: str, data: bytes, stored: int, name: str = "samples") -> np.ndarray:
+    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError if it is damaged.
+    `name`: what the error calls them."""
     import numpy as np
 
     if codec != CODEC:
-        raise StoreError(f"samples are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench")
+        raise StoreError(f"{name} are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench")
     if not 0 <= stored <= SAMPLE_LIMIT:
-        raise StoreError(f"damaged samples: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
+        raise StoreError(f"damaged {name}: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
     inflater = zlib.decompressobj()
     try:
         content = inflater.decompress(data, 4 * stored + 1)
     except (zlib.error, TypeError) as error:
-        raise StoreError(f"damaged samples: {error}") from error
+        raise StoreError(f"damaged {name}: {error}") from error
     if len(content) != 4 * stored or not inflater.eof or inflater.unused_data:
-        raise StoreError(f"damaged samples: the blob does not hold {stored} of them")
+        raise StoreError(f"damaged {name}: the blob does not hold {stored} of them")
     return np.frombuffer(content, dtype="<f4").astype(np.float32)

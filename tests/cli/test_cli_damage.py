@@ -59,6 +59,15 @@ def test_every_corruption_is_named_and_nothing_raises(damaged, effbench):
             assert done.err.count("\n") <= 2, (corruption, command, done)
 
 
+def test_damaged_samples_end_a_report_with_one_line(damaged, effbench):
+    damaged("UPDATE sample SET data = x'00'")
+    done = effbench("report", "--sweep", "main", "--out", "site")
+    assert (done.code, done.err.count("\n")) == (2, 1), done
+    assert "damaged samples (timer latency_ms of trial 1, see `effbench db check --deep`): " in done.err
+    for command in ("show", "export --whole --out x.db", "import x.db --db copy.db"):  # which read no samples
+        assert effbench(*command.split()).code in (0, 1), command
+
+
 def test_check_survives_what_it_does_not_foresee(damaged, effbench, monkeypatch):
     damaged("UPDATE trial SET wall_s = 1")
     monkeypatch.setattr("effbench.store.trials.summarise", lambda *_, **__: 1 / 0)

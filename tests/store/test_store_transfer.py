@@ -238,11 +238,9 @@ FORGED = [
       for name in ("secret.txt", "/etc/passwd", "../x", "artifacts/other/x", "artifacts/{id}/../x", "artifacts/{id}x/y",
                    "artifacts/{id}/./x", "artifacts/{id}")),
     # samples
-    ("UPDATE sample SET data = x'00' WHERE trial_id = 1", "damaged samples"),
     ("UPDATE sample SET codec = 'zstd' WHERE trial_id = 1", "upgrade effbench"),
     ("UPDATE sample SET stored = 6000, count = 6000 WHERE trial_id = 1", "at most 5000"),
     ("UPDATE sample SET stored = -1 WHERE trial_id = 1", "stored"),
-    ("UPDATE sample SET data = CAST(data || x'78' AS BLOB) WHERE trial_id = 1", "does not hold 20"),
     ("UPDATE sample SET count = 0 WHERE trial_id = 1", "of 0 samples"),
 ]  # fmt: skip
 
@@ -276,13 +274,35 @@ def test_an_id_that_is_none(name, source, target):
     assert "not a sweep id" in arrivals[-1].reason and arrivals[-1].reason.isprintable()
 
 
-def test_samples_are_not_inflated_beyond_their_number(source, target):
-    bomb = zlib.compress(bytes(10**7), 9)
-    assert len(bomb) < 2**15
-    sql(source, f"UPDATE sample SET data = x'{bomb.hex()}' WHERE trial_id = 1")
-    assert take(source, target)[0].reason.endswith("does not hold 20 of them")
+BOMB = zlib.compress(bytes(10**7), 9)
+DAMAGED = {"x'00'": "damaged samples", "data || x'78'": "does not hold 20", f"x'{BOMB.hex()}'": "does not hold 20"}
+
+
+@pytest.mark.parametrize("blob", DAMAGED)
+def test_the_content_of_samples_is_checked_when_it_is_read(blob, source, target):
+    """Inflated no further than their number."""
+    sql(source, f"UPDATE sample SET data = CAST({blob} AS BLOB) WHERE trial_id = 1 AND timer = 'latency_ms'")
+    assert take(source, target)[0].outcome == "imported"
+    (line,) = Store.check(target)
+    assert DAMAGED[blob] in line and "trial_id 1, timer latency_ms" in line
+    with Store.open(target) as store, pytest.raises(StoreError, match=r"latency_ms of trial 1, see .*db check"):
+        store.samples(1)
+
+
+def test_a_blob_that_is_too_large_is_refused(source, target):
     sql(source, "UPDATE sample SET data = zeroblob(100000) WHERE trial_id = 1")
     assert "at most 32768 bytes" in take(source, target)[0].reason
+
+
+def test_a_valid_row_in_another_form_is_converted(source, target):
+    """Such rows are not copied as they are."""
+    changed = "started_at = '2026-11-21T12:00:00+05:30', extra = '{\"a\": [NaN, 1e999]}'"
+    sql(source, f"UPDATE trial SET {changed} WHERE id = 3")
+    assert take(source, target)[0].outcome == "imported"
+    assert Store.check(target) == []
+    with Store.open(target) as store:
+        (trial,) = (row for row in store.trials(ids_of(store)[0]) if row["extra"] == {"a": [None, None]})
+    assert trial["started_at"].isoformat() == "2026-11-21T06:30:00+00:00"
 
 
 SHADOWS = {
