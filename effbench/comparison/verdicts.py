@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from effbench.cell import Status
@@ -77,6 +78,11 @@ class Pair:
     after: CellResult | None
     why: str | None = None
     differs: bool = False
+
+    @cached_property
+    def compilations(self) -> list[dict[int, int | None]]:
+        """Round -> compile cache, of both sides."""
+        return [{n: number for n, (number, _) in side.compiled.items()} for side in (self.before, self.after)]
 
 
 @dataclass
@@ -197,6 +203,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 
 def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
+    of_kernels = kernels_of(pair)
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
@@ -213,11 +220,11 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             if how != "ratio" and change.before:
                 change.ratio = change.after / change.before
             if has_ratio:
-                add_test(change, pair, before, after, limit, interleaved)
+                add_test(change, pair, before, after, limit, interleaved, of_kernels)
             else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
                 if metric == "kernels" and change.verdict in CHANGED:
-                    doubt_tuned(change, pair)
+                    doubt_tuned(change, *of_kernels)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
@@ -233,13 +240,13 @@ def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:
 
 def add_test(
     change: Change, pair: Pair, before: Mapping[int, float], after: Mapping[int, float], limit: Limit,
-    interleaved: bool,
+    interleaved: bool, of_kernels: tuple[str | None, set[str]],
 ) -> None:  # fmt: skip
-    """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
-    change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
-    used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
+    """Add ratio, interval and p-value, and the verdict if the change is too small to matter. `of_kernels`: the result
+    of `kernels_of`."""
+    change.kernels, kernels = (None, set()) if change.metric in SIZES else of_kernels
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    change.test = test(before, after, change.limit, used, kernels)
+    change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
         setattr(change, name, getattr(change.test, name))
     if limit.least and abs(change.after - change.before) <= limit.least:
@@ -280,9 +287,9 @@ def by_range(
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
 
 
-def doubt_tuned(change: Change, pair: Pair) -> None:
-    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them."""
-    reason, kernels = kernels_of(pair)
+def doubt_tuned(change: Change, reason: str | None, kernels: set[str]) -> None:
+    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them.
+    `reason`, `kernels`: the result of `kernels_of`."""
     if any(name.endswith(TUNED) for name in kernels):
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
 
@@ -327,7 +334,7 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
     sides, odd = [], None
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         every = side.figures.get(metric, {})
-        kept = {number: float(value) for number, value in every.items() if is_number(value) and value >= least}
+        kept = {n: float(v) for n, v in every.items() if is_number(v) and least <= v < math.inf}
         # if no trial has the metric, it was not measured
         if len(kept) < len(every) and any(value is not None for value in every.values()):
             odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure")

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +21,9 @@ from effbench.store.sweeps import CONFIRMING
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
+#: Those that are taken from processes that did not compile with an empty cache, if any.
+_WARM = tuple(name for name in PER_TRIAL if METRICS[name].combine == "warm")
+_MEASURED = frozenset(status for status in Status if status.is_measured)
 #: Compared metrics -> the column of a trial that gives them, and the compile caches of the trials that have them.
 PREPARING = {
     "compile_cold_s": ("compile_s", {"cold"}),
@@ -58,10 +62,10 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
     )
     measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
-    for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
+    for key, rows in groupby(connection.execute(query).all(), itemgetter(0, 1)):
         rows = list(rows)
-        kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        figures = figures_of(kept, [row for row in rows if Status(row.status).is_measured])
+        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        figures = figures_of(kept, [row for row in rows if row.status in _MEASURED])
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
     columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
@@ -76,14 +80,20 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
 def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
     """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an empty cache only count
     if there are no others. `seen`: also noisy trials, which give the metrics of PREPARING."""
-    warm = [row for row in kept if row.compile_cache != "cold"]
-    figures = {}
-    for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL)):
-        counting = kept if METRICS[name].combine != "warm" else warm if name in COLD else warm or kept
-        figures[name] = {row.round: row[n] for row in counting}
+    figures, warm = by_round(kept), [row for row in kept if row.compile_cache != "cold"]
+    if len(warm) < len(kept):
+        of_warm = by_round(warm)
+        figures |= {name: of_warm[name] for name in _WARM if warm or name in COLD}
     for name, (column, caches) in PREPARING.items():
         figures[name] = {row.round: getattr(row, column) for row in seen if row.compile_cache in caches}
     return figures
+
+
+def by_round(rows: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
+    """Return metric -> round -> figure for the metrics of PER_TRIAL, which are the last columns."""
+    rounds = [row.round for row in rows]
+    columns = [*zip(*rows, strict=True)][-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
+    return {name: dict(zip(rounds, column, strict=True)) for name, column in zip(PER_TRIAL, columns, strict=True)}
 
 
 def levels(
