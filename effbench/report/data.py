@@ -33,6 +33,8 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
+#: Most results of the history, so that it does not take longer the larger a database grows.
+MOST_RESULTS = 50_000
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 
 #: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a float32 array).
@@ -186,13 +188,13 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
     Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them. With
     `references`, the history is that of their hardware.
     """
-    infos = store.sweeps()
+    infos = store.sweeps(brief=True)
     data = ReportData(database, chosen(store, infos, database, references), environments=store.environments())
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
-        limits = read_limits()
-        data.history = read_history(store, everything=True, exceptions=limits.exceptions, environment_ids=ids)
+        known = {"exceptions": read_limits().exceptions, "environment_ids": ids}
+        data.history = read_history(store, everything=True, most=MOST_RESULTS, **known)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
@@ -217,7 +219,10 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
     confirm another sweep are skipped."""
     seen: set[str] = set()
     newest_on = {}
+    every = set(map(hardware_of, store.environments()))
     for info in infos:
+        if seen == every:
+            break
         if not info.trials or (info.name or "").startswith(CONFIRMING):
             continue
         if new := set(store.hardware(info.id)) - seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -159,7 +160,7 @@ def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
 class Series:
     """Results of all sweeps. `sweeps`: oldest first; `environments` by id, `cells` by key; `rows`: tuples of `columns`,
     in no order. `measured`: every (sweep id, environment id, model) that has a result, even if the rows are limited to
-    some models and modes."""
+    some models and modes. `older`: number of the oldest sweeps whose rows are left out."""
 
     sweeps: list[dict[str, Any]]
     environments: dict[str, dict[str, Any]]
@@ -167,6 +168,7 @@ class Series:
     columns: tuple[str, ...]
     rows: list[tuple]
     measured: list[tuple[str, str, str]]
+    older: int = 0
 
     def of(self, sweep_ids: Collection[str]) -> Series:
         """Return a copy with only the rows of these sweeps; `sweeps` is not limited."""
@@ -181,10 +183,11 @@ class Series:
 
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = (),
-    environment_ids: Collection[str] = (),
+    environment_ids: Collection[str] = (), most: int | None = None,
 ) -> Series:  # fmt: skip
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and `columns`; None:
-    without `rows` and `measured`. `models`, `modes`, `environment_ids`: only results of these (empty: all)."""
+    without `rows` and `measured`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
+    only the newest sweeps, with at most this many results in total, but at least one."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
@@ -195,14 +198,27 @@ def series(
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
-    sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    order = (SWEEP.c.started_at, SWEEP.c.id)
+    sweeps = _rows(connection, sa.select(*(SWEEP.c[name] for name in facts)).order_by(*order))
+    older = 0
+    if most is not None:
+        numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count()).group_by(RESULT.c.sweep_id)
+        counts = dict(connection.execute(numbers).all())
+        ids = [sweep["id"] for sweep in sweeps if sweep["id"] in counts]
+        totals = itertools.accumulate(counts[sweep_id] for sweep_id in reversed(ids))
+        older = max(0, len(ids) - max(1, sum(total <= most for total in totals)))
+    if older:
+        first = next(sweep for sweep in sweeps if sweep["id"] == ids[older])
+        newest = sa.tuple_(*order) >= sa.tuple_(*(sa.literal(first[it.name], it.type) for it in order))
+        results = results.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id).where(newest)
     cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
     measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
     return Series(
-        _rows(connection, sweeps),
+        sweeps,
         {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))},
         {row["key"]: row for row in _rows(connection, cells)},
         names,
-        [] if columns is None else [tuple(row) for row in connection.execute(results)],
-        [] if columns is None else [tuple(row) for row in connection.execute(measured)],
+        [] if columns is None else connection.execute(results).all(),
+        [] if columns is None else connection.execute(measured).all(),
+        older,
     )
