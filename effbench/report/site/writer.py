@@ -12,6 +12,7 @@ from effbench.outputs import replacing
 from effbench.store.values import plain
 
 MANIFEST = "site.json"
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class Writer:
@@ -63,10 +64,9 @@ class Writer:
 
 def as_json(value: Any) -> str:
     """Return compact JSON; numbers that are not finite become null, and unknown types text."""
-    settings = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    with suppress(TypeError, ValueError):  # nearly all files need no conversion
-        return json.dumps(value, **settings)
-    return json.dumps(plain(value), **settings)
+    with suppress(TypeError, ValueError):  # nearly all values need no conversion
+        return _COMPACT.encode(value)
+    return _COMPACT.encode(plain(value))
 
 
 def claim(out: Path) -> None:
