@@ -334,7 +334,7 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
     sides, odd = [], None
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         every = side.figures.get(metric, {})
-        kept = {n: float(v) for n, v in every.items() if is_number(v) and least <= v < math.inf}
+        kept = {number: float(value) for number, value in every.items() if is_number(value) and value >= least}
         # if no trial has the metric, it was not measured
         if len(kept) < len(every) and any(value is not None for value in every.values()):
             odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure")

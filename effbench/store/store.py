@@ -22,8 +22,8 @@ from effbench.store.schema import make
 if TYPE_CHECKING:
     import numpy as np
 
-#: number of cells whose trials and samples are in memory at a time: a few hundred trials
-CELLS = 50
+#: number of cells whose trials and samples are in memory at a time: about a hundred trials
+CELLS = 20
 P, R = ParamSpec("P"), TypeVar("R")
 
 
