@@ -10,7 +10,6 @@ import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +102,13 @@ class Limits:
     floor_for_all: float | None = field(default=None, metadata=INTERNAL)
     source: str | None = field(default=None, compare=False, metadata=INTERNAL)
 
-    @cached_property
-    def _defaults(self) -> dict[str, Limit]:
-        """The limit of each metric without exceptions."""
-        default = Limit(self.floor, 0.0, 1.25, False)
-        given = {metric: limit.given() for metric, limit in self.limits.items()}
-        return {metric: replace(default, **given.get(metric, {})) for metric in (*METRICS, STATUS)}
-
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype, phase, device and
         hardware. Only the last exception that matches counts."""
-        limit = default = self._defaults[metric]
+        default = Limit(self.floor, 0.0, 1.25, False)
+        if metric in self.limits:
+            default = replace(default, **self.limits[metric].given())
+        limit = default
         for rule in self.exceptions:
             if rule.fits(cell):
                 rule.used = True

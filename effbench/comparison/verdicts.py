@@ -84,6 +84,18 @@ class Pair:
         """Round -> compile cache, of both sides."""
         return [{n: number for n, (number, _) in side.compiled.items()} for side in (self.before, self.after)]
 
+    @cached_property
+    def kernels(self) -> tuple[str | None, set[str]]:
+        """How the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
+        each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
+        sides = [[*side.compiled.values()] for side in (self.before, self.after)]
+        old, new = ({kernels for _, kernels in side if kernels} for side in sides)
+        count = min(len({number for number, _ in side if number is not None}) for side in sides)
+        is_known = old and new and old != new and count and not self.differs
+        if max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS):
+            return f"other kernels in each of {count} compilations" if is_known else None, set()
+        return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
+
 
 @dataclass
 class Change:
@@ -203,7 +215,6 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
 
 def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
-    of_kernels = kernels_of(pair)
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
@@ -220,11 +231,11 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             if how != "ratio" and change.before:
                 change.ratio = change.after / change.before
             if has_ratio:
-                add_test(change, pair, before, after, limit, interleaved, of_kernels)
+                add_test(change, pair, before, after, limit, interleaved)
             else:  # also sizes that are 0 in a trial, such as a graph pool
                 by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
                 if metric == "kernels" and change.verdict in CHANGED:
-                    doubt_tuned(change, *of_kernels)
+                    doubt_tuned(change, pair)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
@@ -240,11 +251,10 @@ def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:
 
 def add_test(
     change: Change, pair: Pair, before: Mapping[int, float], after: Mapping[int, float], limit: Limit,
-    interleaved: bool, of_kernels: tuple[str | None, set[str]],
+    interleaved: bool,
 ) -> None:  # fmt: skip
-    """Add ratio, interval and p-value, and the verdict if the change is too small to matter. `of_kernels`: the result
-    of `kernels_of`."""
-    change.kernels, kernels = (None, set()) if change.metric in SIZES else of_kernels
+    """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
+    change.kernels, kernels = (None, set()) if change.metric in SIZES else pair.kernels
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
     change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
@@ -255,18 +265,6 @@ def add_test(
     change.floor = limit.floor
     if change.p_value is None:
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
-
-
-def kernels_of(pair: Pair) -> tuple[str | None, set[str]]:
-    """Return how the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
-    each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
-    sides = [[*side.compiled.values()] for side in (pair.before, pair.after)]
-    old, new = ({kernels for _, kernels in side if kernels} for side in sides)
-    count = min(len({number for number, _ in side if number is not None}) for side in sides)
-    is_known = old and new and old != new and count and not pair.differs
-    if max(len(old), len(new)) <= 1 and (pair.differs or count >= LEAST_COMPILATIONS):
-        return f"other kernels in each of {count} compilations" if is_known else None, set()
-    return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 def by_range(
@@ -287,9 +285,9 @@ def by_range(
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
 
 
-def doubt_tuned(change: Change, reason: str | None, kernels: set[str]) -> None:
-    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them.
-    `reason`, `kernels`: the result of `kernels_of`."""
+def doubt_tuned(change: Change, pair: Pair) -> None:
+    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them."""
+    reason, kernels = pair.kernels
     if any(name.endswith(TUNED) for name in kernels):
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import math
@@ -17,7 +16,6 @@ from typing import Any
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.events import History
-from effbench.comparison.limits import Limits
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
 from effbench.environments import COLUMNS, TELLING, hardware_of
@@ -195,18 +193,16 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
     `references`, the history is that of their hardware.
     """
     infos = store.sweeps(brief=True)
-    limits = read_limits()
     data = ReportData(database, chosen(store, infos, database, references), environments=store.environments())
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
-        known = {"exceptions": limits.exceptions, "environment_ids": ids}
+        known = {"exceptions": read_limits().exceptions, "environment_ids": ids}
         data.history = read_history(store, everything=True, most=MOST_RESULTS, **known)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
-        # a copy, because a comparison marks the exceptions that it uses
-        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos, copy.deepcopy(limits))
+        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos)
     return data
 
 
@@ -275,9 +271,8 @@ def unmeasured(store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]])
 
 
 def read_changes(
-    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo],
-    limits: Limits,
-) -> Changes:  # fmt: skip
+    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo]
+) -> Changes:
     """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `environments`:
     all. If the comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
@@ -290,7 +285,7 @@ def read_changes(
     words = ["effbench", "compare", before.id, info.id, "--on", after.hardware]
     words += ["--db", masked_url(after.database)] if after.database != DEFAULT_DB else []
     try:
-        compared = compare_sweeps(store, before, info, limits, on=after.hardware)
+        compared = compare_sweeps(store, before, info, read_limits(), on=after.hardware)
     except EffbenchError as error:
         return Changes(previous, None, str(error))
     return Changes(previous, compared, "", shlex.join(words))

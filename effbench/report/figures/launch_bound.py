@@ -62,10 +62,8 @@ def draw(rows: Sequence[Row]) -> Drawing:
 
 def _name_points(figure: Drawing, rows: Sequence[Row]) -> None:
     """Name each model and batch size at its best mark, unless the name would overlap another."""
-    spans = []
-    for name in ("launch_ratio", "speedup"):
-        values = known(rows, name)
-        spans.append(max(math.log(max(values) / min(values)), 1e-9))
+    both = known(rows, "launch_ratio"), known(rows, "speedup")
+    spans = [max(math.log(max(values) / min(values)), 1e-9) for values in both]
     best: dict[tuple, Row] = {}
     for row in sorted(rows, key=lambda row: -row["speedup"]):
         best.setdefault((row["case"], row["x"]), row)

@@ -7,7 +7,6 @@ cell's data in the files of `cell_data`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -24,14 +23,10 @@ from effbench.table import Column, Shown, Table
 
 def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
     """Return the fragment of the URL of a result's cell."""
-    several = len(device_sweep.environments) > 1
-    return _fragment(row["cell_key"], row["environment_id"] if several else None)
-
-
-@lru_cache(maxsize=2**16)  # many tables link to a cell
-def _fragment(key: str, environment_id: str | None) -> str:
+    key = row["cell_key"]
     key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
-    return f"#cell={quote(key, safe='')}" + (f"&env={quote(environment_id, safe='')}" if environment_id else "")
+    several = len(device_sweep.environments) > 1
+    return f"#cell={quote(key, safe='')}" + (f"&env={quote(row['environment_id'], safe='')}" if several else "")
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
