@@ -33,8 +33,8 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
-#: Most results of the history, so that it does not take longer the larger a database grows.
-MOST_RESULTS = 50_000
+#: Most results of the history per sweep of the report, so that it does not take longer the larger a database grows.
+MOST_RESULTS = 25_000
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 
 #: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a float32 array).
@@ -198,7 +198,8 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
         known = {"exceptions": read_limits().exceptions, "environment_ids": ids}
-        data.history = read_history(store, everything=True, most=MOST_RESULTS, **known)
+        most = MOST_RESULTS * len(data.device_sweeps)
+        data.history = read_history(store, everything=True, most=most, **known)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
