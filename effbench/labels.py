@@ -200,10 +200,10 @@ def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:
             continue
         if isinstance(item, list) and item and all(isinstance(part, Mapping) and "name" in part for part in item):
             item = {str(part["name"]): {name: inner for name, inner in part.items() if name != "name"} for part in item}
-        if isinstance(item, Mapping):
+        if type(item) is dict or isinstance(item, Mapping):
             flat |= flatten(item, f"{path}.")
         else:
-            flat[path] = json.dumps(item) if isinstance(item, list) else item
+            flat[path] = (json.dumps(item) if item else "[]") if isinstance(item, list) else item
     return flat
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 
 class Better(StrEnum):
@@ -63,6 +64,7 @@ def is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
+@lru_cache(maxsize=2**16)  # a report shows a figure in several tables
 def significant(value: float, digits: int) -> str:
     """Return `value` with this many significant digits, without an exponent from 0.0001 to a million."""
     if value == 0 or abs(value) >= 1e6 or abs(value) < 1e-4:

@@ -101,7 +101,7 @@ def loaded_by(statement: str) -> set[str]:
         ),
         (
             "from effbench.commands import export, history, report; import effbench.report.site.build",
-            {"torch", "hydra"},
+            {"torch", "pandas", "hydra", "plotly"},
         ),
         ("import effbench.commands.models", {"torch", "pandas", "hydra", "plotly", "timm", "transformers"}),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),

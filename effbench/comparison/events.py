@@ -6,6 +6,7 @@ from collections import defaultdict, namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from effbench.cell import Status, digest
@@ -122,20 +123,21 @@ class History:
 
     def _tracks(self) -> list[Track]:
         """Return all tracks. If a sweep has several results at a place (two hosts), the best one counts."""
-        best: dict[tuple[str, str, str], Any] = {}
+        best: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
         row_type = namedtuple("Row", self.series.columns)
 
         def rank(row: Any) -> tuple:
             return (row.status == Status.OK, row.trials, row.environment_id)
 
         for row in map(row_type._make, self.series.rows):
-            key = (row.cell_key, self.places[row.environment_id], row.sweep_id)
-            if key not in best or rank(row) > rank(best[key]):
-                best[key] = row
-        rows: dict[tuple[str, str], list[Any]] = defaultdict(list)
-        for cell_key, place, sweep_id in sorted(best, key=lambda key: (key[:2], self.position[key[2]])):
-            rows[cell_key, place].append(best[cell_key, place, sweep_id])
-        return [Track(*key, results) for key, results in rows.items()]
+            of_track = best[row.cell_key, self.places[row.environment_id]]
+            other = of_track.setdefault(row.sweep_id, row)
+            if other is not row and rank(row) > rank(other):
+                of_track[row.sweep_id] = row
+        return [
+            Track(*key, [of_track[sweep_id] for sweep_id in sorted(of_track, key=self.position.__getitem__)])
+            for key, of_track in sorted(best.items(), key=itemgetter(0))
+        ]
 
     @property
     def changes(self) -> list[Event]:

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -77,14 +78,18 @@ def _judge_metric(timeline: History, metric: Metric) -> None:
     exact = metric.compare == "exact"
     # strings, because two million comparisons with an enum take seconds
     statuses = {Status.OK.value, Status.DEGRADED.value} if exact else {Status.OK.value}
+    least, value_of = -math.inf if exact else 0.0, itemgetter(timeline.series.columns.index(metric.name))
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
     for track in timeline.tracks:
-        known = [(row, getattr(row, metric.name)) for row in track.rows if row.status in statuses]
-        known = [(row, value) for row, value in known if is_number(value) and (exact or value > 0)]
+        rows = [row for row in track.rows if row.status in statuses]
+        known = [*map(value_of, rows)]
+        if not {*map(type, known)} <= {int, float} or not all(least < value < math.inf for value in known):
+            rows = [row for row in rows if is_number(value := value_of(row)) and value > least]
+            known = [*map(value_of, rows)]
         if known:
-            measured[SeriesId(track.cell_key, track.place, metric.name)] = [row for row, _ in known]
-            values.append([value for _, value in known])
+            measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
+            values.append(known)
     if exact:
         judged = [find_exact(series) for series in values]
     else:

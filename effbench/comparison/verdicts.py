@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from effbench.cell import Status
@@ -77,6 +78,23 @@ class Pair:
     after: CellResult | None
     why: str | None = None
     differs: bool = False
+
+    @cached_property
+    def compilations(self) -> list[dict[int, int | None]]:
+        """Round -> compile cache, of both sides."""
+        return [{n: number for n, (number, _) in side.compiled.items()} for side in (self.before, self.after)]
+
+    @cached_property
+    def kernels(self) -> tuple[str | None, set[str]]:
+        """How the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
+        each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
+        sides = [[*side.compiled.values()] for side in (self.before, self.after)]
+        old, new = ({kernels for _, kernels in side if kernels} for side in sides)
+        count = min(len({number for number, _ in side if number is not None}) for side in sides)
+        is_known = old and new and old != new and count and not self.differs
+        if max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS):
+            return f"other kernels in each of {count} compilations" if is_known else None, set()
+        return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 @dataclass
@@ -236,10 +254,9 @@ def add_test(
     interleaved: bool,
 ) -> None:  # fmt: skip
     """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
-    change.kernels, kernels = (None, set()) if change.metric in SIZES else kernels_of(pair)
-    used = [{n: number for n, (number, _) in side.compiled.items()} for side in (pair.before, pair.after)]
+    change.kernels, kernels = (None, set()) if change.metric in SIZES else pair.kernels
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
-    change.test = test(before, after, change.limit, used, kernels)
+    change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
         setattr(change, name, getattr(change.test, name))
     if limit.least and abs(change.after - change.before) <= limit.least:
@@ -248,18 +265,6 @@ def add_test(
     change.floor = limit.floor
     if change.p_value is None:
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
-
-
-def kernels_of(pair: Pair) -> tuple[str | None, set[str]]:
-    """Return how the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
-    each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
-    sides = [[*side.compiled.values()] for side in (pair.before, pair.after)]
-    old, new = ({kernels for _, kernels in side if kernels} for side in sides)
-    count = min(len({number for number, _ in side if number is not None}) for side in sides)
-    is_known = old and new and old != new and count and not pair.differs
-    if max(len(old), len(new)) <= 1 and (pair.differs or count >= LEAST_COMPILATIONS):
-        return f"other kernels in each of {count} compilations" if is_known else None, set()
-    return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 def by_range(
@@ -282,7 +287,7 @@ def by_range(
 
 def doubt_tuned(change: Change, pair: Pair) -> None:
     """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them."""
-    reason, kernels = kernels_of(pair)
+    reason, kernels = pair.kernels
     if any(name.endswith(TUNED) for name in kernels):
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
 

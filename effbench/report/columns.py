@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from effbench.labels import ABSENT
@@ -13,6 +14,7 @@ UNITS = {"ms": "ms", "s": "s", "mhz": "MHz", "c": "°C", "w": "W", "mj": "mJ", "
 _TITLES = {"case": "model", "series": "mode"}
 
 
+@cache
 def title_and_unit(name: str) -> tuple[str, str]:
     """Return the title of a column and its unit, which is empty for texts and counts."""
     if name in METRICS:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
@@ -24,19 +24,18 @@ from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.history_table import read as read_history
-from effbench.report.tables import rows_of
+from effbench.report.tables import SpeedupTable, rows_of, speedup_table
+from effbench.stats.intervals import is_number
 from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
+#: Most results of the history per sweep of the report, so that it does not take longer the larger a database grows.
+MOST_RESULTS = 25_000
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
-TEXTS = ["model", "mode", "dtype", "phase", "device", "status", "reason", "environment_id", "cell_key"]
 
 #: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a float32 array).
 Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
@@ -80,8 +79,12 @@ class DeviceSweep:
         return label_rows(self.rows)
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
-        return frame_of(self.labelled, self.baseline_mode, self.axis)
+    def speedups(self) -> SpeedupTable:
+        return speedup_table(self.labelled, "speedup", self.baseline_mode)
+
+    @cached_property
+    def drawn(self) -> list[dict[str, Any]]:
+        return drawn_rows(self.labelled, self.baseline_mode, self.axis)
 
     @property
     def artifacts(self) -> Path | None:
@@ -159,32 +162,25 @@ class ReportData:
         return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Select sweeps with --sweep NAME (repeatable)."
 
 
-def frame_of(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> pd.DataFrame:
-    """Return the frame that all figures are drawn from: the view's columns and the following, in reading order.
+def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> list[dict[str, Any]]:
+    """Return the rows that all figures are drawn from: the view's columns and the following, in reading order.
 
     `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of `axis_of`, and `x`
     its value; rows without a number are omitted. `series`: mode with its swept settings. `series_rank`: its rank in
-    canonical order. `is_baseline`: whether its mode is the baseline's. Unknown columns hold missing values.
+    canonical order. `is_baseline`: whether its mode is the baseline's. Unknown values, also of unknown columns, are
+    None.
     """
-    import pandas as pd  # slow, and Markdown needs no frame
-
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
-    records = [
-        row.source
-        | {"case": row.curve(axis), "axis": short_label(axis), "x": row.number(axis)}
-        | {"series": row.mode, "series_rank": order[row.mode]}
-        | {"is_baseline": row.base_mode == baseline_mode}
-        for row in labelled
-    ]
-    known = [*TEXTS, *NUMBERS, "case", "axis", "x", "series", "series_rank", "is_baseline"]
-    frame = pd.DataFrame.from_records(records, columns=list(dict.fromkeys([*(records[0] if records else ()), *known])))
-    frame[NUMBERS] = frame[NUMBERS].apply(pd.to_numeric, errors="coerce").astype("float64")
-    if (frame["x"] % 1 == 0).all():
-        frame["x"] = frame["x"].astype("int64")
-    frame["case_rank"] = pd.factorize(frame["case"])[0]
-    return frame.sort_values(["case_rank", "x", "series_rank"], kind="stable", ignore_index=True)
+    rows = []
+    for row in labelled:
+        numbers = {name: value if is_number(value := row.source.get(name)) else None for name in NUMBERS}
+        x, mode = row.number(axis), {"series": row.mode, "series_rank": order[row.mode]}
+        place = {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
+        rows.append(row.source | numbers | place | mode | {"is_baseline": row.base_mode == baseline_mode})
+    cases = {case: rank for rank, case in enumerate(dict.fromkeys(row["case"] for row in rows))}
+    return sorted(rows, key=lambda row: (cases[row["case"]], row["x"], row["series_rank"]))
 
 
 # --- reading ---
@@ -196,13 +192,14 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
     Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them. With
     `references`, the history is that of their hardware.
     """
-    infos = store.sweeps()
+    infos = store.sweeps(brief=True)
     data = ReportData(database, chosen(store, infos, database, references), environments=store.environments())
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
-        limits = read_limits()
-        data.history = read_history(store, everything=True, exceptions=limits.exceptions, environment_ids=ids)
+        known = {"exceptions": read_limits().exceptions, "environment_ids": ids}
+        most = MOST_RESULTS * len(data.device_sweeps)
+        data.history = read_history(store, everything=True, most=most, **known)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
@@ -227,7 +224,10 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
     confirm another sweep are skipped."""
     seen: set[str] = set()
     newest_on = {}
+    every = set(map(hardware_of, store.environments()))
     for info in infos:
+        if seen == every:
+            break
         if not info.trials or (info.name or "").startswith(CONFIRMING):
             continue
         if new := set(store.hardware(info.id)) - seen:

@@ -37,14 +37,15 @@ COLUMNS = (
 def read(
     store: Store, metrics: Sequence[str] = DEFAULT_METRICS, *, models: Sequence[str] = (), modes: Sequence[str] = (),
     hosts: Sequence[str] = (), name: str | None = None, since: str | None = None, everything: bool = False,
-    exceptions: Sequence[ExceptionRule] = (), environment_ids: Collection[str] = (),
+    exceptions: Sequence[ExceptionRule] = (), environment_ids: Collection[str] = (), most: int | None = None,
 ) -> History:  # fmt: skip
-    """Read and judge all series of the database, except re-runs; `environment_ids`: only in these (empty: all).
+    """Read and judge all series of the database, except re-runs; `environment_ids`: only in these (empty: all). `most`:
+    only in the newest sweeps, with at most this many results.
 
     `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:
     include acknowledged events. Raises UsageError if a filter matches nothing.
     """
-    whole = store.series(columns_of(metrics), models, modes, environment_ids)
+    whole = store.series(columns_of(metrics), models, modes, environment_ids, most)
     series = whole.without_reruns()
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()

@@ -96,9 +96,13 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
     """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean` does."""
-    values = list(values)
+    return _log_mean(tuple(values))
+
+
+@lru_cache(maxsize=64)  # a comparison needs the mean of the same values several times
+def _log_mean(values: tuple[float, ...]) -> LogEstimate:
     if not values or not all(0 < value < math.inf for value in values):
-        raise ValueError(f"a geometric mean requires positive, finite values, got {values!r}")
+        raise ValueError(f"a geometric mean requires positive, finite values, got {[*values]!r}")
     n, logs = len(values), [math.log(value) for value in values]
     mean = math.fsum(logs) / n
     if n < 2:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +22,9 @@ from effbench.store.sweeps import CONFIRMING
 PER_TRIAL = tuple(
     name for name, metric in METRICS.items() if metric.compare in ("ratio", "exact") and name in TRIAL.columns
 )
+#: Those that are taken from processes that did not compile with an empty cache, if any.
+_WARM = tuple(name for name in PER_TRIAL if METRICS[name].combine == "warm")
+_MEASURED = frozenset(status for status in Status if status.is_measured)
 #: Compared metrics -> the column of a trial that gives them, and the compile caches of the trials that have them.
 PREPARING = {
     "compile_cold_s": ("compile_s", {"cold"}),
@@ -58,10 +63,10 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         .order_by(*keys, TRIAL.c.round, TRIAL.c.attempt)
     )
     measured: dict[tuple[str, str], tuple[dict[str, dict[int, Any]], dict[int, tuple]]] = {}
-    for key, rows in groupby(connection.execute(query), lambda row: (row.cell_key, row.environment_id)):
+    for key, rows in groupby(connection.execute(query).all(), itemgetter(0, 1)):
         rows = list(rows)
-        kept = [row for row in counted(rows) if Status(row.status).is_measured]
-        figures = figures_of(kept, [row for row in rows if Status(row.status).is_measured])
+        kept = [row for row in counted(rows) if row.status in _MEASURED]
+        figures = figures_of(kept, [row for row in rows if row.status in _MEASURED])
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
     columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
@@ -76,14 +81,20 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
 def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
     """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an empty cache only count
     if there are no others. `seen`: also noisy trials, which give the metrics of PREPARING."""
-    warm = [row for row in kept if row.compile_cache != "cold"]
-    figures = {}
-    for n, name in enumerate(PER_TRIAL, -len(PER_TRIAL)):
-        counting = kept if METRICS[name].combine != "warm" else warm if name in COLD else warm or kept
-        figures[name] = {row.round: row[n] for row in counting}
+    figures, warm = by_round(kept), [row for row in kept if row.compile_cache != "cold"]
+    if len(warm) < len(kept):
+        of_warm = by_round(warm)
+        figures |= {name: of_warm[name] for name in _WARM if warm or name in COLD}
     for name, (column, caches) in PREPARING.items():
         figures[name] = {row.round: getattr(row, column) for row in seen if row.compile_cache in caches}
     return figures
+
+
+def by_round(rows: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
+    """Return metric -> round -> figure for the metrics of PER_TRIAL, which are the last columns."""
+    rounds = [row.round for row in rows]
+    columns = [*zip(*rows, strict=True)][-len(PER_TRIAL) :] or [()] * len(PER_TRIAL)
+    return {name: dict(zip(rounds, column, strict=True)) for name, column in zip(PER_TRIAL, columns, strict=True)}
 
 
 def levels(
@@ -149,7 +160,7 @@ def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
 class Series:
     """Results of all sweeps. `sweeps`: oldest first; `environments` by id, `cells` by key; `rows`: tuples of `columns`,
     in no order. `measured`: every (sweep id, environment id, model) that has a result, even if the rows are limited to
-    some models and modes."""
+    some models and modes. `older`: number of the oldest sweeps whose rows are left out."""
 
     sweeps: list[dict[str, Any]]
     environments: dict[str, dict[str, Any]]
@@ -157,6 +168,7 @@ class Series:
     columns: tuple[str, ...]
     rows: list[tuple]
     measured: list[tuple[str, str, str]]
+    older: int = 0
 
     def of(self, sweep_ids: Collection[str]) -> Series:
         """Return a copy with only the rows of these sweeps; `sweeps` is not limited."""
@@ -171,10 +183,11 @@ class Series:
 
 def series(
     connection: sa.Connection, columns: Sequence[str] | None, models: Sequence[str] = (), modes: Sequence[str] = (),
-    environment_ids: Collection[str] = (),
+    environment_ids: Collection[str] = (), most: int | None = None,
 ) -> Series:  # fmt: skip
     """Return the results of all sweeps with sweep_id, cell_key, environment_id, status, reason and `columns`; None:
-    without `rows` and `measured`. `models`, `modes`, `environment_ids`: only results of these (empty: all)."""
+    without `rows` and `measured`. `models`, `modes`, `environment_ids`: only results of these (empty: all). `most`:
+    only the newest sweeps, with at most this many results in total, but at least one."""
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
@@ -185,14 +198,27 @@ def series(
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
     facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
-    sweeps = sa.select(*(SWEEP.c[name] for name in facts)).order_by(SWEEP.c.started_at, SWEEP.c.id)
+    order = (SWEEP.c.started_at, SWEEP.c.id)
+    sweeps = _rows(connection, sa.select(*(SWEEP.c[name] for name in facts)).order_by(*order))
+    older = 0
+    if most is not None:
+        numbers = results.with_only_columns(RESULT.c.sweep_id, sa.func.count()).group_by(RESULT.c.sweep_id)
+        counts = dict(connection.execute(numbers).all())
+        ids = [sweep["id"] for sweep in sweeps if sweep["id"] in counts]
+        totals = itertools.accumulate(counts[sweep_id] for sweep_id in reversed(ids))
+        older = max(0, len(ids) - max(1, sum(total <= most for total in totals)))
+    if older:
+        first = next(sweep for sweep in sweeps if sweep["id"] == ids[older])
+        newest = sa.tuple_(*order) >= sa.tuple_(*(sa.literal(first[it.name], it.type) for it in order))
+        results = results.join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id).where(newest)
     cell = RESULT.join(CELL, CELL.c.key == RESULT.c.cell_key)
     measured = sa.select(RESULT.c.sweep_id, RESULT.c.environment_id, CELL.c.model).select_from(cell).distinct()
     return Series(
-        _rows(connection, sweeps),
+        sweeps,
         {row["id"]: row for row in _rows(connection, sa.select(ENVIRONMENT))},
         {row["key"]: row for row in _rows(connection, cells)},
         names,
-        [] if columns is None else [tuple(row) for row in connection.execute(results)],
-        [] if columns is None else [tuple(row) for row in connection.execute(measured)],
+        [] if columns is None else connection.execute(results).all(),
+        [] if columns is None else connection.execute(measured).all(),
+        older,
     )

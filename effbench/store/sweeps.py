@@ -58,19 +58,25 @@ def starts_in_future(started_at: dt.datetime) -> bool:
     return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
-def sweeps(connection: sa.Connection, sweep_id: str | None = None) -> list[SweepInfo]:
-    """Return every sweep (or the one with this id), newest first; those that start in the future come last."""
+def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: bool = False) -> list[SweepInfo]:
+    """Return every sweep (or the one with this id), newest first; those that start in the future come last.
+
+    `brief`: without `statuses`, and `cells` and `trials` are 1 if there are any: counting all takes long in a large
+    database."""
 
     def number_of(table: sa.Table) -> sa.Label:
-        rows = sa.select(sa.func.count()).select_from(table).where(table.c.sweep_id == SWEEP.c.id)
-        return rows.scalar_subquery().label(table.name)
+        is_own = table.c.sweep_id == SWEEP.c.id
+        if brief:
+            return sa.cast(sa.exists().where(is_own), sa.Integer).label(table.name)
+        return sa.select(sa.func.count()).select_from(table).where(is_own).scalar_subquery().label(table.name)
 
     chosen = sa.true() if sweep_id is None else SWEEP.c.id == sweep_id
     results = sa.select(RESULT.c.sweep_id, RESULT.c.status, sa.func.count()).join(
         SWEEP, SWEEP.c.id == RESULT.c.sweep_id
     )
     statuses: dict[str, dict[str, int]] = {}
-    for key, status, count in connection.execute(results.where(chosen).group_by(RESULT.c.sweep_id, RESULT.c.status)):
+    counted = results.where(chosen).group_by(RESULT.c.sweep_id, RESULT.c.status)
+    for key, status, count in () if brief else connection.execute(counted):
         statuses.setdefault(key, {})[status] = count
     query = sa.select(SWEEP, number_of(PLANNED), number_of(TRIAL)).where(chosen)
     infos = []

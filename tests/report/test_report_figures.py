@@ -1,14 +1,12 @@
 """Numbers behind figures, without a browser."""
 
-import math
-
 import plotly.graph_objects as go
 import pytest
 import synthetic as make
 from browsing import device_sweep
 
 from effbench.labels import MODES, label_rows
-from effbench.report.data import frame_of
+from effbench.report.data import drawn_rows
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory
 from effbench.report.site.page import numbers
 from effbench.report.site.pages.speedups import shown
@@ -20,18 +18,22 @@ def validated(drawing):
     return go.Figure(vars(drawing))
 
 
-def frame(rows):
-    return frame_of(label_rows(rows), "eager")
+def drawn(rows):
+    return drawn_rows(label_rows(rows), "eager")
+
+
+def of(rows, **wanted):
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 @pytest.fixture(scope="module")
 def sample():
-    return frame(make.sample())
+    return drawn(make.sample())
 
 
-def test_the_frame_is_in_reading_order():
-    found = frame([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)])
-    assert list(zip(found["case"], found["x"], found["series"], strict=True)) == [
+def test_the_rows_are_in_reading_order():
+    found = drawn([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)])
+    assert [(row["case"], row["x"], row["series"]) for row in found] == [
         ("b", 1, "eager"), ("b", 8, "eager"), ("b", 8, "default"), ("a", 2, "eager"),
     ]  # fmt: skip
 
@@ -41,99 +43,102 @@ def by_length(bs, seq):
 
 
 def test_the_x_axis_is_bs_or_the_swept_number():
-    lengths = frame([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
-    assert [*zip(lengths["case"], lengths["axis"], lengths["x"], strict=True)] == [
+    lengths = drawn([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
+    assert [(row["case"], row["axis"], row["x"]) for row in lengths] == [
         ("gpt2 · bs=1", "seq", 64), ("gpt2 · bs=1", "seq", 128), ("gpt2 · bs=1", "seq", 256),
     ]  # fmt: skip
-    drawn = curves.LATENCY.draw(lengths).layout["xaxis"]
-    assert (drawn["title"]["text"], drawn["tickvals"]) == ("seq", [64, 128, 256])
+    axis = curves.LATENCY.draw(lengths).layout["xaxis"]
+    assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
-    assert {*frame_of(both, "eager")["case"]} == {"gpt2 · model.module.seq=64", "gpt2 · model.module.seq=128"}
-    assert {*frame_of(both, "eager", "model.module.seq")["case"]} == {"gpt2 · bs=1", "gpt2 · bs=8"}
+    by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
+    assert {row["case"] for row in by_bs} == {"gpt2 · model.module.seq=64", "gpt2 · model.module.seq=128"}
+    assert {row["case"] for row in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
 
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
     if figure is curves.TAIL:
-        assert figure.data(sample).empty and not figure.absent, "the page omits it"
-        sample = sample.assign(axis="stream.rate")
+        assert not figure.data(sample) and not figure.absent, "the page omits it"
+        sample = [row | {"axis": "stream.rate"} for row in sample]
     data = figure.data(sample)
-    assert set(base.KEYS) < set(data.columns)
-    drawn = validated(figure.draw(data[data["case"] == "mlp"]))
-    titles = [axis.title.text for axis in (drawn.layout.xaxis, drawn.layout.yaxis) if axis.title.text]
-    assert len(drawn.data) > 0 and all("(" in title for title in titles)
-    assert figure.caption and figure.data(sample.iloc[:0]).empty
-    table = numbers(figure.title, data)
-    assert len(table.rows) == len(data) and len(table.columns) == len(data.columns) - 2
+    assert set(base.KEYS) < set(data[0])
+    figure_drawn = validated(figure.draw(of(data, case="mlp")))
+    titles = [axis.title.text for axis in (figure_drawn.layout.xaxis, figure_drawn.layout.yaxis) if axis.title.text]
+    assert len(figure_drawn.data) > 0 and all("(" in title for title in titles)
+    assert figure.caption and not figure.data([])
+    table = numbers(figure.title, data, list(data[0]))
+    assert len(table.rows) == len(data) and len(table.columns) == len(data[0]) - 2
 
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
     data = curves.latency_data(sample)
-    graph = next(row for row in data.itertuples(index=False) if row.series == "compile+graph" and row.x == 8)
-    text = base.hover(graph._replace(case="<i>"))
+    graph = of(data, series="compile+graph", x=8)[0]
+    text = base.hover(graph | {"case": "<i>"})
     assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
     table = curves.latency_data(sample)
-    figure = validated(curves.LATENCY.draw(table[table["case"] == "transformer"]))
+    figure = validated(curves.LATENCY.draw(of(table, case="transformer")))
     (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
-    alone = validated(curves.LATENCY.draw(table[(table["case"] == "mlp") & (table["x"] == 8)]))
+    alone = validated(curves.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 
 
 def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    cpu = [one | {f"latency_ci_{end}_ms": factor * (one["latency_ms"] or math.nan)
+    cpu = [one | {f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
                   for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
-    for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (frame(cpu), 1 / 2, 2)):
-        row = curves.throughput_data(rows).iloc[0]
+    for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (drawn(cpu), 1 / 2, 2)):
+        row = curves.throughput_data(rows)[0]
         bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
         assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
 
 
 def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     table = launch_bound.data(sample)
-    assert "eager" not in set(table["series"])
-    ratios = table[(table["case"] == "mlp") & (table["x"] == 1)]["launch_ratio"]
-    assert ratios.tolist() == pytest.approx([1.0 / 0.5] * 6)
+    assert not of(table, series="eager")
+    ratios = [row["launch_ratio"] for row in of(table, case="mlp", x=1)]
+    assert ratios == pytest.approx([1.0 / 0.5] * 6)
     names = [note.text for note in validated(launch_bound.draw(table)).layout.annotations]
     assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
-    assert table[(table["case"] == "transformer") & (table["x"] == 64)].empty, "its baseline timed out"
+    assert not of(table, case="transformer", x=64), "its baseline timed out"
 
 
 def test_break_even(sample):
-    table = compiling.break_even_data(sample).set_index(["case", "x", "series"])
-    assert table.loc[("resnet50", 1, "default"), "saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3)
-    assert table.loc[("resnet50", 64, "default"), "saved_ms"] < 0
-    assert ("mlp", 1, "cuda-graph") not in table.index, "nothing is compiled"
-    drawn = validated(compiling.break_even_draw(compiling.break_even_data(sample)))
-    marks = [trace for trace in drawn.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in marks) == int((table["saved_ms"] > 0).sum())
-    lines = [trace for trace in drawn.data if trace.mode == "lines"]
-    for line, note in zip(lines, drawn.layout.annotations, strict=True):
+    table = compiling.break_even_data(sample)
+    (faster,) = of(table, case="resnet50", x=1, series="default")
+    (slower,) = of(table, case="resnet50", x=64, series="default")
+    assert faster["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3) and slower["saved_ms"] < 0
+    assert not of(table, series="cuda-graph"), "nothing is compiled"
+    figure = validated(compiling.break_even_draw(table))
+    marks = [trace for trace in figure.data if trace.mode == "markers"]
+    assert sum(len(trace.x) for trace in marks) == sum(row["saved_ms"] > 0 for row in table)
+    lines = [trace for trace in figure.data if trace.mode == "lines"]
+    for line, note in zip(lines, figure.layout.annotations, strict=True):
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
-    slow = sample.assign(latency_ms=sample["latency_ms"].where(sample["is_baseline"], 100.0))
-    assert compiling.break_even_data(slow).empty, "no empty plot: the page says that nothing pays back"
+    slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
+    assert not compiling.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 
 
 def test_memory_in_mebibytes_with_the_pool_inside(sample):
     table = memory.data(sample)
-    figure = validated(memory.draw(table[table["case"] == "mlp"]))
+    figure = validated(memory.draw(of(table, case="mlp")))
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    cold = table.assign(peak_reserved_cold_bytes=table["peak_reserved_bytes"].where(table["x"] > 1, 60 * 2**20))
-    figure = validated(memory.draw(cold[(cold["case"] == "mlp") & (cold["series"] == "default")]))
+    cold = [row | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
+            for row in of(table, case="mlp", series="default")]  # fmt: skip
+    figure = validated(memory.draw(cold))
     assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(("default", "/"))
 
 
 def test_compile_seconds_cold_and_warm(sample):
     table = compiling.data(sample)
-    assert set(table["series"]) == set(MODES) - {"eager", "cuda-graph"}
-    figure = validated(compiling.draw(table[table["case"] == "mlp"]))
+    assert {row["series"] for row in table} == set(MODES) - {"eager", "cuda-graph"}
+    figure = validated(compiling.draw(of(table, case="mlp")))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 

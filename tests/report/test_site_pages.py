@@ -8,7 +8,7 @@ from made_sweeps import a_cell, copied, environment, template
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict
-from effbench.report import summary
+from effbench.report import data, summary
 from effbench.report.claims import claims_table
 from effbench.report.history_table import events_table
 from effbench.report.history_table import read as read_history
@@ -64,6 +64,18 @@ def test_changes_are_those_of_the_command(made, report):
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
+
+
+def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, monkeypatch):
+    for most, kept in ((0, 1), (16, 2), (17, 3), (1000, sweeps.SWEEPS)):
+        with Store.open(made[0].path) as store:  # 6 cells, and 5 in the newest sweep
+            past = read_history(store, most=most)
+        assert {row.sweep_id for track in past.tracks for row in track.rows} == set(made[1][-kept:])
+        assert past.series.older == sweeps.SWEEPS - kept
+    monkeypatch.setattr(data, "MOST_RESULTS", 30)
+    write_site(report_of(made[0].path), tmp_path)
+    page = (tmp_path / "history.html").read_text()
+    assert "sweeps: 5 · 4 older sweeps are left out; <code>effbench history</code> covers all" in page
 
 
 def test_pages_without_history(tmp_path):

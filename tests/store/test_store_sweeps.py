@@ -69,6 +69,7 @@ def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     assert store.find_sweep("last").id == skewed, "clocks differ a little"
     assert store.find_sweep("nightly").id == skewed
     assert [sweep.id for sweep in store.sweeps()] == [skewed, own, future]
+    assert {(sweep.cells, sweep.trials) for sweep in store.sweeps(brief=True)} == {(1, 0)}
     assert store.find_sweep(future).id == future
     oldest_first = (store.find_sweep(own), store.find_sweep(future))
     rows = [{"id": sweep.id, "started_at": sweep.started_at} for sweep in oldest_first]

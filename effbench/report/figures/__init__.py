@@ -1,5 +1,5 @@
 """Figures of the report: each module defines a `FIGURE` or several `FIGURES`, which `all_figures` finds. A figure's
-`data` function turns the report's frame into a table, and its `draw` function turns this table into a drawing."""
+`data` function selects rows and columns of the report's results, and its `draw` function draws them."""
 
 from __future__ import annotations
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import pandas as pd
-
-from effbench.metrics import INTERVALS, is_missing
+from effbench.metrics import INTERVALS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
@@ -19,19 +17,22 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 GRAY = "rgba(128,136,146,0.8)"
 #: Columns that identify a result: model with other swept parameters, label on the x axis and its value (by default the
 #: batch size), mode, and the mode's rank.
-KEYS = ["case", "axis", "x", "series", "series_rank"]
+KEYS = ("case", "axis", "x", "series", "series_rank")
 #: Label on the x axis -> title and unit; others are their own title.
 _TITLES = {"bs": ("batch size", " (samples)"), "stream.rate": ("arrival rate", " (requests/s)")}
-_BOUNDS = {bound for bounds in INTERVALS.values() for bound in bounds}
+#: Columns that hover texts omit: the first line or the interval of another column shows them.
+_UNLISTED = {*KEYS, *(bound for bounds in INTERVALS.values() for bound in bounds)}
+#: A result: column -> value, None if unknown.
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Figure:
     """A section of the page named `page`.
 
-    `data` turns the report's frame into the table to draw: KEYS, then the columns for hover texts and the table of
-    numbers. If this table is empty, the page shows `absent`. `draw` takes the table, or with `small_multiples` the
-    rows of one `case`. Without `absent`, the page omits an empty figure.
+    `data` turns the results (`data.drawn_rows`) into the rows to draw, with equal columns: KEYS, then the columns for
+    hover texts and the table of numbers. Without rows, the page shows `absent`. `draw` takes all rows, or with
+    `small_multiples` those of one `case`. Without `absent`, the page omits an empty figure.
     """
 
     name: str
@@ -39,16 +40,17 @@ class Figure:
     order: int
     caption: str
     absent: str
-    data: Callable[[pd.DataFrame], pd.DataFrame]
-    draw: Callable[[pd.DataFrame], Drawing]
+    data: Callable[[Sequence[Row]], list[Row]]
+    draw: Callable[[Sequence[Row]], Drawing]
     page: str = "scaling"
     small_multiples: bool = False
 
-    def parts(self, table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-        """Return (model, rows of the table) for each drawing; the model is empty if one drawing shows all models."""
-        if not self.small_multiples:
-            return [("", table)] if len(table) else []
-        return [(str(case), part) for case, part in table.groupby("case", sort=False)]
+    def parts(self, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+        """Return (model, its rows) for each drawing; the model is empty if one drawing shows all models."""
+        by_case: dict[str, list[Row]] = {}
+        for row in rows:
+            by_case.setdefault(row["case"] if self.small_multiples else "", []).append(row)
+        return list(by_case.items())
 
 
 class Drawing:
@@ -77,9 +79,9 @@ class Drawing:
         """Add a trace that belongs to no mode."""
         self.data.append({"type": kind, "showlegend": False, **settings})
 
-    def add_mode(self, rows: Sequence[Any], x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
+    def add_mode(self, rows: Sequence[Row], x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
         """Add a trace for the rows of one mode, in the mode's style and with one hover text per row."""
-        series = rows[0].series
+        series = rows[0]["series"]
         style = style_of(series)
         trace = {"type": "scatter", "marker": {"symbol": style.symbol, "size": 9}} | settings
         trace["marker"] = {"color": style.color} | trace["marker"]
@@ -92,16 +94,34 @@ class Drawing:
         self.layout.setdefault("annotations", []).append({"text": text, "showarrow": False, **settings})
 
 
-def by_series(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
+def columns_of(row: Row, *names: str) -> dict[str, Any]:
+    """Return KEYS and these columns of a row."""
+    return {name: row[name] for name in (*KEYS, *names)}
+
+
+def known(rows: Iterable[Row], *names: str) -> list[Any]:
+    """Return the known values of these columns."""
+    return [row[name] for name in names for row in rows if row[name] is not None]
+
+
+def is_positive(row: Row, *names: str) -> bool:
+    return all(row[name] is not None and row[name] > 0 for name in names)
+
+
+def by_series(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
     """Return (mode, rows ordered by x) pairs, modes in canonical order."""
-    ordered = sorted(table.itertuples(index=False), key=lambda row: (row.series_rank, row.x))
-    return [(str(name), list(part)) for name, part in groupby(ordered, key=lambda row: row.series)]
+    ordered = sorted(rows, key=lambda row: (row["series_rank"], row["x"]))
+    return [(name, list(part)) for name, part in groupby(ordered, key=lambda row: row["series"])]
 
 
-def of_baseline(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Return columns of the baseline's rows, named `baseline_…` and indexed by case and x."""
-    base = frame[frame["is_baseline"]].drop_duplicates(["case", "x"])
-    return base.set_index(["case", "x"])[columns].add_prefix("baseline_")
+def with_baseline(rows: Sequence[Row], others: Iterable[Row], *names: str) -> list[tuple[Row, dict[str, Any]]]:
+    """Return each of the `others` that has a baseline among the rows, with these columns of the baseline, named
+    `baseline_…`."""
+    base: dict[tuple, dict[str, Any]] = {}
+    for row in rows:
+        if row["is_baseline"]:
+            base.setdefault((row["case"], row["x"]), {f"baseline_{name}": row[name] for name in names})
+    return [(row, base[row["case"], row["x"]]) for row in others if (row["case"], row["x"]) in base]
 
 
 # --- text ---
@@ -120,22 +140,21 @@ def short(text: str, limit: int) -> str:
     return f"{text[:head]}…{text[-(limit - 1 - head) :]}"
 
 
-def hover(row: Any) -> str:
+def hover(row: Row) -> str:
     """Return the hover text of a row: which result it is, then one value per line."""
-    values = row._asdict()
-    lines = [f"<b>{safe(row.series)}</b> · {safe(row.case)} · {point(row)}"]
-    for name, value in values.items():
-        if name in KEYS or name in _BOUNDS or is_missing(value):
+    lines = [f"<b>{safe(row['series'])}</b> · {safe(row['case'])} · {point(row)}"]
+    for name, value in row.items():
+        if name in _UNLISTED or value is None:
             continue
         text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
-        interval = interval_text(name, values)
+        interval = interval_text(name, row)
         lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
     return "<br>".join(lines)
 
 
-def point(row: Any) -> str:
+def point(row: Row) -> str:
     """Return where a row is on the x axis: `bs 8`."""
-    return f"{safe(row.axis)} {number_text(row.x)}"
+    return f"{safe(row['axis'])} {number_text(row['x'])}"
 
 
 def number_text(number: float) -> str:
@@ -149,24 +168,24 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
 
 
-def log_axis(title: str, values: pd.Series, **more: Any) -> dict[str, Any]:
+def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]:
     """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and 1000."""
-    spread = values.max() / values[values > 0].min()
-    ticks = {"dtick": "D2"} if 4 < spread < 1000 else {}
+    positive = [value for value in values if value > 0]
+    ticks = {"dtick": "D2"} if positive and 4 < max(positive) / min(positive) < 1000 else {}
     return axis(title, type="log", tickformat=",~r", **ticks, **more)
 
 
-def x_title(table: pd.DataFrame, unit: bool = False) -> str:
-    name = "bs" if table.empty else str(table["axis"].iloc[0])
+def x_title(rows: Sequence[Row], unit: bool = False) -> str:
+    name = str(rows[0]["axis"]) if rows else "bs"
     title, unit_text = _TITLES.get(name, (name, ""))
     return title + unit_text if unit else title
 
 
-def x_axis(table: pd.DataFrame) -> dict[str, Any]:
-    """Return the axis of a table's `x` with at most eight ticks, at its values; logarithmic if all are positive."""
-    values = sorted(set(table["x"].tolist()))
+def x_axis(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the axis of `x` with at most eight ticks, at its values; logarithmic if all are positive."""
+    values = sorted({row["x"] for row in rows})
     kind = "log" if values[0] > 0 else "linear"
-    return axis(safe(x_title(table, unit=True)), type=kind, tickvals=values[:: -(-len(values) // 8)])
+    return axis(safe(x_title(rows, unit=True)), type=kind, tickvals=values[:: -(-len(values) // 8)])
 
 
 def mode_axis(names: Sequence[str]) -> dict[str, Any]:

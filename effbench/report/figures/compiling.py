@@ -3,83 +3,85 @@
 from __future__ import annotations
 
 import math
-
-import pandas as pd
+from collections.abc import Sequence
 
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
     GRAY,
-    KEYS,
     Drawing,
     Figure,
+    Row,
     by_series,
+    columns_of,
+    is_positive,
+    known,
     log_axis,
     mode_axis,
-    of_baseline,
+    with_baseline,
 )
 
 
-def data(frame: pd.DataFrame) -> pd.DataFrame:
+def data(rows: Sequence[Row]) -> list[Row]:
     """Return every result with a compile time, whatever its status."""
-    columns = ["compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls"]
-    table = frame[[*KEYS, "status", *columns]]
-    return table.dropna(subset=["compile_cold_s", "compile_warm_s"], how="all").reset_index(drop=True)
+    columns = ("status", "compile_cold_s", "compile_warm_s", "first_call_s", "break_even_calls")
+    return [columns_of(row, *columns) for row in rows if known([row], "compile_cold_s", "compile_warm_s")]
 
 
-def draw(table: pd.DataFrame) -> Drawing:
+def draw(rows: Sequence[Row]) -> Drawing:
     """Draw one row per mode and one mark per size: filled with a cold cache, open with a warm one."""
-    parts = by_series(table)
-    figure = Drawing(
-        90 + 30 * len(parts),
-        xaxis=log_axis("compile time (s)", pd.concat([table["compile_cold_s"], table["compile_warm_s"]])),
-    )
+    parts = by_series(rows)
+    seconds = known(rows, "compile_cold_s", "compile_warm_s")
+    figure = Drawing(90 + 30 * len(parts), xaxis=log_axis("compile time (s)", seconds))
     figure.layout["yaxis"] = mode_axis([name for name, _ in parts])
-    for rank, (name, rows) in enumerate(parts):
+    for rank, (name, of_mode) in enumerate(parts):
         for column, suffix, offset in (("compile_cold_s", "", -0.14), ("compile_warm_s", "-open", 0.14)):
-            shown = [row for row in rows if getattr(row, column) > 0]
+            shown = [row for row in of_mode if is_positive(row, column)]
             if shown:
-                seconds = [getattr(row, column) for row in shown]
                 marker = {"symbol": f"{style_of(name).symbol}{suffix}", "size": 9}
-                figure.add_mode(shown, seconds, [rank + offset] * len(shown), marker=marker)
+                figure.add_mode(shown, known(shown, column), [rank + offset] * len(shown), marker=marker)
     return figure
 
 
-def break_even_data(frame: pd.DataFrame) -> pd.DataFrame:
+def break_even_data(rows: Sequence[Row]) -> list[Row]:
     """Return the `ok` results that compiled and have a baseline; empty if none is faster than its baseline.
 
     `saved_ms`: the baseline's latency minus the result's latency, per call.
     """
-    ok = frame[(frame["status"] == "ok") & (frame["latency_ms"] > 0)]
-    columns = [*KEYS, "compile_cold_s", "break_even_calls", "latency_ms"]
-    others = ok.loc[~ok["is_baseline"] & (ok["compile_cold_s"] > 0), columns]
-    table = others.merge(of_baseline(ok, ["latency_ms"]), how="inner", left_on=["case", "x"], right_index=True)
-    table["saved_ms"] = table["baseline_latency_ms"] - table["latency_ms"]
-    return table.reset_index(drop=True) if pays_back(table).any() else table.iloc[:0]
+    ok = [row for row in rows if row["status"] == "ok" and is_positive(row, "latency_ms")]
+    compiled = [row for row in ok if not row["is_baseline"] and is_positive(row, "compile_cold_s")]
+    found = [
+        columns_of(row, "compile_cold_s", "break_even_calls", "latency_ms")
+        | base
+        | {"saved_ms": base["baseline_latency_ms"] - row["latency_ms"]}
+        for row, base in with_baseline(ok, compiled, "latency_ms")
+    ]
+    return found if any(map(pays_back, found)) else []
 
 
-def pays_back(table: pd.DataFrame) -> pd.Series:
-    """Return which results are significantly faster than their baseline."""
-    return table["break_even_calls"].notna() & (table["saved_ms"] > 0)
+def pays_back(row: Row) -> bool:
+    """Return whether a result is significantly faster than its baseline."""
+    return row["break_even_calls"] is not None and row["saved_ms"] > 0
 
 
-def break_even_draw(table: pd.DataFrame) -> Drawing:
+def break_even_draw(rows: Sequence[Row]) -> Drawing:
     """Draw the results that save time on logarithmic axes, with lines of equal break-even."""
-    saving = table[pays_back(table)]
-    x_range, y_range = log_range(saving["compile_cold_s"]), log_range(saving["saved_ms"])
+    saving = [row for row in rows if pays_back(row)]
+    compile_s, saved_ms = known(saving, "compile_cold_s"), known(saving, "saved_ms")
+    x_range, y_range = log_range(compile_s), log_range(saved_ms)
     figure = Drawing(
         400,
-        xaxis=log_axis("compile time, cold cache (s)", saving["compile_cold_s"], range=x_range),
-        yaxis=log_axis("saved per call (ms)", saving["saved_ms"], range=y_range),
+        xaxis=log_axis("compile time, cold cache (s)", compile_s, range=x_range),
+        yaxis=log_axis("saved per call (ms)", saved_ms, range=y_range),
     )
     _equal_lines(figure, x_range, y_range)
-    for _, rows in by_series(saving):
-        figure.add_mode(rows, [row.compile_cold_s for row in rows], [row.saved_ms for row in rows])
+    for _, of_mode in by_series(saving):
+        figure.add_mode(of_mode, known(of_mode, "compile_cold_s"), known(of_mode, "saved_ms"))
     return figure
 
 
-def log_range(values: pd.Series) -> list[float]:
+def log_range(values: Sequence[float]) -> list[float]:
     """Return the ends of an axis for positive values, as decimal logarithms."""
-    low, high = math.log10(values.min()), math.log10(values.max())
+    low, high = math.log10(min(values)), math.log10(max(values))
     pad = max(0.06 * (high - low), 0.08)
     return [low - pad, high + pad]
 

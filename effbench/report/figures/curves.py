@@ -3,89 +3,97 @@ dots for a single size."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
-import pandas as pd
-
+from effbench.metrics import INTERVALS
 from effbench.report.colors import style_of
-from effbench.report.figures.base import KEYS, Drawing, Figure, by_series, log_axis, mode_axis, point, x_axis
+from effbench.report.figures.base import (
+    Drawing,
+    Figure,
+    Row,
+    by_series,
+    columns_of,
+    is_positive,
+    known,
+    log_axis,
+    mode_axis,
+    point,
+    x_axis,
+)
 from effbench.report.tables import UNKNOWN
 
 
-def latency_data(frame: pd.DataFrame) -> pd.DataFrame:
+def latency_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per result; only `ok` results have figures."""
-    figures = ["latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "period_ms", "throughput_per_s"]
-    table = frame[[*KEYS, "status", *figures, "trials"]].copy()
-    return only_ok(table, (frame["status"] == "ok") & (frame["latency_ms"] > 0), figures, *figures[1:3])
+    figures = ("latency_ms", *INTERVALS["latency_ms"], "period_ms", "throughput_per_s")
+    return only_ok([columns_of(row, "status", *figures, "trials") for row in rows], figures, *figures[:3])
 
 
-def throughput_data(frame: pd.DataFrame) -> pd.DataFrame:
+def throughput_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per result; only `ok` results have figures.
 
     The bounds follow from those of the period, or of the latency if there is no period.
     """
-    table = frame[[*KEYS, "status", "throughput_per_s"]].copy()
-    has_period = frame["period_ms"].notna()
-    middle = frame["latency_ms"].where(~has_period, frame["period_ms"])
-    for name, other in (("low", "high"), ("high", "low")):  # a longer period means less throughput
-        bound = frame[f"latency_ci_{other}_ms"].where(~has_period, frame[f"period_ci_{other}_ms"])
-        table[f"throughput_ci_{name}"] = frame["throughput_per_s"] * middle / bound
-    table[["period_ms", "trials"]] = frame[["period_ms", "trials"]]
-    shown = (frame["status"] == "ok") & (frame["throughput_per_s"] > 0)
-    bounds = ["throughput_ci_low", "throughput_ci_high"]
-    return only_ok(table, shown, ["throughput_per_s", *bounds, "period_ms"], *bounds)
+    figures = ("throughput_per_s", "throughput_ci_low", "throughput_ci_high", "period_ms")
+    found = []
+    for row in rows:
+        time = "latency_ms" if row["period_ms"] is None else "period_ms"
+        low, high = (row[bound] for bound in INTERVALS[time])
+        columns = columns_of(row, "status", "throughput_per_s")
+        work = None if None in (row["throughput_per_s"], row[time]) else row["throughput_per_s"] * row[time]
+        for name, bound in zip(figures[1:3], (high, low), strict=True):  # a longer period means less throughput
+            columns[name] = work / bound if work is not None and bound else None
+        found.append(columns | {name: row[name] for name in ("period_ms", "trials")})
+    return only_ok(found, figures, *figures[:3])
 
 
-def tail_data(frame: pd.DataFrame) -> pd.DataFrame:
+def tail_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per result if the x axis is the rate of arrivals, else no row; only `ok` results have figures."""
-    table = frame[[*KEYS, "status", "latency_p99_ms", "latency_ms", "trials"]].copy()
-    shown = (frame["status"] == "ok") & (frame["axis"] == "stream.rate")
-    table["latency_p99_ms"] = table["latency_p99_ms"].where(shown)
-    return table if shown.any() else table.iloc[:0]
+    rows = [columns_of(row, "status", "latency_p99_ms", "latency_ms", "trials") for row in rows]
+    for row in rows:
+        row["latency_p99_ms"] = row["latency_p99_ms"] if row["status"] == "ok" else None
+    return rows if any(row["status"] == "ok" and row["axis"] == "stream.rate" for row in rows) else []
 
 
-def only_ok(table: pd.DataFrame, shown: pd.Series, figures: list[str], low: str, high: str) -> pd.DataFrame:
-    """Remove the figures of rows that are not `shown`, so that lines break there, and intervals too wide to draw.
-    Return an empty table if no row is shown."""
-    table[figures] = table[figures].where(shown)
-    table[[low, high]] = table[[low, high]].mask(table[high] > UNKNOWN * table[low])
-    return table if shown.any() else table.iloc[:0]
+def only_ok(rows: list[dict], figures: Iterable[str], value: str, low: str, high: str) -> list[Row]:
+    """Remove the figures of results that are not ok, so that lines break there, and intervals too wide to draw. Return
+    no row if no result has a value."""
+    is_shown = [row["status"] == "ok" and is_positive(row, value) for row in rows]
+    for row, shown in zip(rows, is_shown, strict=True):
+        if not shown:
+            row |= dict.fromkeys(figures)
+        elif None not in (row[low], row[high]) and row[high] > UNKNOWN * row[low]:
+            row |= dict.fromkeys((low, high))
+    return rows if any(is_shown) else []
 
 
-def draw(value: str, low: str, high: str, title: str, table: pd.DataFrame) -> Drawing:
+def draw(value: str, low: str, high: str, title: str, rows: Sequence[Row]) -> Drawing:
     """Draw lines on logarithmic axes; for a single size, one row of dots per mode."""
-    parts = by_series(table)
-    if table["x"].nunique() == 1:
+    parts = by_series(rows)
+    if len({row["x"] for row in rows}) == 1:
         figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
-        figure.layout["xaxis"] = log_axis(f"{title}, {point(table.iloc[0])}", table[value])
-        for rank, (_, rows) in enumerate(parts):
-            bars = error_bars(rows, value, low, high)
-            figure.add_mode(rows, plain(rows, value), [rank] * len(rows), error_x=bars)
+        figure.layout["xaxis"] = log_axis(f"{title}, {point(rows[0])}", known(rows, value))
+        for rank, (_, of_mode) in enumerate(parts):
+            bars = error_bars(of_mode, value, low, high)
+            figure.add_mode(of_mode, [row[value] for row in of_mode], [rank] * len(of_mode), error_x=bars)
         return figure
-    figure = Drawing(290, xaxis=x_axis(table), yaxis=log_axis(title, table[value]))
-    for series, rows in parts:
+    figure = Drawing(290, xaxis=x_axis(rows), yaxis=log_axis(title, known(rows, value)))
+    for series, of_mode in parts:
         style = style_of(series)
         line = {"color": style.color, "dash": style.dash, "width": 1.8}
-        bars = error_bars(rows, value, low, high)
-        sizes = [row.x for row in rows]
-        figure.add_mode(rows, sizes, plain(rows, value), mode="lines+markers", line=line, error_y=bars)
+        bars = error_bars(of_mode, value, low, high)
+        sizes, values = ([row[name] for row in of_mode] for name in ("x", value))
+        figure.add_mode(of_mode, sizes, values, mode="lines+markers", line=line, error_y=bars)
     return figure
 
 
-def plain(rows: Sequence[Any], name: str) -> list[float | None]:
-    """Return the values of a column, with None for NaN: lines break there."""
-    return [None if math.isnan(value) else value for value in (getattr(row, name) for row in rows)]
-
-
-def error_bars(rows: Sequence[Any], value: str, low: str, high: str) -> dict[str, Any]:
+def error_bars(rows: Sequence[Row], value: str, low: str, high: str) -> dict:
     """Return Plotly's error bars; those of unknown bounds have no length."""
 
     def lengths(upper: str, lower: str) -> list[float]:
-        differences = (getattr(row, upper) - getattr(row, lower) for row in rows)
-        return [0.0 if math.isnan(length) else max(length, 0.0) for length in differences]
+        ends = ((row[upper], row[lower]) for row in rows)
+        return [0.0 if None in both else max(both[0] - both[1], 0.0) for both in ends]
 
     more, less = lengths(high, value), lengths(value, low)
     looks = {"type": "data", "symmetric": False, "thickness": 1.2, "width": 3, "visible": any(more) or any(less)}

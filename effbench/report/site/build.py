@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
@@ -30,7 +30,9 @@ def write_site(data: ReportData, out: Path) -> Writer:
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
     writer = Writer(Path(out))
-    writer.text(f"{ASSETS}/plotly.min.js", get_plotlyjs())
+    # without importing Plotly, which is slow
+    plotly = Path(find_spec("plotly").origin).parent / "package_data" / "plotly.min.js"
+    writer.copy(f"{ASSETS}/{plotly.name}", plotly)
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
     env, pages = environment(), all_pages()

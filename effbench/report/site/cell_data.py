@@ -9,7 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,8 @@ def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
 def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return further recorded values: name -> one value per trial, None for trials without it."""
     flat = [flatten({key: value for key, value in row["extra"].items() if key not in _ELSEWHERE}) for row in rows]
-    names = dict.fromkeys(name for values in flat for name, value in values.items() if value is not None)
-    return {name: [values.get(name) for values in flat] for name in names}
+    by_name = {name: [values.get(name) for values in flat] for name in dict.fromkeys(chain.from_iterable(flat))}
+    return {name: values for name, values in by_name.items() if values.count(None) < len(values)}
 
 
 def samples(trials: Sequence[Mapping[str, tuple[int, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -158,12 +158,11 @@ def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     passes = [profile for row in rows if (profile := row["extra"].get("profile"))]
     if not passes:
         return None
-    listed: dict[str, list[Mapping[str, Any]]] = {}
+    listed: dict[str, list[tuple[float, ...]]] = {}
     for kernel in (kernel for profile in passes for kernel in profile["top"]):
-        listed.setdefault(kernel["name"], []).append(kernel)
+        listed.setdefault(kernel["name"], []).append((kernel["count"], kernel["ms"], kernel["share"]))
     means = [
-        [name, *(sum(kernel[fact] for kernel in same) / len(same) for fact in ("count", "ms", "share")), len(same)]
-        for name, same in listed.items()
+        [name, *(sum(fact) / len(same) for fact in zip(*same, strict=True)), len(same)] for name, same in listed.items()
     ]
     return {
         "passes": len(passes),

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pandas as pd
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-from effbench.metrics import is_missing
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.figures.base import Figure, x_title
+from effbench.report.figures.base import Figure, Row, x_title
 from effbench.report.site.writer import Writer
 from effbench.table import Column, Shown, Table
 
@@ -96,27 +91,28 @@ class PageFolder:
 
     def section(self, figure: Figure) -> Section:
         """Return a section with the figure of this device sweep; write its drawings and numbers."""
-        data = figure.data(self.device_sweep.frame)
-        title = figure.title.format(axis=x_title(self.device_sweep.frame))
-        if data.empty:
+        rows = figure.data(self.device_sweep.drawn)
+        title = figure.title.format(axis=x_title(self.device_sweep.drawn))
+        if not rows:
             return Section(figure.name, title, figure.absent)
         section = Section(figure.name, title, figure.caption)
         places = {model: at for at, model in enumerate(models(self.device_sweep))}
-        for number, (model, part) in enumerate(figure.parts(data)):
+        for number, (model, part) in enumerate(figure.parts(rows)):
             drawn = figure.draw(part)
             source = self.data(f"{figure.name}-{number}", vars(drawn))
             section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
-        section.modes = list(data.sort_values("series_rank")["series"].unique())
-        rank = data["case"].map(places) // MODELS_A_PAGE
-        for number in range(len(model_ranges(list(places))) if figure.small_multiples else 1):
-            part = data[rank == number] if figure.small_multiples else data
-            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(title, part)))
+        section.modes = list(dict.fromkeys(row["series"] for row in sorted(rows, key=lambda row: row["series_rank"])))
+        parts: dict[int, list[Row]] = {number: [] for number in range(len(model_ranges(list(places))))}
+        for row in rows:
+            parts[places[row["case"]] // MODELS_A_PAGE].append(row)
+        for number, part in parts.items() if figure.small_multiples else [(0, rows)]:
+            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(title, part, list(rows[0]))))
         return section
 
 
 def models(device_sweep: DeviceSweep) -> list[str]:
     """Return the models (with other swept parameters) of small multiples, in reading order."""
-    return list(dict.fromkeys(device_sweep.frame["case"]))
+    return list(dict.fromkeys(row["case"] for row in device_sweep.drawn))
 
 
 def model_ranges(names: list[str]) -> list[tuple[int, int]]:
@@ -125,21 +121,23 @@ def model_ranges(names: list[str]) -> list[tuple[int, int]]:
     return [(start, min(start + MODELS_A_PAGE, len(names))) for start in starts]
 
 
-def numbers(caption: str, data: pd.DataFrame) -> Table:
-    """Return a figure's data as a table of numbers."""
+def numbers(caption: str, rows: Sequence[Row], names: Sequence[str]) -> Table:
+    """Return the rows of a figure as a table of numbers. `names`: of their columns."""
     columns, values = [], []
-    for name in (name for name in data.columns if name not in ("axis", "series_rank")):
-        numeric = is_numeric_dtype(data[name]) and not is_bool_dtype(data[name])
-        title = x_title(data) if name == "x" else heading(name)
-        columns.append(Column(name, title, numeric=numeric, filter=name in ("case", "series", "status")))
-        values.append([_number(name, value) for value in data[name].tolist()])
-    return Table.of(columns, list(zip(*values, strict=True)), caption)
+    for name in (name for name in names if name not in ("axis", "series_rank")):
+        of_column = [row[name] for row in rows]
+        is_text = any(isinstance(value, str) for value in of_column)
+        title = x_title(rows) if name == "x" else heading(name)
+        columns.append(Column(name, title, numeric=not is_text, filter=name in ("case", "series", "status")))
+        is_bytes = title_and_unit(name)[1] == "bytes"
+        values.append([_number(name, value, is_bytes) for value in of_column])
+    return Table.of(columns, zip(*values, strict=True), caption)
 
 
-def _number(name: str, value: Any) -> Any:
-    if isinstance(value, bool) or title_and_unit(name)[1] == "bytes":
-        return Shown(None if is_missing(value) else value, value_text(name, value))
-    return float(f"{value:.9g}") if isinstance(value, float) and math.isfinite(value) else value
+def _number(name: str, value: Any, is_bytes: bool) -> Any:
+    if is_bytes:
+        return Shown(value, value_text(name, value))
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def grid_data(table: Table) -> dict[str, Any]:

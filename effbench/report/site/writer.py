@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from plotly.utils import PlotlyJSONEncoder
-
 from effbench.outputs import replacing
+from effbench.store.values import plain
 
 MANIFEST = "site.json"
+_COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 class Writer:
@@ -63,11 +63,10 @@ class Writer:
 
 
 def as_json(value: Any) -> str:
-    """Return compact JSON; converts numpy and pandas values and times, and non-finite numbers to null."""
-    settings = {"ensure_ascii": False, "separators": (",", ":")}
-    with suppress(TypeError, ValueError):  # plain and finite values, as of most files
-        return json.dumps(value, allow_nan=False, **settings)
-    return json.dumps(value, cls=PlotlyJSONEncoder, **settings)
+    """Return compact JSON; numbers that are not finite become null, and unknown types text."""
+    with suppress(TypeError, ValueError):  # nearly all values need no conversion
+        return _COMPACT.encode(value)
+    return _COMPACT.encode(plain(value))
 
 
 def claim(out: Path) -> None:

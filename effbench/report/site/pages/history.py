@@ -6,10 +6,12 @@ The page loads series from small files on demand. A line of a file holds all met
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice, pairwise
+from types import NoneType
 from typing import Any
 
 from effbench.cell import Status
@@ -38,7 +40,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if longest > 1:
         values["changes"] = folder.grid("changes", events_table(past, MOST_CHANGES)) if past.events else None
         values["index"] = write_lines(folder, past)
-        values |= {"summary": summary(past, short_ones=False), "lead": lead(past)}
+        values |= {"summary": summary(past, short_ones=False), "lead": lead(past), "older": past.series.older}
         values["judged"] = sum(state != "short" for state in past.states.values())
         values["metrics"] = [METRICS[name] for name in past.metrics]
     return values
@@ -81,14 +83,23 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
             "environments": {index: row.environment_id for index, row in enumerate(rows) if row.sweep_id in several},
             "events": events[track[:2]],
         }
+        of_column = dict(zip(past.series.columns, zip(*rows, strict=True), strict=True))
         for name in past.metrics:
-            columns = (name, *INTERVALS.get(name, ()))
-            values, *bounds = ([number(getattr(row, column)) for row in rows] for column in columns)
+            values, *bounds = (numbers(of_column[column]) for column in (name, *INTERVALS.get(name, ())))
             if any(value is not None for value in values):
                 line["values"][name] = values
                 if bounds and any(value is not None for value in bounds[0]):
                     line["bounds"][name] = bounds
         yield track, line
+
+
+def numbers(values: Sequence[Any]) -> list[float | int | None]:
+    """Return `number` of each value."""
+    kinds = {*map(type, values)} - {NoneType}
+    if kinds == {float}:  # nearly always, and formatted at once this takes a third of the time
+        text = f"%.{DIGITS}g " * len(values) % tuple(math.nan if value is None else value for value in values)
+        return [value if math.isfinite(value) else None for value in map(float, text.split())]
+    return [*values] if kinds == {int} else [*map(number, values)]
 
 
 def number(value: Any) -> float | int | None:

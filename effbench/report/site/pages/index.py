@@ -11,7 +11,7 @@ from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
 from effbench.report.site.pages.speedups import SCALE, shown
-from effbench.report.tables import Row, SpeedupTable, speedup_table
+from effbench.report.tables import Row, SpeedupTable
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
@@ -29,7 +29,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     """Return the overview's values of one device sweep."""
     rows = device_sweep.labelled
-    table = speedup_table(rows, "speedup", device_sweep.baseline_mode)
+    table = device_sweep.speedups
     modes = summary.by_mode(rows)
     models: dict[str, list[Row]] = {}
     for row in table.rows:

@@ -26,9 +26,11 @@ SCALE = 8
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     device_sweep = folder.device_sweep
-    tables = {name: speedup_table(device_sweep.labelled, name, device_sweep.baseline_mode) for name in METRIC_NAMES}
-    speedups = tables["speedup"]
-    shown = {name: it for name, it in tables.items() if it is speedups or any(e.value is not None for e in it.entries)}
+    rows, speedups = device_sweep.labelled, device_sweep.speedups
+    ok = [row.source for row in rows if row.source["status"] == "ok"]
+    names = [name for name in METRIC_NAMES if any(source.get(name) is not None for source in ok)]
+    tables = {name: speedup_table(rows, name, device_sweep.baseline_mode) for name in names if name != "speedup"}
+    shown = {"speedup": speedups, **tables}
     return {
         "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in shown.items()},
         "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
