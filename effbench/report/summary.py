@@ -75,7 +75,8 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         text = f"no mode wins any of {len(rows)} {points}"
         if wins:
             best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
-            text = f"{best} wins {wins[best]} of {len(rows)} {points}" + (f", {ties} are ties" if ties else "")
+            also = f", {ties} {'is a tie' if ties == 1 else 'are ties'}" if ties else ""
+            text = f"{best} wins {wins[best]} of {len(rows)} {points}{also}"
             if not means[best].group and scores[best].value and scores[best].clear:
                 text += f"; its mean speedup is {score_text(scores[best])}"
         sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")

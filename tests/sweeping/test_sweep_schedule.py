@@ -372,19 +372,16 @@ class TestElimination:
         status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
         return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 50))
 
-    @pytest.mark.parametrize(("near", "rounds"), [(1.05, 2), (1.0, 3), (1.3, 1)])
-    def test_rounds_of_each_mode(self, make, monkeypatch, near, rounds):
+    @pytest.mark.parametrize(
+        ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
+    )
+    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
         monkeypatch.setitem(self.times, "near", near)
-        made = make(trials(self.runs(), 3), self.answer, protocol=self.protocol)
+        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
         names = {run.cell.key: run.cell.mode_name for run in self.runs()}
         counts = Counter(names[one.cell_key] for one in made.recorded)
         assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
         assert sum(made.progress.changes) == len(made.recorded) - 15
-
-    def test_a_host_that_is_not_watched_needs_a_larger_distance(self, make, monkeypatch):
-        monkeypatch.setitem(self.times, "near", 1.3)
-        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": None})
-        assert max(one.round for one in made.recorded) == 1
 
     def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
         def answer(request, env):
