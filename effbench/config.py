@@ -37,9 +37,12 @@ MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
 Quantize = choice("Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8")
 
 
-def number(default: float | None, least: float | None = None, above: float | None = None) -> Any:
-    """Return a numeric setting whose value must be at least `least`, or greater than `above`."""
-    return field(default=default, metadata={"least": least, "above": above})
+def number(
+    default: float | None, least: float | None = None, above: float | None = None, most: float = 2**31 - 1
+) -> Any:
+    """Return a numeric setting whose value must be at least `least`, or greater than `above`, and at most `most`, by
+    default the largest integer of the database."""
+    return field(default=default, metadata={"least": least, "above": above, "most": most})
 
 
 def shipped(folder: str) -> Path:
@@ -136,7 +139,7 @@ class Protocol:
     """How a cell is measured; not part of the cell."""
 
     name: str = "standard"  # name of the protocol in results
-    rounds: int = number(5, least=1)  # trials per cell, each in its own process
+    rounds: int = number(5, least=1, most=10_000)  # trials per cell, each in its own process
     compilations: int = number(2, least=1)  # fresh compile caches per compiling cell, which rounds use in turn
     # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: float = number(5.0, above=0)

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.format == "markdown":
         with Store.open(args.db, mode="read") as store:
+            store.find_sweep("last")  # raises NothingFoundError for an empty database
             content = data.read(store, args.db, args.sweep, whole=False)
         options.write(markdown.report(content.device_sweeps), args)
         return 0
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out or "dashboards")
     require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
+        store.find_sweep("last")
         content = data.read(store, args.db, args.sweep)
         content.claims = every_entry(store)
         if args.axis:

@@ -154,8 +154,8 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
                 limit = f"at least {least:g}" if above is None else f"above {above:g}"
                 unit = " seconds" if key.endswith("_s") else ""
                 raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
-            if isinstance(value, int) and value >= 2**31:  # the database's integers
-                raise ConfigError(f"{prefix}{key} must be less than {2**31:,}, got {value:,}")
+            if isinstance(value, int) and value > (most := setting.metadata.get("most", 2**31 - 1)):
+                raise ConfigError(f"{prefix}{key} must be at most {most:,}, got {value:,}")
     new = {key: value for key, value in config.items() if id(value) not in valid}
     try:
         canonical_json(new)

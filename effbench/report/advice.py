@@ -17,7 +17,7 @@ import numpy as np
 from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
-from effbench.metrics import INTERVALS
+from effbench.metrics import INTERVALS, format_bytes
 from effbench.report.tables import SPEEDUPS, least
 from effbench.store.summary import break_even_calls
 
@@ -74,7 +74,7 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
 def the_only(values: Sequence[Any], option: str) -> Any:
     """Return the only value. Raises UsageError if there are several."""
     if len(values) > 1:
-        raise UsageError(f"several match: {', '.join(map(repr, values))}; choose one with {option}")
+        raise UsageError(f"the sweep has several: {', '.join(map(str, values))}; choose one with {option}")
     return values[0]
 
 
@@ -222,5 +222,5 @@ def why_excluded(source: Mapping[str, Any], column: str, memory_bytes: int | Non
     if memory_bytes is not None and source.get("peak_reserved_bytes") is None:
         return "its memory was not measured (CUDA only); omit --memory"
     if memory_bytes is not None and source["peak_reserved_bytes"] > memory_bytes:
-        return "needs more memory than allowed"
+        return f"needs {format_bytes(source['peak_reserved_bytes'])} of memory, more than allowed"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -102,7 +103,7 @@ def sensitivity(compared: Compared) -> str | None:
     latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
     known = sorted((row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None)
     if known:
-        middle, (worst, name) = known[len(known) // 2][0], known[-1]
+        middle, (worst, name) = statistics.median(slowdown for slowdown, _ in known), known[-1]
         return (
             f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a latency slowdown of "
             f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"

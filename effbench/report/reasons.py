@@ -56,7 +56,7 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def sentence(rows: Sequence[Row]) -> str:
     """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins latency and period
     (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×), default wins period (2.40×).
-    Launch-bound: 15 launches become one graph.`"""
+    At bs 1, launch-bound: 15 launches become one graph.`"""
     points: dict[str, list[Row]] = {}
     for row in rows:
         if row.best:
@@ -77,6 +77,8 @@ def sentence(rows: Sequence[Row]) -> str:
         texts.append(where + ", ".join(clauses))
     clearest = max((row for row in rows if row.best), key=lambda row: row.cells[row.leader].value or 0)
     why = reason(clearest)
+    if why and len(points) > 1:
+        why = f"at bs {clearest.labels['bs']}, {why}"
     return f"{'; '.join(texts)}." + (f" {why[0].upper()}{why[1:]}." if why else "")
 
 

@@ -254,7 +254,8 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     if metric in SPEEDUPS and entry.baseline:
         entry.text = METRICS[SPEEDUPS[metric]].format(source.get(SPEEDUPS[metric]))
     elif metric in SPEEDUPS and entry.value is None:
-        entry.text = NO_BASELINE
+        time = source.get(SPEEDUPS[metric])  # the fastest mode is worth knowing without a baseline
+        entry.text = NO_BASELINE if time is None else METRICS[SPEEDUPS[metric]].format(time)
         entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
     else:
         if metric in SPEEDUPS and entry.low is not None and entry.high is not None:

@@ -28,6 +28,8 @@ _SAMPLES_PER_CALL = sa.case(
     (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
     else_=sa.func.coalesce(CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
+#: Key in `extra` of a trial whose samples cannot be read.
+DAMAGED = "damaged_samples"
 #: what a summary reads of a trial, with fast attributes; not `extra`, which can be large
 _Row = namedtuple("_Row", ["environment_id", *(n for n in TRIAL_FIELDS if n not in ("extra", "phase", "started_at"))])
 
@@ -118,15 +120,24 @@ def trials_of_cells(
     connection: sa.Connection, sweep_id: str, environment_ids: list[str], cell_keys: list[str]
 ) -> list[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
     """Return the rows of `trial` of these cells, ordered by cell key, environment, round and attempt, each with
-    timer -> (number of samples taken, float32 array of the stored ones)."""
+    timer -> (number of samples taken, float32 array of the stored ones). Samples that are damaged are omitted, and
+    `extra` says so."""
     cells = (TRIAL.c.sweep_id == sweep_id, TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.cell_key.in_(cell_keys))
     order = (TRIAL.c.cell_key, TRIAL.c.environment_id, TRIAL.c.round, TRIAL.c.attempt)
     rows = connection.execute(sa.select(TRIAL).where(*cells).order_by(*order)).mappings().all()
     blobs = sa.select(SAMPLE).join(TRIAL).where(*cells).order_by(SAMPLE.c.trial_id, SAMPLE.c.timer)
     taken: dict[int, dict[str, tuple[int, np.ndarray]]] = {}
+    damaged: dict[int, str] = {}
     for blob in connection.execute(blobs):
-        taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, _decoded(blob))
-    return [(dict(row), taken.get(row["id"], {})) for row in rows]
+        try:
+            taken.setdefault(blob.trial_id, {})[blob.timer] = (blob.count, _decoded(blob))
+        except StoreError as error:
+            damaged[blob.trial_id] = str(error)
+    return [
+        (dict(row) | ({"extra": row["extra"] | {DAMAGED: damaged[row["id"]]}} if row["id"] in damaged else {}),
+         taken.get(row["id"], {}))
+        for row in rows
+    ]  # fmt: skip
 
 
 def derive(

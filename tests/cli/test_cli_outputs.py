@@ -212,12 +212,17 @@ def test_the_name_of_an_export_says_its_format(two, effbench):
     assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
 
 
-@pytest.mark.parametrize("words", ["ls", "export", "show", "history"])
+@pytest.mark.parametrize("words", ["ls", "export", "show", "history", "report", "report --format markdown"])
 def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
-    done = effbench(words, "--db", str(empty_db))
+    done = effbench(*words.split(), "--db", str(empty_db))
     assert (done.code, done.out) == (3, "")
     assert "holds no sweep yet" in done.err
 
 
 def test_bottlenecks_or_a_metric(two, effbench):
     refused(effbench("show", "--why", "--metric", "energy_mj"), "omit --metric or --why")
+
+
+def test_claims_of_an_unknown_gpu(two, effbench):
+    done = effbench("claims", "--gpu", "foo")
+    assert done.code == 3 and "no verdict of 'foo'; verdicts of: none yet" in done.err

@@ -107,3 +107,11 @@ def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
     for text in (comparison.markdown(compared(row, label="v\x1b1"), [row]), comparison.heading(compared(label="\x07"))):
         assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_the_median_of_the_slowdowns_that_trials_detect():
+    two = [
+        change(Verdict.SAME, name, ratio=1.0, test=SimpleNamespace(smallest_slowdown=slowdown))
+        for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
+    ]
+    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(compared(*two))

@@ -111,7 +111,7 @@ def test_one_sentence_says_where_each_mode_wins():
     text = reasons.sentence(speedup_table(label_rows(rows)).rows)
     assert text.startswith(
         "at bs 1 and 64 cuda-graph wins latency (2.00–2.50×); at bs 8 eager and cuda-graph tie in latency. "
-        "Launch-bound: 15 launches become one graph"
+        "At bs 1, launch-bound: 15 launches become one graph"
     )
     tied = {"bs": 4, "latency_ms": 0.5, "latency_ci_low_ms": 0.3, "latency_ci_high_ms": 0.8, "speedup": 2.0}
     rows = [make.row(**{**EAGER, "bs": 4}), *(make.row(mode=mode, **tied) for mode in ("cuda-graph", "default"))]
