@@ -88,6 +88,9 @@ def _is_export(head: bytes) -> bool:
 
 def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
     """Raise UsageError if `folder` has content other than README.md and hidden files, unless `force` or `is_ours`."""
+    with suppress(OSError):  # writing to it will fail as well
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"{folder} is a file; name a folder with --out")
     if force or is_ours(folder):
         return
     with suppress(OSError):  # the folder does not exist yet, or writing to it will fail as well

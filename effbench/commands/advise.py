@@ -230,7 +230,7 @@ def advise_mode(
         if race and (base := next((one for one in ranked if one["mode"] == baseline_mode), mode)) is not mode:
             mode |= raced(race, base, mode, CALL[args.metric])
         call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
-        preparation = f"{mode['prepare_s']:.3g} s" + (" (warm)" if mode["warm"] else "")
+        preparation = seconds(mode["prepare_s"]) + (" (warm)" if mode["warm"] else "")
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
         table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
@@ -285,13 +285,17 @@ def raced(race: Race, base: Mapping[str, Any], mode: Mapping[str, Any], column: 
     return dict(zip((name, *INTERVALS[name]), (ratio.value, ratio.low, ratio.high), strict=True))
 
 
+def seconds(value: float) -> str:
+    return "< 1 ms" if value < 0.001 else f"{value:.2g} s"
+
+
 def gains(
     chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str
 ) -> list[str]:  # fmt: skip
     """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50× in period`,
     `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
     base = next((mode for mode in ranked if mode["mode"] == baseline_mode), chosen)
-    text = [f"preparation takes {chosen['prepare_s']:.2g} s"]
+    text = [f"preparation takes {seconds(chosen['prepare_s'])}"]
     if base is chosen:
         return text
     ratios = []

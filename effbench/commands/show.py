@@ -29,7 +29,7 @@ from effbench.report.tables import (
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.progress import count
+from effbench.sweeping.progress import NOISY_ADVICE, count
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -147,8 +147,7 @@ def end_of_sweep(outcome: Any) -> int:
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
     if counts[Status.NOISY]:
-        console.print_line("noisy cells have no figures: use a quieter machine, or accept them with "
-                           "protocol.host_tolerance=null")  # fmt: skip
+        console.print_line(NOISY_ADVICE)
     if outcome.state == "interrupted":
         console.print_line(f"interrupted; resume with: {escape(again)}")
         return options.INTERRUPTED
