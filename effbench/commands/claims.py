@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.commands import options
-from effbench.errors import NothingFoundError
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
-from effbench.printable import one_line
 from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
 
@@ -42,11 +40,7 @@ def run(args: argparse.Namespace) -> int:
             verdicts = store.verdicts()
     if args.gpu:
         wanted = args.gpu.casefold()
-        names = [row["gpu_name"] or row["cpu_name"] for row in verdicts]
-        verdicts = [row for row, name in zip(verdicts, names, strict=True) if wanted in name.casefold()]
-        if not verdicts:
-            known = ", ".join(dict.fromkeys(names)) or "none yet"
-            raise NothingFoundError(f"no verdict of {one_line(args.gpu)!r}; verdicts of: {known}")
+        verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
     records = entries(claims_of([*load_all(), *extra]), verdicts, [] if args.gpu else shipped_verdicts())
     table = claims_table(records)
     if args.format != "table":

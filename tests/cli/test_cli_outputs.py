@@ -223,11 +223,6 @@ def test_bottlenecks_or_a_metric(two, effbench):
     refused(effbench("show", "--why", "--metric", "energy_mj"), "omit --metric or --why")
 
 
-def test_claims_of_an_unknown_gpu(two, effbench):
-    done = effbench("claims", "--gpu", "foo")
-    assert done.code == 3 and "no verdict of 'foo'; verdicts of: none yet" in done.err
-
-
 def test_a_file_is_no_folder_for_a_report(two, effbench):
     Path("mine.txt").write_text(NOTES)
     refused(effbench("report", "--out", "mine.txt", "--force"), "mine.txt is a file")
