@@ -87,18 +87,19 @@ def join(db: str, reference: str) -> None:
         copied = shutil.copy(db, Path(folder) / "joined.db")
         with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
             marks = ", ".join("?" * len(names))
-            query = f"SELECT id, started_at FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
+            query = f"SELECT id, started_at, overrides FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
             rows = connection.execute(query, names).fetchall()
-            target, started_at = known or rows[0]
-            for sweep_id, _ in rows:
+            target, started_at = known or rows[0][:2]
+            for sweep_id, *_ in rows:
                 moved = "UPDATE sweep_cell SET sweep_id = ?, position = position + ? WHERE sweep_id = ?"
                 position += connection.execute(moved, [target, position, sweep_id]).rowcount
                 connection.execute("UPDATE trial SET sweep_id = ? WHERE sweep_id = ?", [target, sweep_id])
             connection.execute("DELETE FROM sample")
             (ended,) = connection.execute("SELECT max(finished_at) FROM sweep").fetchone()
             first, *others = rows
-            connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, _ in others])
-            words = json.dumps([*COMMON, *ALWAYS])
+            connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, *_ in others])
+            given = [json.loads(overrides) for *_, overrides in rows]
+            words = json.dumps([word for word in given[0] if all(word in other for other in given)])
             facts = {"id": target, "name": NAME, "label": "reference", "started_at": started_at, "finished_at": ended,
                      "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
             changes = ", ".join(f"{column} = ?" for column in facts)
