@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 LOOKUPS = {"embedding", "index_select", "gather", "index", "take", "take_along_dim"}
 #: Operators that write only part of their argument: as many bytes as their last tensor has.
 SCATTERS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_", "index_fill_", "masked_fill_"}
+
+Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,33 @@ def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Wor
     """Return the work of a call and its result. The bytes are those that it reads and writes of the tensors `outer`."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    traffic, flops = Traffic(outer), FlopCounterMode(display=False)
+    traffic, flops = Traffic(outer), FlopCounterMode(display=False, custom_mapping=attention_formulas())
     with flops, traffic:
         result = call()
     return Work(flops.get_total_flops(), traffic.bytes()), result
+
+
+def attention_formulas() -> dict[Any, Callable[..., int]]:
+    """Return torch's formulas of attention for any number of key and value heads: those of torch 2.11 refuse fewer
+    heads than the queries have, as in grouped-query attention."""
+    found = {}
+    for kind in ("efficient", "flash", "cudnn"):
+        name = f"_scaled_dot_product_{kind}_attention"
+        found[getattr(torch.ops.aten, name)] = attention_flops
+        found[getattr(torch.ops.aten, f"{name}_backward")] = attention_backward_flops
+    return found
+
+
+def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    """Two matrix products: scores and output."""
+    batch, heads, length, width = query
+    return 2 * batch * heads * length * key[2] * (width + value[3])
+
+
+def attention_backward_flops(gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+    """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
+    batch, heads, length, width = query
+    return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -79,6 +79,14 @@ def test_attention_is_counted():
     assert found.min_bytes == 2 * q.nbytes
 
 
+def test_fewer_heads_of_keys_than_of_queries():
+    query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
+    found, _ = work.observe([query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key))
+    assert found.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
+    shapes = ([2, 8, 10, 16], [2, 8, 10, 16], [2, 2, 12, 16], [2, 2, 12, 16])
+    assert work.attention_backward_flops(*shapes) == 5 * (2 * 2 * 8 * 10 * 12 * 16)
+
+
 def run(*spans, name="k", correlation=1):
     return [Activity(name, start, end - start, correlation) for start, end in spans]
 
