@@ -35,8 +35,8 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
             arrived = list(copy(source, store, source.sweep_ids()))
         found = {row["cell_key"]: row for arrival in arrived for row in store.results(arrival.sweep_id)}
     rows = TABLES.reference_rows()
-    assert len(rows) == 180
-    assert len(found) == 190, "and a server at five rates in two modes"
+    assert len(rows) == 204
+    assert len(found) == 214, "and a server at five rates in two modes"
     for row in rows:
         assert found[row["cell_key"]]["latency_ms"] == pytest.approx(row["latency_ms"])
 
