@@ -94,7 +94,7 @@ def replay(db: str, names: list[str]) -> None:
                 "|",
             )
     mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-    print(f"\nsame answer: {sum(same)} of {len(same)}; time of the advice: {mean:.2f} of the full matrix (mean)")
+    print(f"\nsame answer: {sum(same)} of {len(same)}; time of the advice ÷ full matrix: {mean:.2f} (geometric mean)")
 
 
 def seconds(used: list[dict], every: list[dict]) -> float:
@@ -155,7 +155,9 @@ def main() -> None:
         ]  # fmt: skip
         print("|", " | ".join(cells), "|", flush=True)
     mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-    print(f"\nsame answer: {same} of {len(models)} models; time of the advice: {mean:.2f} of the full matrix (mean)")
+    print(
+        f"\nsame answer: {same} of {len(models)} models; time of the advice ÷ full matrix: {mean:.2f} (geometric mean)"
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/compile_ahead.py [--cells 40] [overrides]
 
-Blocks of ten cells run alternately with and without the setting, so that the machine's drift affects both alike. The
+Blocks of twenty cells run alternately with and without the setting, so that the machine's drift affects both alike. The
 output lists wall and CPU seconds, cold compilations, and for how many cells the two latencies agree
 within their 95 % intervals. On a GPU it counts the cells whose trials ran other kernels or launch shapes.
 """
@@ -26,14 +26,14 @@ from several_gpus import agreement
 import effbench
 from effbench.store import Store
 
-BLOCK = 10
+BLOCK = 20
 FIXED = [
-    "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.4",
+    "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.2",
     "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.load_s=0", "protocol.host_tolerance=0.25",
     "executor.keep_cache=true", "on_failure=ignore",
 ]  # fmt: skip
 #: Name -> executor.ahead.
-SIDES = {"ahead": "3", "one by one": "0"}
+SIDES = {"ahead": "6", "one by one": "0"}
 
 
 def run_sweep(name: str, setting: str, sizes: list[int], folder: Path, overrides: list[str]) -> np.ndarray:
@@ -77,9 +77,9 @@ def main() -> None:
         for block in range(0, len(sizes), BLOCK):
             for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
                 name = f"{side.replace(' ', '-')}-{block}"
-                seconds[side] = seconds[side] + run_sweep(
-                    name, SIDES[side], [*sizes[block : block + BLOCK]], folder, overrides
-                )
+                taken = run_sweep(name, SIDES[side], [*sizes[block : block + BLOCK]], folder, overrides)
+                print(f"{name}: {taken[0]:.0f} s wall", flush=True)
+                seconds[side] = seconds[side] + taken
                 frames[side].append(effbench.results(db, name))
                 with Store.open(db) as store:
                     trials[side] += store.trials(store.find_sweep(name).id)
