@@ -14,7 +14,7 @@ BOUND = {
     "launch": "launch-bound",
     "memory": "memory-bound",
     "compute": "compute-bound",
-    "latency": "inefficient kernels",
+    "latency": "latency-bound",
 }
 #: Relative changes of GPU time or kernel count below this fraction are no reason.
 LITTLE = 0.05
