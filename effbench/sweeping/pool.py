@@ -176,15 +176,13 @@ def open_pools(
 def probe(
     server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
 ) -> dict[str, Any]:
-    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs. These
-    come from a child of its own, which runs while the server still imports the compiler.
+    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs.
 
     `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a target cannot be
     imported or a mode does not have a setting.
     """
     modes = {str(part["mode"]): part["mode"] for part in parts}
-    machine = server.call("probe", ProbeRequest(device="cpu" if modes_only else "auto").to_json(), PROBE_TIMEOUT_S)
-    request = ProbeRequest(modes=list(modes.values()), device="cpu")
+    request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
     losses: list[str] = []
     if not modes_only:
         targets = [list(targets_in(part["model"]["module"])) for part in parts]
@@ -201,7 +199,7 @@ def probe(
     if errors := list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
-    return {**machine, "notes": answer["notes"]}
+    return answer
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The task `probe`: check which targets can be imported, and describe the environment of this machine."""
+"""The task `probe`: describe the environment of this machine, and check which targets can be imported."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has for each mode the
     names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
+    say_phase(PROBE_PHASE)
+    gpus = [] if request.device == "cpu" else visible_gpus()
+    machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
     errors: list[str] = []
     settings: list[list[str] | None] = []
 
@@ -55,9 +58,6 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         settings.append(None if errors else names_of(constructor))
         if not errors and (reason := refused(mode, constructor, settings[-1])):
             errors.append(reason)
-    say_phase(PROBE_PHASE)
-    gpus = [] if request.device == "cpu" else visible_gpus()
-    machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
     notes = [str(it.message) for it in caught if issubclass(it.category, libraries.LibraryWarning)]
     return {"errors": errors, "settings": settings, "notes": notes, **machine}
 
