@@ -16,7 +16,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import row_names
 from effbench.printable import one_line
-from effbench.report.history_table import FORMATS, change_text, events_table, read, render, summary
+from effbench.report.history_table import FORMATS, change_text, coming_and_going, events_table, read, render, summary
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
@@ -83,8 +83,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(console: Console, found: History, name: str | None) -> None:
-    if found.events:
-        console.print_table(events_table(found))
+    if events := found.without("new", "dead"):
+        console.print_table(events_table(found, events))
+    for line in coming_and_going(found):
+        console.print_line(escape(line))
     console.print_line(escape(summary(found)))
     if alarms := [event for event in found.changes if event.alarms]:
         named = "" if name is None else f" --name {shlex.quote(name)}"

@@ -146,6 +146,9 @@ class History:
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.kind in kinds]
 
+    def without(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.kind not in kinds]
+
     @cached_property
     def names(self) -> dict[str, str]:
         """Cell key -> unique name."""

@@ -160,8 +160,21 @@ def line_id(cell_key: str, place: str) -> str:
     return digest([cell_key, place])[:12]
 
 
-def events_table(past: History, most: int | None = None) -> Table:
-    """Return a table with one row per event, at most `most`; its `data` holds the exact values of COLUMNS."""
+def coming_and_going(past: History) -> list[str]:
+    """Return a line for the new cells of each sweep, and one for the cells that were last measured in it."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for event in past.of("new", "dead"):
+        where = ("first", event.after_sweep) if event.kind == "new" else ("last", event.before_sweep)
+        cells.setdefault(where, []).append(past.names[event.series.cell_key])
+    lines = []
+    for (when, sweep), names in cells.items():
+        number, name = f"{len(names)} cell{'s' * (len(names) > 1)}", " ".join({sweep: 0, sweep_text(past, sweep): 0})
+        lines.append(f"{number} {when} measured in {name}: {one_line(', '.join(sorted(names)), TEXT)}")
+    return lines
+
+
+def events_table(past: History, events: Sequence[Event] | None = None) -> Table:
+    """Return a table with one row per event (default: all); its `data` holds the exact values of COLUMNS."""
     several = len({track.place for track in past.tracks}) > 1
     columns = [
         Column("id", help="argument of effbench history ack"),
@@ -175,7 +188,7 @@ def events_table(past: History, most: int | None = None) -> Table:
         Column("state", filter=True, help="open: worse, not undone and not acknowledged"),
         Column("notes", wide=True, optional=True),
     ]
-    events = past.events[:most]
+    events = past.events if events is None else events
     return Table(columns, [_row(past, event) for event in events], [record(past, event) for event in events])
 
 
@@ -218,10 +231,10 @@ def _row(past: History, event: Event) -> dict[str, Any]:
 
 def render(past: History, how: str) -> str:
     """Return the history as `markdown`, `json` (all fields) or `csv` (one line per event)."""
-    table = events_table(past)
     if how == "markdown":
-        return f"{summary(past)}\n\n{table.render('markdown')}"
-    records = table.records()
+        table = events_table(past, past.without("new", "dead"))
+        return "\n\n".join([summary(past), *coming_and_going(past), table.render("markdown")])
+    records = events_table(past).records()
     if how == "csv":
         for row in records:
             row["alarms"] = None if row["alarms"] is None else str(row["alarms"])

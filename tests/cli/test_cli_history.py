@@ -117,6 +117,15 @@ def test_little_data(made, history):
     assert "too short to judge" in history()
 
 
+def test_new_cells_are_listed_by_sweep(made, history, read):
+    made.sweep([STEADY], label="first")
+    later = made.sweep([STEADY, SLOWER, BREAKS], label="second")
+    assert len(read()["new"]) == 2, "one by one only in JSON and CSV"
+    (line,) = [line for line in history().splitlines() if "first measured" in line]
+    assert line == f"2 cells first measured in {later} second: net bs=8 default bfloat16, other bs=8 fancy bfloat16"
+    assert line in history("--format", "markdown")
+
+
 def test_re_runs_make_no_history(made, read):
     """One sweep of a pull request and its re-runs are one odd sweep."""
     sweeps = [made.sweep([STEADY], label=f"main{number}") for number in range(8)]
