@@ -12,8 +12,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 DEFAULT_DB = "results/effbench.db"
 LOSSES = ("mean-square", "mean")  # any other value is an import path
 
@@ -237,7 +235,9 @@ def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
 
 def register() -> None:
     """Add the typed configuration to Hydra's ConfigStore; users may add keys to its open nodes."""
+    # here, because most commands need only the constants of this module
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
 
     schema = OmegaConf.structured(Config)
     OmegaConf.set_struct(schema, True)

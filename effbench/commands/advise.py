@@ -26,7 +26,7 @@ from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import SPEEDUPS, figure_texts, speedup_table, speedup_text
+from effbench.report.tables import SPEEDUPS, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import log_difference
 from effbench.store.secrets import masked
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         with Store.open(args.db, mode="read") as store:
             sweep = store.find_sweep(args.sweep)
-            rows = options.rows_of(store, sweep)
+            rows = rows_of(store, sweep)
             if args.what == "buckets":
                 table, lines, data = advise_buckets(args, rows, sweep.baseline_mode)
             else:

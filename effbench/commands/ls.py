@@ -13,6 +13,7 @@ from effbench.environments import TELLING, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import cell_row, row_names
 from effbench.metrics import METRICS
+from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -126,7 +127,7 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     """Print a table of the results that are not ok; with `traceback` each reason followed by its traceback."""
-    rows = options.rows_of(store, sweep)
+    rows = rows_of(store, sweep)
     failed = [(row, name) for row, name in zip(rows, row_names(rows), strict=True) if row["status"] != Status.OK]
     console = terminal()
     if not failed:

@@ -14,7 +14,6 @@ from effbench import outputs
 from effbench.config import DEFAULT_DB
 from effbench.errors import UsageError
 from effbench.printable import printable
-from effbench.report.tables import rows_of as rows_of
 from effbench.store.connect import sqlite_file
 from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
