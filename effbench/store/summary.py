@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from math import inf
+from operator import attrgetter
 from typing import Any
 
 from effbench.cell import SEVERITY, Status, Trial
@@ -15,19 +17,20 @@ from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fra
 ENOUGH_OK = 3
 
 _MEASURED = [status for status in Status if status.is_measured]
+_COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
 _RANK = {status: rank for rank, status in enumerate(SEVERITY)}
 
 
 def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     """Return the last attempt of each round, in the order of the rounds."""
-    by_attempt = sorted(trials, key=lambda trial: (trial.round, trial.attempt))
+    by_attempt = sorted(trials, key=attrgetter("round", "attempt"))
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials (or rows of `trial`) that count: last attempts, without noisy ones if enough ok ones remain."""
     kept = last_attempts(trials)
-    if sum(trial.status == Status.OK for trial in kept) >= ENOUGH_OK:
+    if [trial.status for trial in kept].count(Status.OK) >= ENOUGH_OK:
         kept = [trial for trial in kept if trial.status != Status.NOISY]
     return kept
 
@@ -57,9 +60,9 @@ def summarise(
     seen = [trial for trial in trials if trial.status in _MEASURED]
     cold = [trial for trial in seen if trial.compile_cache == "cold"]
     some = {"warm": _warm(kept), "cold": cold or kept}
-    for metric in TRIAL_METRICS:
-        if metric.combine and (metric.explains or is_measured):
-            values = [getattr(trial, metric.name) for trial in some.get(metric.combine, kept)]
+    for metric, value_of in _COMBINED:
+        if metric.explains or is_measured:
+            values = [*map(value_of, some.get(metric.combine, kept))]
             if values.count(None) < len(values):
                 row[metric.name] = _COMBINE[metric.combine](values)
     if not is_measured:
@@ -121,7 +124,7 @@ def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: lis
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
     """Return the mean logarithm of a time over these trials and their compilations; None without values."""
-    used = [trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < math.inf]
+    used = [trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < inf]
     if not used:
         return None
     compilations = [trial.compilation for trial in used]
@@ -146,7 +149,7 @@ def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms
 
 
 def _positive(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and 0 < value < math.inf]
+    return [value for value in values if value is not None and 0 < value < inf]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -155,7 +158,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _max(values: Iterable[float | None]) -> float | None:
-    return max([value for value in values if value is not None and -math.inf < value < math.inf], default=None)
+    return max([value for value in values if value is not None and -inf < value < inf], default=None)
 
 
 def _min(values: Iterable[float | None]) -> float | None:

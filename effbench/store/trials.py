@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -170,7 +171,10 @@ def derive(
         for key, of_cell in cells.items():
             baseline = cells.get(reference, ())
             summary = summarise(of_cell, bs=facts[key][1], is_baseline=key == reference, baseline=baseline)
-            values = {name: value if value is None else scalar(value) for name, value in summary.items()}
+            values = {
+                name: value if value is None or (type(value) is float and isfinite(value)) else scalar(value)
+                for name, value in summary.items()
+            }
             rows.append({"sweep_id": sweep_id, "cell_key": key, "environment_id": environment, **values})
     return rows
 
