@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+R = TypeVar("R")
 
 
 def _prctl(option: int, value: int) -> None:
@@ -24,6 +30,47 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def alongside(work: Callable[[], R]) -> Iterator[Callable[[], R]]:
+    """Run `work` in a fork of this process; yield a function that waits for its result, or raises its exception.
+
+    The function runs `work` in this process if the fork fails, and if there is no fork: with one CPU, and on platforms
+    where forks are not safe. The end of the block interrupts a fork that is still running.
+    """
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        yield work
+        return
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=_send, args=(work, sender, os.getpid()), daemon=True)
+    with warnings.catch_warnings(), contextlib.suppress(OSError):  # too many processes
+        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy has threads, which are prepared for a fork
+        process.start()
+    sender.close()
+
+    def result() -> R:
+        try:
+            return receiver.recv()
+        except (EOFError, OSError):
+            return work()  # an exception from here has its traceback
+
+    try:
+        yield result
+    finally:
+        receiver.close()
+        if process.pid is not None:
+            os.kill(process.pid, signal.SIGINT)
+            process.join()
+
+
+def _send(work: Callable[[], object], sender: Connection, parent: int) -> None:
+    """Send the result of `work`; nothing if it fails, because `parent` then repeats it."""
+    with contextlib.suppress(BaseException):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the shell ignores it
+        die_with_parent(parent)
+        sender.send(work())
 
 
 def adopt_orphans() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from effbench.commands import options
 from effbench.errors import StoreError
 from effbench.outputs import require_folder
 from effbench.printable import one_line
+from effbench.processes import alongside
 from effbench.store.store import Store
 
 HELP = "Write an HTML report of the database: static files that open from disk or from any web server."
@@ -40,18 +42,23 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from effbench.commands.claims import every_entry
     from effbench.report.site.build import write_site
-    from effbench.report.site.writer import is_site
+    from effbench.report.site.cell_data import write_all
+    from effbench.report.site.writer import Writer, is_site
 
     out = Path(args.out or "dashboards")
     require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
-        content = data.read(store, args.db, args.sweep)
+        content = data.read_results(store, args.db, args.sweep)
         content.claims = every_entry(store)
-        if args.axis:
-            content.set_axis(args.axis)
+    if args.axis:
+        content.set_axis(args.axis)
     try:
-        written = write_site(content, out)
+        # the cells take about as long as everything else; SQLite must not be open during a fork
+        with alongside(partial(write_all, content.device_sweeps, Writer(out))) as write_cells:
+            with Store.open(args.db, mode="read") as store:
+                data.read_past(store, content, args.sweep)
+            written = write_site(content, out, write_cells)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began

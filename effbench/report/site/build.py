@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from markupsafe import Markup
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
+from effbench.report.site.cell_data import Files, write_all
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages import all_pages
 from effbench.report.site.writer import Writer
@@ -24,8 +26,8 @@ STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
 
 
-def write_site(data: ReportData, out: Path) -> Writer:
-    """Write all pages into the folder `out`, creating it, and return the writer.
+def write_site(data: ReportData, out: Path, write_cells: Callable[[], Files] | None = None) -> Writer:
+    """Write all pages into the folder `out`, creating it, and return the writer. `write_cells`: writes the cells.
 
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
@@ -36,10 +38,17 @@ def write_site(data: ReportData, out: Path) -> Writer:
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
     env, pages = environment(), all_pages()
-    # the overview comes last, when its link targets exist
-    for page in sorted(pages, key=lambda page: page.name == "index"):
+
+    @cache
+    def cells() -> dict[str, list[list[str]]]:
+        files, written = write_cells() if write_cells else write_all(data.device_sweeps, writer)
+        writer.written |= written
+        return files
+
+    # the overview comes last, when its link targets exist; before it the cells, which take longest
+    for page in sorted(pages, key=lambda page: (page.name == "index", page.name == "cell")):
         for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
-            write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep))
+            write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep, cells))
     writer.close()
     return writer
 
