@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(markdown.report(content.device_sweeps), args)
         return 0
     from effbench.commands.claims import every_entry
-    from effbench.report.site.build import write_site
-    from effbench.report.site.cell_data import write_all
+    from effbench.report.site.build import write_of_results, write_site
     from effbench.report.site.writer import Writer, is_site
 
     out = Path(args.out or "dashboards")
@@ -50,15 +49,15 @@ def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
         content = data.read_results(store, args.db, args.sweep)
-        content.claims = every_entry(store)
     if args.axis:
         content.set_axis(args.axis)
     try:
-        # the cells take about as long as everything else; SQLite must not be open during a fork
-        with alongside(partial(write_all, content.device_sweeps, Writer(out))) as write_cells:
+        # the database is closed meanwhile, because a fork must not share a connection
+        with alongside(partial(write_of_results, content, Writer(out))) as write_aside:
             with Store.open(args.db, mode="read") as store:
                 data.read_past(store, content, args.sweep)
-            written = write_site(content, out, write_cells)
+                content.claims = every_entry(store)
+            written = write_site(content, out, write_aside)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began

@@ -198,13 +198,13 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
 
 
 def read_results(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
-    """Read what pages of cells show."""
+    """Read the results of the referenced sweeps, by default of the newest of each hardware."""
     sweeps = chosen(store, store.sweeps(brief=True), database, references)
     return ReportData(database, sweeps, environments=store.environments())
 
 
 def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True) -> None:
-    """Read the rest of a report: changes, and with `whole` the history and the calibrations."""
+    """Read changes and, with `whole`, history and calibrations into `data`; see `read`."""
     infos = store.sweeps(brief=True)
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}

@@ -50,16 +50,6 @@ LARGEST = 4 * 2**20
 MOST = 64 * 2**20
 
 
-#: Slug of a device sweep -> its files, as [first key, path in its folder] each; and path -> bytes of written files.
-Files = tuple[dict[str, list[list[str]]], dict[str, int]]
-
-
-def write_all(device_sweeps: Sequence[DeviceSweep], writer: Writer) -> Files:
-    """Write the cells of all device sweeps."""
-    files = {it.slug: list(write_cells(writer, f"{it.slug}/", cells_of(it, writer))) for it in device_sweeps}
-    return files, writer.written
-
-
 def write_cells(writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]) -> Iterator[list[str]]:
     """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield [first key, path in `folder`]."""
     texts: list[str] = []

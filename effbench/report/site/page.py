@@ -64,14 +64,12 @@ class Section:
 
 @dataclass
 class PageFolder:
-    """The subject of a page and the folder for its data. Paths are relative to the page. `cells`: returns the files of
-    cells by slug of their device sweep."""
+    """The subject of a page and the folder for its data. Paths are relative to the page."""
 
     page: str
     report: ReportData
     writer: Writer
     device_sweep: DeviceSweep | None = None
-    cells: Callable[[], Mapping[str, list[list[str]]]] | None = None
 
     @property
     def folder(self) -> str:

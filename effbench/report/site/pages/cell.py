@@ -31,8 +31,9 @@ def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     device_sweep = folder.device_sweep
+    cells = cell_data.cells_of(device_sweep, folder.writer)
     index = {
-        "chunks": folder.cells()[device_sweep.slug],
+        "chunks": list(cell_data.write_cells(folder.writer, folder.folder, cells)),
         "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},
         "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
