@@ -192,8 +192,20 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
     Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them. With
     `references`, the history is that of their hardware.
     """
+    data = read_results(store, database, references)
+    read_past(store, data, references, whole=whole)
+    return data
+
+
+def read_results(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
+    """Read the results of the referenced sweeps, by default of the newest of each hardware."""
+    sweeps = chosen(store, store.sweeps(brief=True), database, references)
+    return ReportData(database, sweeps, environments=store.environments())
+
+
+def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True) -> None:
+    """Read changes and, with `whole`, history and calibrations into `data`; see `read`."""
     infos = store.sweeps(brief=True)
-    data = ReportData(database, chosen(store, infos, database, references), environments=store.environments())
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
@@ -204,7 +216,6 @@ def read(store: Store, database: str, references: Sequence[str] = (), *, whole: 
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
         device_sweep.changes = read_changes(store, device_sweep, data.environments, infos)
-    return data
 
 
 def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:

@@ -1,5 +1,7 @@
 """What the pages of history, claims, failures and environments show is what the database holds."""
 
+import os
+
 import claim_sweeps as sweeps
 import pytest
 from browsing import EVIL, report_of
@@ -12,6 +14,7 @@ from effbench.report import data, summary
 from effbench.report.claims import claims_table
 from effbench.report.history_table import events_table
 from effbench.report.history_table import read as read_history
+from effbench.report.site import cell_data
 from effbench.report.site.build import environment as templates
 from effbench.report.site.build import write_site
 from effbench.report.site.pages import environments, failures, index
@@ -64,6 +67,39 @@ def test_changes_are_those_of_the_command(made, report):
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
+
+
+@pytest.fixture
+def reported(made, effbench, monkeypatch):
+    """Runs `effbench report` as with this number of CPUs."""
+
+    def run(cpus, out):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cpus)})
+        return effbench("report", "--db", str(made[0].path), "--out", str(out))
+
+    return run
+
+
+def test_a_second_process_writes_the_same_site(reported, tmp_path):
+    sites = []
+    for cpus in (1, 2):
+        assert reported(cpus, tmp_path / str(cpus)).code == 0
+        files = [path for path in (tmp_path / str(cpus)).rglob("*") if path.is_file()]
+        sites.append({str(path.relative_to(tmp_path / str(cpus))): path.read_bytes() for path in files})
+    assert sites[0] == sites[1]
+    assert {"index.html", "history.html"} < sites[0].keys() and any("/data/cells-0.js" in name for name in sites[0])
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")])
+def test_an_error_in_a_second_process_reads_as_in_the_first(error, reported, tmp_path, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cell_data, "entry", fail)
+    first, second = (reported(cpus, tmp_path / "site") for cpus in (1, 2))
+    assert first == second and first.code == 2 and first.out == ""
+    assert str(getattr(error, "strerror", error)) in first.err
+    assert not (tmp_path / "site" / "index.html").exists()
 
 
 def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, monkeypatch):

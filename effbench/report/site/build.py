@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +23,13 @@ from effbench.table import Table
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
+#: Pages that show only results. They take about as long as the others, whose history and changes must also be read.
+OF_RESULTS = ("cell", "cost")
 
 
-def write_site(data: ReportData, out: Path) -> Writer:
-    """Write all pages into the folder `out`, creating it, and return the writer.
+def write_site(data: ReportData, out: Path, write_aside: Callable[[], dict[str, int]] | None = None) -> Writer:
+    """Write all pages into the folder `out`, creating it, and return the writer. `write_aside`: writes the pages of
+    OF_RESULTS and returns their files as in `Writer.written`.
 
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
@@ -35,17 +39,33 @@ def write_site(data: ReportData, out: Path) -> Writer:
     writer.copy(f"{ASSETS}/{plotly.name}", plotly)
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
-    env, pages = environment(), all_pages()
+    others = dict(rendered(data, writer, {page.name for page in all_pages()}.difference(OF_RESULTS)))
+    writer.written |= write_aside() if write_aside else write_of_results(data, writer)
     # the overview comes last, when its link targets exist
-    for page in sorted(pages, key=lambda page: page.name == "index"):
-        for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
-            write_page(env, page, pages, PageFolder(page.name, data, writer, device_sweep))
+    for path in sorted(others, key=lambda path: path == "index.html"):
+        writer.text(path, others[path])
     writer.close()
     return writer
 
 
-def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: PageFolder) -> None:
-    """Write one page with its data."""
+def write_of_results(data: ReportData, writer: Writer) -> dict[str, int]:
+    """Write the pages of OF_RESULTS, and return the files of the writer."""
+    for path, html in rendered(data, writer, OF_RESULTS):
+        writer.text(path, html)
+    return writer.written
+
+
+def rendered(data: ReportData, writer: Writer, names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Write the data of the pages with these names; yield path and HTML of each page."""
+    env, pages = environment(), all_pages()
+    for page in (page for page in pages if page.name in names):
+        for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
+            folder = PageFolder(page.name, data, writer, device_sweep)
+            yield f"{folder.folder}{page.name}.html", html_of(env, page, pages, folder)
+
+
+def html_of(env: jinja2.Environment, page: Page, pages: list[Page], folder: PageFolder) -> str:
+    """Write the data of a page, and return its HTML."""
     device_sweep, data = folder.device_sweep, folder.report
     root = "../" if device_sweep else ""
     # pages without a device sweep link to the pages of the first one
@@ -67,8 +87,7 @@ def write_page(env: jinja2.Environment, page: Page, pages: list[Page], folder: P
         "models": [],
     }
     template = env.select_template([f"{page.name}.html.j2", "page.html.j2"])
-    html = template.render(context | dict(page.context(folder)))
-    folder.writer.text(f"{folder.folder}{page.name}.html", html)
+    return template.render(context | dict(page.context(folder)))
 
 
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
