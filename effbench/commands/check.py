@@ -79,8 +79,12 @@ def run(args: argparse.Namespace) -> int:
         raise
 
     def shows(change: Change) -> str:
-        """Return the command that shows a row."""
-        words = ["compare", before.id, sweep.id, "--cell", change.key[:12], "--all", *given(args)]
+        """Return the command that shows a row, with the figures of the re-run if there was one."""
+        compared_ids = [before.id, sweep.id]
+        if confirmation and change.key in confirmation.confirmed:
+            again = confirmation.sweep_id
+            compared_ids = [again, "--by", confirmation.by] if confirmation.by else [before.id, again]
+        words = ["compare", *compared_ids, "--cell", change.key[:12], "--all", *given(args)]
         if confirmation and change.key in confirmation.failed:
             words = ["ls", "--failures", "--sweep", confirmation.sweep_id]
         return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
@@ -90,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         again = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return options.INTERRUPTED
-    return 1 if compared.failing else 0
+    return 1 if compared.failing else 0 if compared.judged else NothingFoundError.exit_code
 
 
 def given(args: argparse.Namespace) -> list[str]:
@@ -123,6 +127,8 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
                     show(console, compared, rows, args)
                     for text in (line, *comparison.commands(failed, shows, "  ")):
                         console.print_line(escape(text))
+            if args.out:  # the log of a CI job needs the verdict, too
+                print(f"effbench: {one_line(line)}", file=sys.stderr)
 
 
 def as_text(
@@ -134,7 +140,7 @@ def as_text(
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
         failing = [{"cell_key": row.key, "metric": row.metric, "command": shows(row)} for row in compared.failing]
-        more = {"passed": not failing, "failing": failing, "unchecked": compared.unchecked}
+        more = {"passed": not failing and bool(compared.judged), "failing": failing, "unchecked": compared.unchecked}
         return comparison.as_json(compared, rows, baseline=args.baseline, **more)
     for machine in compared.unchecked:  # the rows do not contain it
         print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
@@ -153,10 +159,12 @@ def add_summary(text: str, db: str) -> None:
 
 
 def verdict_line(compared: Compared, name: str) -> str:
-    """Return `check failed: 2 slower, 1 broken against main` or `check passed against main`. A passed check also lists
-    what it did not judge: ignored and ambiguous rows, cells without figures on both sides, unchecked hardware."""
+    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main` or `nothing was checked
+    against main`. Unless it failed, also list what was not judged: ignored and ambiguous rows, cells without figures on
+    both sides, unchecked hardware."""
     rows, failed = compared.changes, compared.failing
-    parts = [f"check failed: {counted(failed)} against {name}" if failed else f"check passed against {name}"]
+    passed = f"check passed against {name}" if compared.judged else f"nothing was checked against {name}"
+    parts = [f"check failed: {counted(failed)} against {name}" if failed else passed]
     if not failed:
         if overlooked := [change for change in rows if change.ignored and change.verdict in FAILING]:
             parts.append(f"ignored: {counted(overlooked)}")
@@ -166,9 +174,8 @@ def verdict_line(compared: Compared, name: str) -> str:
         if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
             parts.append("too noisy to judge any latency")
         cells = {change.key for change in rows}
-        judged = {change.key for change in rows if None not in (change.before, change.after)}
-        if len(judged) < len(cells):
-            parts.append(f"{len(judged)} of {len(cells)} cells have figures in both sweeps")
+        if len(compared.judged) < len(cells):
+            parts.append(f"{len(compared.judged)} of {len(cells)} cells have figures in both sweeps")
     return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
 
 

@@ -63,6 +63,11 @@ class Compared:
         """The rows that make a check fail, the most important first."""
         return [change for change in self.changes if change.gates]
 
+    @property
+    def judged(self) -> set[str]:
+        """The keys of the cells that have a figure on both sides."""
+        return {change.key for change in self.changes if None not in (change.before, change.after)}
+
 
 def compare_sweeps(
     store: Store, before: SweepInfo, after: SweepInfo, limits: Limits, across: Collection[str] = (),

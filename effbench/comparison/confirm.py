@@ -30,11 +30,14 @@ UNSETTLED = "neither confirmed nor refuted"
 
 @dataclass
 class Confirmation:
-    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it, and whether it was interrupted;
-    then all verdicts stay."""
+    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it and of those that it confirmed,
+    in what its two sides differ (None: only the new side ran), and whether it was interrupted; then all verdicts stay.
+    """
 
     sweep_id: str | None = None
     failed: set[str] = field(default_factory=set)
+    confirmed: set[str] = field(default_factory=set)
+    by: str | None = None
     interrupted: bool = False
 
 
@@ -92,6 +95,8 @@ def confirm(
     ids = outcome.environments
     judge_again(compared, flagged, again, ids[here], ids[there] if there else None, no_turns)
     done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
+    done.confirmed = {change.key for change in flagged if change.verdict is Verdict.SLOWER}
+    done.by = there and ("folder" if there.folder != here.folder else "python")
     return done
 
 

@@ -38,7 +38,6 @@ def checked(made, effbench):
         ({EAGER: FAST, GRAPH: FAST}, {EAGER: FAST, GRAPH: BROKEN}, ("--cell", "eager"), 0, "check passed"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, (), 1, "1 missing"),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: FAST}, ("--set", "on_missing=ignore"), 0, "missing (ignored)"),
-        ({EAGER: ERROR}, {EAGER: ERROR}, (), 0, "check passed against main; 0 of 1 cells have figures in both sweeps"),
         ({EAGER: FAST}, {DEFAULT: FAST}, (), 3, "nothing comparable"),
     ],
 )
@@ -46,6 +45,21 @@ def test_exit_codes(checked, before, after, options, code, said):
     done = checked(before, after, *options)
     assert (done.code, done.out if code == 3 else done.err) == (code, "")
     assert said in " ".join((done.out + done.err).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("after", [ERROR, {"status": "noisy", "reason": "the host was disturbed"}])
+def test_a_check_that_judges_nothing_does_not_pass(checked, effbench, after):
+    done = checked({EAGER: ERROR if after is ERROR else FAST}, {EAGER: after})
+    assert done.code == 3 and not done.err
+    assert "nothing was checked against main; " in done.out
+    assert "0 of 1 cells have figures in both sweeps" in " ".join(done.out.split())
+    assert json.loads(effbench("check", "--baseline", "main", "--format", "json").out)["passed"] is False
+    assert effbench("check", "--baseline", "main", "--format", "markdown").out.startswith("## ❌ effbench: nothing was")
+
+
+def test_the_verdict_is_in_the_log_when_the_output_goes_to_a_file(checked):
+    done = checked({EAGER: FAST}, {EAGER: SLOW}, "--format", "markdown", "--out", "check.md")
+    assert (done.code, done.out, done.err) == (1, "", "effbench: check failed: 1 slower against main\n")
 
 
 def test_each_regression_has_a_command_that_shows_it(checked, effbench):

@@ -67,7 +67,7 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
     command = next(line.split() for line in done.out.splitlines() if line.strip().startswith("effbench compare"))
     shown = repository.run(*command[1:])
     assert shown.code == 0
-    assert "slower" in shown.out
+    assert "--by folder" in " ".join(command) and "slower" in shown.out, "the figures of the re-run"
 
     with Store.open(repository.db) as store:
         confirming, checked = store.sweeps()[:2]
