@@ -65,7 +65,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // data counts from 0
 
   function errors(entry) {
-    return section("errors", "What went wrong", ...entry.errors.flatMap((one) => [
+    return section("errors", "Trials that are not ok", ...entry.errors.flatMap((one) => [
       element("h3", {}, element("span", { class: "status", text: one.status }), ` ${one.trials.map(labels(entry)).join(", ")}${one.phase ? ` · last phase ${one.phase}` : ""}`),
       element("p", { text: one.reason || "no reason recorded" }),
       one.traceback && pre(one.traceback),
