@@ -88,13 +88,23 @@ def test_sizes_that_failed(advise, tmp_path):
     best, others = buckets(advise, "--trace", str(tmp_path / "a"))
     assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
     (tmp_path / "b").write_text("3\n128\n")
-    assert "up to 128; measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+    failed = "up to 128; cuda-graph failed at bs=128; measure eager there"
+    assert failed in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
 
 
 def test_a_budget(advise, trace):
     for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
         assert buckets(advise, "--trace", trace, "--memory-budget", budget)[0]["sizes"] == sizes
     assert "over budget" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
+
+
+def test_a_limit_that_only_eager_can_keep(made, effbench):
+    """A graph holds the largest batch, so more memory helps, and so does eager, which was not measured there."""
+    measured = [("eager", 1), ("eager", 4), ("cuda-graph", 1), ("cuda-graph", 16)]
+    made.sweep({one: figures(one) for one in (a_cell(mode, "net", bs) for mode, bs in measured)}, rounds=3)
+    trace = ("--stream", "uniform", "low=16", "high=16", "--memory-budget", "1MiB")
+    done = effbench("advise", "buckets", "--db", str(made.path), *trace)
+    assert done.code == 3 and "up to 16; allow more memory, or measure eager at bs=16" in done.err
 
 
 def test_a_generated_trace_and_the_period(advise):
@@ -109,6 +119,7 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform --model other", 3, "measured models: net"),
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
         ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
+        ("buckets --stream uniform high=100", 3, "the largest size with an ok result is 64; measure bs=100"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
         ("mode --bs 1 --memory 10MiB", 3, "of memory, more than allowed"),
