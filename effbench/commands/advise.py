@@ -193,6 +193,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
     at = found.sweep.started_at
     data |= {"sweep": found.sweep.id, "measured_at": at, "is_new": found.is_new, "commands": commands}
     when = "measured now" if found.is_new else f"stored results of {at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    when += f" ({found.rows[0]['device']}, {found.rows[0]['dtype']})"
     lines += [f"{when}: sweep {found.sweep.id}", f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return table, lines, data
 

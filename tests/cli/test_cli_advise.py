@@ -222,7 +222,9 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     again = json.loads(cli.run(*MODEL).out)
     assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
     text = cli.run("advise", "mode", "--model", "tiny", *MODEL[3:-2], "--stored").out
-    assert text.startswith("Run tiny at bs 2") and f"nothing was measured: sweep {found['sweep']}" in text
+    assert (
+        text.startswith("Run tiny at bs 2") and f"nothing was measured (cpu, float32): sweep {found['sweep']}" in text
+    )
     by_sweep = json.loads(cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out)
     assert by_sweep == {name: found[name] for name in by_sweep}
     failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
@@ -232,6 +234,16 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
     refused = cli.run(*MODEL, "bs=4", "--stored")
     assert refused.code == 3 and "omit --stored" in refused.err
+    assert "stored of tiny: device=cpu dtype=float32 bs=2" in refused.err
+
+
+def test_stored_results_of_any_device_and_dtype(cli):
+    """What `auto` means on this machine need not be what another one has measured."""
+    assert cli.sweep("model=tiny", "bs=2", "mode=eager", "dtype=float64", "protocol.rounds=3").code == 0
+    words = ("advise", "mode", "tiny", "bs=2", "mode=eager", "--stored")
+    assert "nothing was measured (cpu, float64)" in cli.run(*words).out
+    refused = cli.run(*words, "dtype=float32")
+    assert refused.code == 3 and "stored of tiny: device=cpu dtype=float64 bs=2" in refused.err
 
 
 @pytest.mark.slow
