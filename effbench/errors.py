@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+#: Other common names of settings, which are not similar to ours.
+SYNONYMS = dict.fromkeys(("batch", "batch_size", "batchsize"), "bs")
+
 
 class EffbenchError(Exception):
     """Base class of errors that effbench raises on purpose; they are printed without a traceback."""
@@ -51,5 +54,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
     A word with swapped letters is nearer than one with a missing letter. `cutoff`: minimum similarity, from 0 to 1.
     """
+    known = list(known)
+    if SYNONYMS.get(word) in known:
+        return SYNONYMS[word]
     near = difflib.get_close_matches(word, known, n=5, cutoff=cutoff)
     return min(near, key=lambda name: sorted(name) != sorted(word), default=None)

@@ -24,7 +24,7 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
-from effbench.report.advice import CALL, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
+from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
@@ -121,7 +121,7 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
         raise NothingFoundError(f"{costs.mode} has no measured graph memory; omit --memory-budget")
     best = best_list(trace, costs, budget)
     if best is None:
-        raise NothingFoundError(f"no list serves sizes up to {max(trace)}; measure {eager}, or allow more memory")
+        raise NothingFoundError(f"no list serves sizes up to {max(trace)}; {remedy(max(trace), costs, eager)}")
     presets = {name: capture_sizes(name, list(trace)) for name in (*LISTS, EXACT)}
     presets |= {"no graph": []} if costs.eager_ms else {}
     lists = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
@@ -151,6 +151,16 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
     data = {"model": costs.case, "mode": costs.mode, "metric": args.metric, "advised": asdict(best)}
     data["others"] = [asdict(option) for option in lists[1:]]
     return Table(columns, table), lines, data
+
+
+def remedy(size: int, costs: Costs, eager: str) -> str:
+    """Return what makes a capture list possible for batches of up to this size."""
+    if size <= max(costs.graph_ms):  # a graph holds them, so only the memory limit is left
+        return f"allow more memory, or measure {eager} at bs={size}"
+    if size in costs.failed:
+        return f"{costs.mode} failed at bs={size}; measure {eager} there"
+    largest = max([*costs.graph_ms, *costs.eager_ms])
+    return f"the largest size with an ok result is {largest}; measure bs={size}"
 
 
 def advise_model(args: argparse.Namespace) -> Answer:
@@ -183,6 +193,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
     at = found.sweep.started_at
     data |= {"sweep": found.sweep.id, "measured_at": at, "is_new": found.is_new, "commands": commands}
     when = "measured now" if found.is_new else f"stored results of {at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    when += f" ({found.rows[0]['device']}, {found.rows[0]['dtype']})"
     lines += [f"{when}: sweep {found.sweep.id}", f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return table, lines, data
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from effbench.cell import Environment, Status
+from effbench.cell import Cell, Environment, Status
+from effbench.config import Dtype
 from effbench.errors import NothingFoundError, UsageError
 from effbench.launcher.cells import Job, conduct, resolve, split
 from effbench.launcher.launch import hydra_sweep
@@ -60,14 +62,13 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
         keys, metric = {cell.key for cell in cells}, settings.protocol["eliminate"]
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError("advise mode answers for one model at one batch size and dtype: give one value of each")
+        kinds = every_kind(parts) if stored else [keys]
         with Store.open(settings.db, mode="read" if stored else "write") as store:
             sweeps = [] if fresh else [sweep for sweep in store.sweeps() if sweep.state == "completed"]
-            looked = (look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps)
-            found.extend(filter(None, looked))
+            looked = (look(store, sweep, of, metric, here, settings.timeout_s) for sweep in sweeps for of in kinds)
+            found.extend(islice(filter(None, looked), 1))
             if not found and stored:
-                raise NothingFoundError(
-                    f"{store.name} has no complete results of these modes: omit --stored to measure"
-                )
+                raise NothingFoundError(nothing_stored(store, sweeps, cells))
             if not found and not probed["gpus"] and any(cell.device == "cuda" for cell in cells):
                 how = "--stored accepts those of another machine"
                 raise UsageError(f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}")
@@ -84,6 +85,24 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
     if not found:
         raise UsageError("these overrides run no sweep")
     return found[0]
+
+
+def every_kind(parts: Sequence[dict[str, Any]]) -> list[frozenset[str]]:
+    """Return the keys of the cells for each device and dtype that `auto` may mean, CUDA and its usual dtype first."""
+    kinds = [{"device": device, "dtype": dtype.value} for device in ("cuda", "cpu") for dtype in Dtype]
+    chosen = ([{k: kind.get(k, v) if v == "auto" else v for k, v in part.items()} for part in parts] for kind in kinds)
+    return list(dict.fromkeys(frozenset(cell.key for cell in resolve(each, has_cuda=True)) for each in chosen))
+
+
+def nothing_stored(store: Store, sweeps: Sequence[SweepInfo], cells: Sequence[Cell]) -> str:
+    """Return an error that lists what these sweeps have of the model of the cells."""
+    model, modes = cells[0].model_name, ",".join(cell.mode_name for cell in cells)
+    sizes: dict[str, set[int]] = {}
+    for cell in (cell for sweep in sweeps for cell in store.planned(sweep.id) if cell.model_name == model):
+        sizes.setdefault(f"device={cell.device} dtype={cell.dtype}", set()).add(cell.bs)
+    known = "; ".join(f"{kind} bs={','.join(map(str, sorted(of)))}" for kind, of in sizes.items()) or "nothing"
+    missing = f"{store.name} has no complete results of {model} bs={cells[0].bs} mode={modes}"
+    return f"{missing}: omit --stored to measure\nstored of {model}: {known}"
 
 
 def look(

@@ -187,8 +187,11 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
         return getattr(owner, name)
     public = [key for key in dir(owner) if not key.startswith("_")]
     near = nearest(name, public)
+    where = getattr(owner, "__name__", type(owner).__name__)
+    if where.startswith(FILE):  # a file also has the names that it imports
+        values = {key: getattr(owner, key) for key in public}
+        public = [key for key, it in values.items() if isinstance(it, type | FunctionType) and it.__module__ == where]
+        where = Path(owner.__file__).name
     shown = ", ".join([*public[:8], *["…"] * (len(public) > 8)]) or "nothing public"
     hint = f"did you mean {near}?" if near else f"it has: {shown}"
-    where = getattr(owner, "__name__", type(owner).__name__)
-    where = Path(owner.__file__).name if where.startswith(FILE) else where
     raise ConfigError(f"{KEY}={target}: {where} has no {name}; {hint}")

@@ -149,7 +149,9 @@ def network(
     suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": is_decoder or encoder_decoder}
     if not suits[task]:
         has = ", ".join(name for name, fits in suits.items() if fits)
-        raise UnsupportedError(f"{arch} does not support model.task={task}; it supports {has or 'none of them'}")
+        # phase=generate sets the task, too
+        cannot = "cannot generate tokens" if task == "decode" else f"does not support model.task={task}"
+        raise UnsupportedError(f"{arch} {cannot}; it supports {has or 'none of them'}")
     model = built(base if task == "encode" else heads[0], settings, source)
     model.config.pad_token_id = None  # or it looks for padding in the inputs, which waits for the device
     if task == "encode":

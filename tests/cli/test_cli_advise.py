@@ -88,13 +88,23 @@ def test_sizes_that_failed(advise, tmp_path):
     best, others = buckets(advise, "--trace", str(tmp_path / "a"))
     assert 30 not in best["sizes"] and others["exact"]["latency_ms"] is None
     (tmp_path / "b").write_text("3\n128\n")
-    assert "up to 128; measure eager" in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
+    failed = "up to 128; cuda-graph failed at bs=128; measure eager there"
+    assert failed in advise("buckets", "--trace", str(tmp_path / "b"), code=3)
 
 
 def test_a_budget(advise, trace):
     for budget, sizes in (("14MiB", [3, 16]), ("1MiB", [])):
         assert buckets(advise, "--trace", trace, "--memory-budget", budget)[0]["sizes"] == sizes
     assert "over budget" in advise("buckets", "--trace", trace, "--memory-budget", "14MiB")
+
+
+def test_a_limit_that_only_eager_can_keep(made, effbench):
+    """A graph holds the largest batch, so more memory helps, and so does eager, which was not measured there."""
+    measured = [("eager", 1), ("eager", 4), ("cuda-graph", 1), ("cuda-graph", 16)]
+    made.sweep({one: figures(one) for one in (a_cell(mode, "net", bs) for mode, bs in measured)}, rounds=3)
+    trace = ("--stream", "uniform", "low=16", "high=16", "--memory-budget", "1MiB")
+    done = effbench("advise", "buckets", "--db", str(made.path), *trace)
+    assert done.code == 3 and "up to 16; allow more memory, or measure eager at bs=16" in done.err
 
 
 def test_a_generated_trace_and_the_period(advise):
@@ -109,6 +119,7 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform --model other", 3, "measured models: net"),
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
         ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
+        ("buckets --stream uniform high=100", 3, "the largest size with an ok result is 64; measure bs=100"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
         ("mode --bs 1 --memory 10MiB", 3, "of memory, more than allowed"),
@@ -211,7 +222,9 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     again = json.loads(cli.run(*MODEL).out)
     assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
     text = cli.run("advise", "mode", "--model", "tiny", *MODEL[3:-2], "--stored").out
-    assert text.startswith("Run tiny at bs 2") and f"nothing was measured: sweep {found['sweep']}" in text
+    assert (
+        text.startswith("Run tiny at bs 2") and f"nothing was measured (cpu, float32): sweep {found['sweep']}" in text
+    )
     by_sweep = json.loads(cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out)
     assert by_sweep == {name: found[name] for name in by_sweep}
     failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
@@ -221,6 +234,16 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
     refused = cli.run(*MODEL, "bs=4", "--stored")
     assert refused.code == 3 and "omit --stored" in refused.err
+    assert "stored of tiny: device=cpu dtype=float32 bs=2" in refused.err
+
+
+def test_stored_results_of_any_device_and_dtype(cli):
+    """What `auto` means on this machine need not be what another one has measured."""
+    assert cli.sweep("model=tiny", "bs=2", "mode=eager", "dtype=float64", "protocol.rounds=3").code == 0
+    words = ("advise", "mode", "tiny", "bs=2", "mode=eager", "--stored")
+    assert "nothing was measured (cpu, float64)" in cli.run(*words).out
+    refused = cli.run(*words, "dtype=float32")
+    assert refused.code == 3 and "stored of tiny: device=cpu dtype=float64 bs=2" in refused.err
 
 
 @pytest.mark.slow

@@ -46,6 +46,8 @@ REFUSED = (
     (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
+    (["-m", "model=tiny", "batch=2"], ["unknown setting 'batch'", "did you mean bs?"]),
+    (["batch_size=2"], ["did you mean bs?"]),
     (["db=null"], ["db=null"]),
     (["env.A=null"], ["env", "env.FOO=1"]),
     (["model=custom"], ["model.module._target_ has no value"]),

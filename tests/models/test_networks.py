@@ -159,8 +159,11 @@ def test_errors_before_anything_is_built(settings, text):
 
 
 def test_tasks_and_lengths_that_do_not_suit():
-    for arch, task in (("bert-base", "decode"), ("t5-small", "prefill")):
-        with pytest.raises(UnsupportedError, match=f"{arch} does not support model.task={task}; it supports"):
+    for arch, task, text in (
+        ("bert-base", "decode", "bert-base cannot generate tokens; it supports encode, logits"),
+        ("t5-small", "prefill", "t5-small does not support model.task=prefill; it supports"),
+    ):
+        with pytest.raises(UnsupportedError, match=text):
             of_transformers(arch, task)
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
