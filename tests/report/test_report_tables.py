@@ -123,8 +123,11 @@ def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
 
 def test_no_baseline_not_run_and_another_baseline():
     rows = [make.failed("mlp", 1, "eager", "timeout", "late"), make.row(mode="default", speedup=None), make.row(bs=8)]
-    first, second = speedup_table(rows).rows
+    first, period, second = speedup_table(rows).rows
     assert first.cells["default"].text == "0.0962 ms" and "eager has no ok result" in first.cells["default"].reason
+    assert (period.quantity, period.cells["eager"].text, period.cells["default"].text) == (
+        "period", "timeout", "0.0769 ms"
+    )  # fmt: skip
     assert second.cells["default"].text == "not run" and second.cells["default"].status is None
     rows = [make.row(speedup=0.5), make.row(mode="default", latency_ms=2.0, speedup=1.0)]
     cells = speedup_table(rows, baseline_mode="default").rows[0].cells
