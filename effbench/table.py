@@ -253,9 +253,9 @@ def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: 
     contents = [max(map(cell_len, lines), default=0) for lines in texts]
     widths, fitted = [cell_len(heading) for heading in headings], list(headings)
     while sum(map(max, widths, contents)) > room:
-        # `max-autotune` and `compile+graph` break after their signs
+        # `max-autotune`, `compile+graph` and `generate.prompt` break after their signs
         at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
-        words = re.split(r"(?<=[-+ ])", headings[at])
+        words = re.split(r"(?<=[-+. ])", headings[at])
         lines = [""]
         for word in words:
             fits = cell_len((lines[-1] + word).rstrip()) < widths[at]

@@ -10,7 +10,7 @@ import synthetic as make
 from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
-from effbench.labels import MODES, label_rows
+from effbench.labels import MODES, label_rows, row_names
 from effbench.report import tables
 from effbench.report.tables import NOT_PROFILED, ONE_COMPILATION, SPEEDUPS, bottleneck_table
 from effbench.terminal import Console
@@ -177,6 +177,18 @@ def test_what_was_swept_becomes_a_label():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=false)", "default (full=true)"], 1)
+
+
+def test_another_phase_than_inference_is_always_a_label():
+    training = speedup_table([make.row(phase="training"), make.row(mode="default", phase="training")])
+    assert [row.labels for row in training.rows] == [{"model": "mlp", "phase": "training", "bs": 1}]
+    request = {"generate.prompt": 8, "generate.new_tokens": 16}
+    rows = [with_params(request, bs=bs, phase="generate") for bs in (1, 2)]
+    labels = {"model": "mlp", "phase": "generate", **{name: str(number) for name, number in request.items()}}
+    assert [row.labels for row in speedup_table(rows).rows] == [labels | {"bs": bs} for bs in (1, 2)]
+    assert row_names(rows)[0] == "mlp phase=generate prompt=8 new_tokens=16 bs=1 eager bfloat16"
+    swept = speedup_table([rows[0], with_params({**request, "generate.prompt": 4}, phase="generate")]).rows
+    assert [sorted(row.labels) for row in swept] == [sorted([*labels, "bs"])] * 2
 
 
 def test_formats():
