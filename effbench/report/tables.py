@@ -37,7 +37,10 @@ NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
 #: Explains NOT_PROFILED once, below a table.
-WHY_NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or profiling failed (profile_failed in trial.extra)"
+WHY_NOT_PROFILED = (
+    "not profiled: no CUDA, stream=arrivals, protocol.profile=false, "
+    "or profiling failed (profile_failed in trial.extra)"
+)
 #: Fields of an entry in CSV.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
