@@ -134,6 +134,15 @@ def test_no_baseline_not_run_and_another_baseline():
     assert (cells["default"].text, cells["default"].baseline, cells["eager"].baseline) == ("2.00 ms", True, False)
 
 
+def test_small_speedups_keep_two_digits():
+    for value, text in [
+        (0.00133, "0.0013×"), (0.0899, "0.090×"), (0.0994, "0.099×"), (0.0999, "0.10×"), (0.894, "0.89×"),
+    ]:  # fmt: skip
+        row = with_interval(0.9 * value, 1.1 * value, speedup=value)
+        entry = speedup_table([make.row(), row]).rows[0].cells["default"]
+        assert entry.text == text and not entry.interval.startswith("0.00–")
+
+
 def test_other_metrics():
     rows = [make.row(latency_ms=1.0), make.row(mode="default", latency_ms=0.5)]
     for metric, text, best in [
