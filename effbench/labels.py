@@ -31,6 +31,9 @@ COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "i
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
 _STREAM, _RATE = "stream.name", "stream.rate"
+#: Parameters that are labels even if all rows have the same value: bs is the largest size of a stream and would look
+#: like the only one, and a generation would look like a single call.
+_ALWAYS = (_STREAM, _RATE, "generate.prompt", "generate.new_tokens")
 #: Parameters that have their own column.
 _COVERED = frozenset(
     {"bs", "dtype", "phase", "device", "model.name", "mode.name", _STREAM, _RATE}
@@ -107,7 +110,7 @@ def label_rows(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
 
 
 def short_label(label: str) -> str:
-    return label.removeprefix("model.").removeprefix("module.")
+    return label.removeprefix("model.").removeprefix("module.").removeprefix("generate.")
 
 
 def axis_of(rows: Sequence[LabelledRow]) -> str:
@@ -147,7 +150,8 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         for row in rows
     ]
     params = [OMITTED | flatten(row.get("params") or {}) for row in rows]
-    columns = [name for name in COLUMNS if _varies(row.get(name) for row in rows)]
+    unusual = {"phase"} if any(row.get("phase") not in (None, "inference") for row in rows) else ()
+    columns = [name for name in COLUMNS if name in unusual or _varies(row.get(name) for row in rows)]
     labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
     modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
     groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
@@ -161,8 +165,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
             if _varies(values.get(path) for values in members):
                 (of_mode[mode] if path.startswith("mode.") else others).add(path)
     paths = _undetermined(others, [(*label.values(), bs) for label, bs in zip(labels, sizes, strict=True)], params)
-    # even if all rows have the same stream: bs is its largest size and would look like the only size
-    paths += [path for path in (_STREAM, _RATE) if any(path in values for values in params)]
+    paths += [path for path in _ALWAYS if path not in paths and any(path in values for values in params)]
     for label, values in zip(labels, params, strict=True):
         label |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
     names = []

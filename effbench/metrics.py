@@ -53,7 +53,7 @@ class Metric:
         if self.as_change:
             return change_text(value)
         if self.unit == "×":
-            return f"{value:.2f}×"
+            return f"{value:.2f}×" if value >= 0.0995 else f"{significant(value, 2)}×"
         if self.unit == "":
             return f"{value:.3g}"
         return f"{significant(value, 3)} {self.unit}"

@@ -8,12 +8,15 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from effbench.errors import UsageError
 from effbench.printable import csv_value, one_line
@@ -21,6 +24,8 @@ from effbench.terminal import escape
 
 #: Tone -> rich style; in HTML the tone is a CSS class.
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "bad": "bold red", "good": "green", "": ""}
+#: Least width at which a wide column stays next to the others in a terminal.
+READABLE = 40
 _MARKDOWN = frozenset("|`*[]\\")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -130,6 +135,29 @@ class Table:
             before = values
         return drawn
 
+    def roomy(self, width: int) -> RichTable | Group:
+        """Return the table with borders for a rich console. If a wide column would wrap below READABLE characters,
+        return it without borders instead, each row followed by its wide columns on lines of their own."""
+        columns, rows = self._for_people()
+        drawn = self.rich(width=width, lines=True, stacked=True)
+        widths = [column.max_width for column in drawn.columns]
+        wide = [i for i, column in enumerate(columns) if column.wide]
+        if not any(widths[i] < min(READABLE, cell_len(row[i].line)) for i in wide for row in rows):
+            return drawn
+        narrow = replace(self, columns=[column for column in columns if not column.wide])
+        drawn = narrow.rich(width=width, stacked=True, gap=1)
+        widths = [column.max_width for column in drawn.columns]
+        while sum(widths) + len(widths) > width:  # rich breaks words
+            widths[widths.index(max(widths))] -= 1
+        parts: list[RenderableType] = []
+        for row, *cells in zip(rows, *(column.cells for column in drawn.columns), strict=True):
+            heads = [replace(it.copy(), width=least) for it, least in zip(drawn.columns, widths, strict=True)]
+            line = RichTable(*heads, header_style="bold", box=None, pad_edge=False, padding=(0, 0, 0, 1))
+            line.show_header = not parts
+            line.add_row(*cells)
+            parts += [line, *(Padding(Text.from_markup(_styled(row[i], False)), (0, 0, 0, 2)) for i in wide)]
+        return Group(*parts)
+
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:
         rows = [[column.shown(row) for column in self.columns] for row in self.rows]
         used = [i for i, column in enumerate(self.columns) if not column.optional or any(row[i].line for row in rows)]
@@ -225,9 +253,9 @@ def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: 
     contents = [max(map(cell_len, lines), default=0) for lines in texts]
     widths, fitted = [cell_len(heading) for heading in headings], list(headings)
     while sum(map(max, widths, contents)) > room:
-        # `max-autotune` and `compile+graph` break after their signs
+        # `max-autotune`, `compile+graph` and `generate.prompt` break after their signs
         at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
-        words = re.split(r"(?<=[-+ ])", headings[at])
+        words = re.split(r"(?<=[-+. ])", headings[at])
         lines = [""]
         for word in words:
             fits = cell_len((lines[-1] + word).rstrip()) < widths[at]

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from rich.console import Group
 
 from effbench.errors import UsageError
 from effbench.table import Column, Shown, Table
@@ -81,6 +82,27 @@ def test_a_table_that_is_too_wide_breaks_the_longest_heading_first_and_never_a_w
         console.print_table(Table(columns, rows))
         lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
         assert lines[:-1] == heads, width
+
+
+def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
+    columns = [Column("mode"), Column("time", numeric=True), Column("why", wide=True)]
+    why = "the GPU is idle 76 % of the time: 345 kernels take 0.914 of 3.82 ms"
+    rows = [
+        {"mode": mode, "time": Shown(1.0, "1.00 ms", "", "2.00×"), "why": why}
+        for mode in ("eager", "max-autotune-no-cudagraphs")
+    ]
+    for width, lines in [
+        (100, ["│   2.00× │ 3.82 ms"]), (70, ["  2.00×", f"  {why} "]),
+        (36, ["max-autotune-no-cudagraphs 1.00 ms", "  the GPU is idle 76 % of the time:", "  345 kernels take"]),
+        (30, ["max-autotune-no-cudag 1.00 ms", "  time: 345 kernels take 0.914"]),
+    ]:  # fmt: skip
+        console = Console(file=io.StringIO(), width=width)
+        console.print(Table(columns, rows).roomy(width))
+        text = console.file.getvalue()
+        assert all(line in text for line in lines) and max(map(len, text.splitlines())) <= width
+        assert text.count("mode") == 1 and ("│" in text) == (width == 100)
+    short = Table(columns, [row | {"why": "not profiled"} for row in rows])
+    assert not isinstance(short.roomy(70), Group), "a wide column that fits stays"
 
 
 def test_second_lines_stand_below_or_in_brackets():

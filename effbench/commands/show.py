@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with options.console(args) as console:
         if args.why:
-            console.print_table(table, lines=True, stacked=True)
+            console.print(table.roomy(console.width))
             if any(row["why"] == NOT_PROFILED for row in table.rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
         else:

@@ -124,10 +124,10 @@ def score_text(score: ModeScore) -> str:
 
 def score_interval(score: ModeScore) -> str:
     """Return `1.88–1.98`, and the number of cells unless all ok cells count."""
-    low, high = score.low, score.high
+    low, high, form = score.low, score.high, METRICS["speedup"].format
     words = []
     if low is not None and low < high:
-        words = ["–".join(f"{bound:.2f}" if bound < 100 else f"{bound:,.0f}" for bound in (low, high))]
+        words = ["–".join(form(bound).removesuffix("×") if bound < 100 else f"{bound:,.0f}" for bound in (low, high))]
     return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
 
 

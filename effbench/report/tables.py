@@ -37,7 +37,10 @@ NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
 #: Explains NOT_PROFILED once, below a table.
-WHY_NOT_PROFILED = "not profiled: no CUDA, protocol.profile=false, or profiling failed (profile_failed in trial.extra)"
+WHY_NOT_PROFILED = (
+    "not profiled: no CUDA, stream=arrivals, protocol.profile=false, "
+    "or profiling failed (profile_failed in trial.extra)"
+)
 #: Fields of an entry in CSV.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
@@ -213,7 +216,7 @@ def speedup_table(
     rows: Sequence[LabelledRow], metric: str | None = "speedup", baseline_mode: str = "eager"
 ) -> SpeedupTable:
     """Pivot labelled rows of the view `results` into a table of `metric`. `speedup` gives two rows per point, for
-    latency and period, if the point has a period speedup; the baseline's column shows its times. None chooses the
+    latency and period, if the point has periods to show; the baseline's column shows its times. None chooses the
     speedup, or the latency if no row has a speedup. Raises UsageError for an unknown metric."""
     metric = metric or ("speedup" if any(row.source["speedup"] is not None for row in rows) else "latency_ms")
     if metric not in METRICS:
@@ -224,7 +227,9 @@ def speedup_table(
         points.setdefault(tuple(row.labels.values()), []).append(row)
     pivoted = []
     for point in points.values():
-        has_period = any(row.source.get("period_speedup") is not None for row in point)
+        ok = [row.source for row in point if row.source["status"] == "ok"]
+        known = {name for source in ok for name in (*SPEEDUPS, *TIMES) if source.get(name) is not None}
+        has_period = ("period_speedup" if "speedup" in known else "period_ms") in known  # times without a baseline
         for name in SPEEDUPS if metric == "speedup" and has_period else [metric]:
             cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, name, baseline_mode) for row in point}
             pivoted.append(_row(point[0], name, cells))

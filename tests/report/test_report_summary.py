@@ -33,6 +33,7 @@ def test_scores_of_a_mode():
         ([speedup(2.0), speedup(8.0)], "4.00×", ""), ([speedup(math.nan)], "—", ""),
         ([speedup(None, status="error")], "—", ""), ([speedup(1.0, 1.0, 1.0)] * 2, "1.00×", ""),
         ([speedup(2.0, 1.9, 2.1)] * 2 + [speedup(None)], "2.00×", "1.94–2.06, of 2"),
+        ([speedup(0.00133, 0.0012, 0.00147)], "0.0013×", "0.0012–0.0015"),
         ([speedup(136.0, 0.6, 29_540.0, trials=2)], "unclear", "0.61–30,176"),
     ]:  # fmt: skip
         score = default(*rows).scores["speedup"]

@@ -10,7 +10,7 @@ import synthetic as make
 from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
-from effbench.labels import MODES, label_rows
+from effbench.labels import MODES, label_rows, row_names
 from effbench.report import tables
 from effbench.report.tables import NOT_PROFILED, ONE_COMPILATION, SPEEDUPS, bottleneck_table
 from effbench.terminal import Console
@@ -123,12 +123,24 @@ def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
 
 def test_no_baseline_not_run_and_another_baseline():
     rows = [make.failed("mlp", 1, "eager", "timeout", "late"), make.row(mode="default", speedup=None), make.row(bs=8)]
-    first, second = speedup_table(rows).rows
+    first, period, second = speedup_table(rows).rows
     assert first.cells["default"].text == "0.0962 ms" and "eager has no ok result" in first.cells["default"].reason
+    assert (period.quantity, period.cells["eager"].text, period.cells["default"].text) == (
+        "period", "timeout", "0.0769 ms"
+    )  # fmt: skip
     assert second.cells["default"].text == "not run" and second.cells["default"].status is None
     rows = [make.row(speedup=0.5), make.row(mode="default", latency_ms=2.0, speedup=1.0)]
     cells = speedup_table(rows, baseline_mode="default").rows[0].cells
     assert (cells["default"].text, cells["default"].baseline, cells["eager"].baseline) == ("2.00 ms", True, False)
+
+
+def test_small_speedups_keep_two_digits():
+    for value, text in [
+        (0.00133, "0.0013×"), (0.0899, "0.090×"), (0.0994, "0.099×"), (0.0999, "0.10×"), (0.894, "0.89×"),
+    ]:  # fmt: skip
+        row = with_interval(0.9 * value, 1.1 * value, speedup=value)
+        entry = speedup_table([make.row(), row]).rows[0].cells["default"]
+        assert entry.text == text and not entry.interval.startswith("0.00–")
 
 
 def test_other_metrics():
@@ -174,6 +186,18 @@ def test_what_was_swept_becomes_a_label():
     assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=false)", "default (full=true)"], 1)
+
+
+def test_another_phase_than_inference_is_always_a_label():
+    training = speedup_table([make.row(phase="training"), make.row(mode="default", phase="training")])
+    assert [row.labels for row in training.rows] == [{"model": "mlp", "phase": "training", "bs": 1}]
+    request = {"generate.prompt": 8, "generate.new_tokens": 16}
+    rows = [with_params(request, bs=bs, phase="generate") for bs in (1, 2)]
+    labels = {"model": "mlp", "phase": "generate", **{name: str(number) for name, number in request.items()}}
+    assert [row.labels for row in speedup_table(rows).rows] == [labels | {"bs": bs} for bs in (1, 2)]
+    assert row_names(rows)[0] == "mlp phase=generate prompt=8 new_tokens=16 bs=1 eager bfloat16"
+    swept = speedup_table([rows[0], with_params({**request, "generate.prompt": 4}, phase="generate")]).rows
+    assert [sorted(row.labels) for row in swept] == [sorted([*labels, "bs"])] * 2
 
 
 def test_formats():

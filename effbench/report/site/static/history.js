@@ -29,7 +29,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       unit = units[0];
       if (unit === "B") return `${value} B`;
     }
-    if (unit === "×") return `${value.toFixed(2)}×`;
+    if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
     const size = Math.abs(value);
     const text = size === 0 || size >= 1e6 || size < 1e-4 ? String(Number(value.toPrecision(3)))
       : value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(size))));
