@@ -30,6 +30,7 @@ from effbench.terminal import escape
 
 HELP = "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing."
 SUMMARY = "GITHUB_STEP_SUMMARY"
+PLACES = ("on", "across")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,11 +81,12 @@ def run(args: argparse.Namespace) -> int:
 
     def shows(change: Change) -> str:
         """Return the command that shows a row, with the figures of the re-run if there was one."""
-        compared_ids = [before.id, sweep.id]
+        sides, options_given = [before.id, sweep.id], given(args)
         if confirmation and change.key in confirmation.confirmed:
-            again = confirmation.sweep_id
-            compared_ids = [again, "--by", confirmation.by] if confirmation.by else [before.id, again]
-        words = ["compare", *compared_ids, "--cell", change.key[:12], "--all", *given(args)]
+            again, by = confirmation.sweep_id, confirmation.by
+            sides = [again, "--by", by] if by else [before.id, again]
+            options_given = given(args, () if by else PLACES)  # both sides of one sweep ran on one machine
+        words = ["compare", *sides, "--cell", change.key[:12], "--all", *options_given]
         if confirmation and change.key in confirmation.failed:
             words = ["ls", "--failures", "--sweep", confirmation.sweep_id]
         return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
@@ -97,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
     return 1 if compared.failing else 0 if compared.judged else NothingFoundError.exit_code
 
 
-def given(args: argparse.Namespace) -> list[str]:
-    """Return the given options that decide what is compared and which changes count."""
-    pairs = [(f"--{name}", getattr(args, name)) for name in ("on", "across", "config", "floor")]
+def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]:
+    """Return the given options that decide what is compared (`places`) and which changes count."""
+    pairs = [(f"--{name}", getattr(args, name)) for name in (*places, "config", "floor")]
     pairs += [("--set", setting) for setting in args.settings] + [("--metric", name) for name in args.metric or ()]
     return [word for option, value in pairs if value for word in (option, value)]
 

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help=NAME_HELP)
     config = "compare and check configuration, whose `ignore` exceptions acknowledge changes (default: default)"
     parser.add_argument("--config", metavar="NAME|FILE", help=config)
-    parser.add_argument("--all", action="store_true", help="also show acknowledged changes")
+    parser.add_argument(
+        "--all", action="store_true", help="also show acknowledged changes, and the names of all new cells"
+    )
     parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
     options.add_out(parser)
     parts = parser.add_subparsers(dest="what", metavar="[ack | acks]", help="acknowledge changes, or list these")
@@ -78,14 +80,14 @@ def run(args: argparse.Namespace) -> int:
         options.write(render(found, args.format), args)
     else:
         with options.console(args) as console:
-            show(console, found, args.name)
+            show(console, found, args.name, args.all)
     return 0
 
 
-def show(console: Console, found: History, name: str | None) -> None:
+def show(console: Console, found: History, name: str | None, everything: bool) -> None:
     if events := found.without("new", "dead"):
         console.print_table(events_table(found, events))
-    for line in coming_and_going(found):
+    for line in coming_and_going(found, *([None] if everything else [])):
         console.print_line(escape(line))
     console.print_line(escape(summary(found)))
     if alarms := [event for event in found.changes if event.alarms]:

@@ -95,7 +95,8 @@ def confirm(
     ids = outcome.environments
     judge_again(compared, flagged, again, ids[here], ids[there] if there else None, no_turns)
     done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
-    done.confirmed = {change.key for change in flagged if change.verdict is Verdict.SLOWER}
+    slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
+    done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
     done.by = there and ("folder" if there.folder != here.folder else "python")
     return done
 

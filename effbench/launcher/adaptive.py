@@ -95,14 +95,17 @@ def every_kind(parts: Sequence[dict[str, Any]]) -> list[frozenset[str]]:
 
 
 def nothing_stored(store: Store, sweeps: Sequence[SweepInfo], cells: Sequence[Cell]) -> str:
-    """Return an error that lists what these sweeps have of the model of the cells."""
-    model, modes = cells[0].model_name, ",".join(cell.mode_name for cell in cells)
-    sizes: dict[str, set[int]] = {}
-    for cell in (cell for sweep in sweeps for cell in store.planned(sweep.id) if cell.model_name == model):
-        sizes.setdefault(f"device={cell.device} dtype={cell.dtype}", set()).add(cell.bs)
-    known = "; ".join(f"{kind} bs={','.join(map(str, sorted(of)))}" for kind, of in sizes.items()) or "nothing"
-    missing = f"{store.name} has no complete results of {model} bs={cells[0].bs} mode={modes}"
-    return f"{missing}: omit --stored to measure\nstored of {model}: {known}"
+    """Return an error that lists which modes of the model of the cells have results in these sweeps."""
+    asked, modes = cells[0], ",".join(cell.mode_name for cell in cells)
+    known: dict[str, dict[str, None]] = {}
+    for row in (row for sweep in sweeps for row in store.results(sweep.id) if row["model"] == asked.model_name):
+        if row["status"] not in (Status.NOISY, Status.TIMEOUT):
+            kind = " ".join(f"{name}={row[name]}" for name in ("bs", "device", "dtype", "phase"))
+            known.setdefault(kind, {})[row["mode"]] = None
+    near = {kind: of for kind, of in known.items() if f"bs={asked.bs} " in kind} or known
+    lines = [f"stored: {kind} mode={','.join(of)}" for kind, of in near.items()][:8] or ["stored of it: nothing"]
+    missing = f"{asked.model_name} bs={asked.bs} phase={asked.phase} mode={modes}"
+    return "\n".join([f"{store.name} has no complete results of {missing}: omit --stored to measure", *lines])
 
 
 def look(

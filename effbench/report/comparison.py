@@ -212,8 +212,8 @@ def sentence(change: Change) -> str:
 
 def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
     """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the check are failures.
-    Ambiguous rows, ignored missing rows and unchecked hardware are skipped tests with a reason. `shows`: returns the
-    command that shows a row."""
+    Ambiguous rows, cells without figures on both sides and unchecked hardware are skipped tests with a reason.
+    `shows`: returns the command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
 
@@ -227,7 +227,7 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
         if change.gates:
             failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
             failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
-        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING):
+        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in compared.judged:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:
         ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked"))

@@ -21,7 +21,7 @@ from effbench.stats.segmentation import SHORTEST
 from effbench.store.sides import Series
 from effbench.store.store import Store
 from effbench.store.sweeps import starts_in_future
-from effbench.table import Column, Shown, Table, as_json
+from effbench.table import Column, Shown, Table, as_json, markdown_text
 
 #: Longest label and longest other text of a table, in characters; JSON and CSV do not shorten texts.
 LABEL, TEXT = 40, 200
@@ -160,16 +160,18 @@ def line_id(cell_key: str, place: str) -> str:
     return digest([cell_key, place])[:12]
 
 
-def coming_and_going(past: History) -> list[str]:
-    """Return a line for the new cells of each sweep, and one for the cells that were last measured in it."""
-    cells: dict[tuple[str, str], list[str]] = {}
+def coming_and_going(past: History, longest: int | None = TEXT) -> list[str]:
+    """Return a line for the new cells of each sweep, and one for the cells that were last measured in it, on each
+    hardware. `longest`: characters of their names."""
+    cells: dict[tuple[str, str, str], list[str]] = {}
     for event in past.of("new", "dead"):
-        where = ("first", event.after_sweep) if event.kind == "new" else ("last", event.before_sweep)
-        cells.setdefault(where, []).append(past.names[event.series.cell_key])
-    lines = []
-    for (when, sweep), names in cells.items():
+        when, sweep = ("first", event.after_sweep) if event.kind == "new" else ("last", event.before_sweep)
+        cells.setdefault((when, sweep, event.series.place), []).append(past.names[event.series.cell_key])
+    several, lines = len({track.place for track in past.tracks}) > 1, []
+    for (when, sweep, place), names in cells.items():
         number, name = f"{len(names)} cell{'s' * (len(names) > 1)}", " ".join({sweep: 0, sweep_text(past, sweep): 0})
-        lines.append(f"{number} {when} measured in {name}: {one_line(', '.join(sorted(names)), TEXT)}")
+        where = one_line(f"{name} on {place}" if several else name)
+        lines.append(f"{number} {when} measured in {where}: {one_line(', '.join(sorted(names)), longest)}")
     return lines
 
 
@@ -232,8 +234,9 @@ def _row(past: History, event: Event) -> dict[str, Any]:
 def render(past: History, how: str) -> str:
     """Return the history as `markdown`, `json` (all fields) or `csv` (one line per event)."""
     if how == "markdown":
-        table = events_table(past, past.without("new", "dead"))
-        return "\n\n".join([summary(past), *coming_and_going(past), table.render("markdown")])
+        events = past.without("new", "dead")
+        tables = [events_table(past, events).render("markdown")] if events else []
+        return "\n\n".join([summary(past), *map(markdown_text, coming_and_going(past, None)), *tables])
     records = events_table(past).records()
     if how == "csv":
         for row in records:

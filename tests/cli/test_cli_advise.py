@@ -234,7 +234,7 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
     refused = cli.run(*MODEL, "bs=4", "--stored")
     assert refused.code == 3 and "omit --stored" in refused.err
-    assert "stored of tiny: device=cpu dtype=float32 bs=2" in refused.err
+    assert "stored: bs=2 device=cpu dtype=float32 phase=inference mode=eager,jit-trace,cuda-graph" in refused.err
 
 
 def test_stored_results_of_any_device_and_dtype(cli):
@@ -243,7 +243,7 @@ def test_stored_results_of_any_device_and_dtype(cli):
     words = ("advise", "mode", "tiny", "bs=2", "mode=eager", "--stored")
     assert "nothing was measured (cpu, float64)" in cli.run(*words).out
     refused = cli.run(*words, "dtype=float32")
-    assert refused.code == 3 and "stored of tiny: device=cpu dtype=float64 bs=2" in refused.err
+    assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
 
 
 @pytest.mark.slow

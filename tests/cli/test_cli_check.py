@@ -55,6 +55,8 @@ def test_a_check_that_judges_nothing_does_not_pass(checked, effbench, after):
     assert "0 of 1 cells have figures in both sweeps" in " ".join(done.out.split())
     assert json.loads(effbench("check", "--baseline", "main", "--format", "json").out)["passed"] is False
     assert effbench("check", "--baseline", "main", "--format", "markdown").out.startswith("## ❌ effbench: nothing was")
+    suites = ElementTree.fromstring(effbench("check", "--baseline", "main", "--format", "junit").out)
+    assert suites.get("tests") == suites.get("skipped") != "0"
 
 
 def test_the_verdict_is_in_the_log_when_the_output_goes_to_a_file(checked):

@@ -124,6 +124,11 @@ def test_new_cells_are_listed_by_sweep(made, history, read):
     (line,) = [line for line in history().splitlines() if "first measured" in line]
     assert line == f"2 cells first measured in {later} second: net bs=8 default bfloat16, other bs=8 fancy bfloat16"
     assert line in history("--format", "markdown")
+    made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|")], env=environment(gpu_name="B"), label="[x](y)")
+    made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|"), BREAKS], env=environment(gpu_name="B"), label="[x](y)")
+    (line,) = [line for line in history().splitlines() if "other bs=8 fancy" in line and " on B" in line]
+    assert line.startswith("1 cell first measured in ")
+    assert "[x](y)" not in history("--format", "markdown")
 
 
 def test_re_runs_make_no_history(made, read):

@@ -56,8 +56,9 @@ def sweep(cli, name, *more):
 
 def test_slower_is_found_and_confirmed_in_turns(repository):
     done = repository.run(
-        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5", "--junit", "check.xml"
-    )
+        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5", "--junit", "check.xml",
+        "--across", "hardware",
+    )  # fmt: skip
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
     assert "(old and new alternating, 5 pairs)" in done.out
