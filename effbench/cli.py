@@ -130,9 +130,6 @@ def run_sweep(argv: list[str]) -> int:
         outcome = hydra_sweep(argv, server=server)
     if outcome is None:  # --help, --cfg or --info
         return 0
-    from effbench.commands.ls import print_next_step
     from effbench.commands.show import end_of_sweep
 
-    code = end_of_sweep(outcome)
-    print_next_step(outcome.db, outcome.sweep_id)
-    return code
+    return end_of_sweep(outcome)

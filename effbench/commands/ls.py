@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,16 +123,6 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
         measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
         rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
     print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
-
-
-def print_next_step(db: str, sweep_id: str) -> None:
-    """If cells of a sweep failed, print the command that shows why."""
-    with Store.open(db, mode="read") as store:
-        has_failed = any(Status(status).is_failure for status in store.find_sweep(sweep_id).statuses)
-        option = [] if db == options.DEFAULT_DB else ["--db", store.name]  # without a password
-    if has_failed:
-        command = ["effbench", "ls", "--failures", "--traceback", *option, "--sweep", sweep_id]
-        terminal().print_line(f"failures: {escape(shlex.join(command))}")
 
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:

@@ -148,9 +148,14 @@ def end_of_sweep(outcome: Any) -> int:
     console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
     if counts[Status.NOISY]:
         console.print_line(NOISY_ADVICE)
+    option = [*([] if outcome.db == options.DEFAULT_DB else ["--db", db]), "--sweep", sweep.id]
+    has_failed = any(Status(status).is_failure for status in counts)
+    steps = {"report": ["report"]} | ({"failures": ["ls", "--failures", "--traceback"]} if has_failed else {})
     if outcome.state == "interrupted":
         console.print_line(f"interrupted; resume with: {escape(again)}")
+        del steps["report"]
+    for name, words in steps.items():
+        console.print_line(f"{name}: {escape(shlex.join(['effbench', *words, *option]))}")
+    if outcome.state == "interrupted":
         return options.INTERRUPTED
-    option = [] if outcome.db == options.DEFAULT_DB else ["--db", db]
-    console.print_line(f"report: {escape(shlex.join(['effbench', 'report', *option, '--sweep', sweep.id]))}")
-    return int(outcome.on_failure == "fail" and any(Status(status).is_failure for status in counts))
+    return int(outcome.on_failure == "fail" and has_failed)
