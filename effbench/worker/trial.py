@@ -125,6 +125,8 @@ class RunningTrial:
             warmup = self.phase("warmup", partial(self.warm_up, timer))
             self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
             self.trial.samples["warmup_ms"] = warmup.samples_ms
+            if self.on_cuda and (error := self.phase("warmup", timing.shorten_gaps)):
+                self.trial.extra["context_error"] = error
             self.before = counters.read()
             self.phase("timing", partial(self.take_timings, timer))
             self.phase("facts", self.take_facts)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from statistics import median
 
 import pytest
 import torch
 
 from effbench.measure.telemetry import Gpu
+from effbench.measure.timing import shorten_gaps
 from effbench.measure.watch import GpuWatch
 
 pytestmark = pytest.mark.alone
@@ -64,3 +66,33 @@ def test_one_that_begins_to_work_is_seen(stranger):
         made.disturbed()
     made.end()
     assert "another process" in " ".join([*made.discarded, made.noisy or ""])
+
+
+def test_no_context_changes_the_speed_of_a_graph_after_one_of_its_own():
+    values = torch.rand(64, 64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(300):
+            values.mul_(1.0)
+
+    def period_ms() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        found = []
+        for _ in range(7):
+            start.record()
+            for _ in range(100):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            found.append(start.elapsed_time(end) / 100)
+        return median(found)
+
+    period_ms()
+    assert shorten_gaps() == 0
+    short, free = period_ms(), torch.cuda.mem_get_info()[0]
+    subprocess.run([sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], check=True)
+    assert period_ms() == pytest.approx(short, rel=0.03)
+    assert shorten_gaps() == 0
+    assert period_ms() == pytest.approx(short, rel=0.03)
+    assert torch.cuda.mem_get_info()[0] >= free - 2**24
+    assert (values * 2).sum().item() > 0
