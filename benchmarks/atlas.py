@@ -1,13 +1,13 @@
-"""Measure real models at batch sizes 1, 8 and 64 in all modes and bfloat16, in as many runs as that takes.
+"""Measure real models at batch sizes 1, 8 and 64 in four modes and bfloat16, in as many runs as that takes.
 
     python benchmarks/atlas.py --db atlas.db --minutes 25 [overrides]
     python benchmarks/atlas.py --db atlas.db --join results/reference/h200-sweeps.db
 
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
-until it says that all are complete. A compilation with autotuning takes 90 s for a vision transformer, 120 s for
-bert-base and minutes for convolutional networks. Thus only language and speech models have `max-autotune`, at batch
-size 8 and in sweeps of their own.
+until it says that all are complete. A compilation with autotuning, as in `compile+graph`, takes 95 s for a vision
+transformer, 120 s for bert-base and minutes for convolutional networks. Thus only language and speech models have
+`max-autotune`, at batch size 8 and in sweeps of their own.
 
 `--join` adds the trials of the complete sweeps, without samples, to the sweep `atlas` of a reference database.
 """
