@@ -140,10 +140,12 @@ def network(
     preset = PRESETS.get(arch) or Preset(arch, "")
     source = source_of(preset, pretrained)
     settings = configured(preset, dict(config or {}), source)
-    heads = [mapping[type(settings)] for mapping in HEADS if type(settings) in mapping]
+    kind = type(settings)
+    heads = [mapping[kind] for mapping in HEADS if kind in mapping]
     encoder_decoder = bool(getattr(settings, "is_encoder_decoder", False))
-    is_decoder = not encoder_decoder and bool(heads) and heads[0] in auto.MODEL_FOR_CAUSAL_LM_MAPPING.values()
-    base = auto.MODEL_MAPPING.get(type(settings), None)
+    # not `in mapping.values()`, which would import every architecture
+    is_decoder = not encoder_decoder and bool(heads) and heads[0] is auto.MODEL_FOR_CAUSAL_LM_MAPPING.get(kind, None)
+    base = auto.MODEL_MAPPING.get(kind, None)
     for_images = base is not None and base.main_input_name == "pixel_values"
     task = task or ("prefill" if is_decoder else "logits" if encoder_decoder or for_images else "encode")
     suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": is_decoder or encoder_decoder}

@@ -72,6 +72,13 @@ def close_in_bfloat16(module, output, tolerance=2e-2):
     assert float((one - two).norm() / one.norm()) > 2e-2  # rows depend on their input
 
 
+def test_a_network_does_not_import_all_others(monkeypatch):
+    from transformers.models.auto.auto_factory import _LazyAutoMapping
+
+    monkeypatch.setattr(_LazyAutoMapping, "values", lambda self: pytest.fail("imports every architecture"))
+    assert of_transformers("gpt2", None).inputs["input_ids"]["shape"] == [SEQ]
+
+
 @pytest.mark.parametrize(("name", "arch"), IMAGES)
 def test_images_keep_their_signal(name, arch):
     module = build({"library": name, "arch": arch, "image_size": 64})
