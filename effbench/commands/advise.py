@@ -187,6 +187,9 @@ def advise_model(args: argparse.Namespace) -> Answer:
         found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
     args.model = args.bs = None  # the rows are of one case
     table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, lambda *_: found.race)
+    if args.stored:  # `auto` may mean something else here
+        matrix = [word for word in matrix if key_of(word) not in ("device", "dtype")]
+        matrix += [f"{name}={found.rows[0][name]}" for name in ("device", "dtype")]
     commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
     option = ["--db", args.db] if db else []
     commands.append(shlex.join(masked(["effbench", "report", *option, "--sweep", found.sweep.id])))

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from effbench.commands import options
+from effbench.environments import hardware_of
+from effbench.errors import UsageError
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
 from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
@@ -34,13 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     extra = [outline(Path(path)) for path in args.experiment]
-    verdicts = []
+    verdicts, hardware = [], {record["machine"].partition(",")[0] for record in shipped_verdicts() if record["machine"]}
     if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
+            hardware |= {hardware_of(row) for row in store.environments()}
     if args.gpu:
-        wanted = args.gpu.casefold()
-        verdicts = [row for row in verdicts if wanted in (row["gpu_name"] or row["cpu_name"]).casefold()]
+        named = {name for name in hardware if args.gpu.casefold() in name.casefold()}
+        if not named:
+            raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
+        verdicts = [row for row in verdicts if hardware_of(row) in named]
     records = entries(claims_of([*load_all(), *extra]), verdicts, [] if args.gpu else shipped_verdicts())
     table = claims_table(records)
     if args.format != "table":

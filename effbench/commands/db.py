@@ -26,7 +26,10 @@ def run(args: argparse.Namespace) -> int:
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
         print(f"{name}: {change}")
         return 0
-    problems = maintenance.check(args.db, deep=args.deep)
+    try:
+        problems = maintenance.check(args.db, deep=args.deep)
+    except connect.DamagedError as error:
+        problems = str(error).splitlines()
     for problem in problems:
         print(one_line(problem))
     if not problems:

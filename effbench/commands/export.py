@@ -39,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.whole or (args.out and args.out.endswith(DATABASES) and not args.format):
+    if args.whole or (args.out and args.out.endswith(DATABASES)):
         if args.format:
-            raise UsageError("export --whole writes a SQLite file; omit --format, which is for the view `results`")
+            how = "--whole" if args.whole else f"--out {args.out}"
+            raise UsageError(f"export {how} writes a SQLite file; omit --format, which is for the view `results`")
         return whole(args)
     if args.no_samples:
         raise UsageError("export --no-samples needs --whole: the view `results` has no samples")
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def view(args: argparse.Namespace) -> int:
-    form = args.format or format_of(args.out)
+    form = format_of(args.out, args.format)
     if form == "parquet" and not args.out:
         raise UsageError("export --format parquet needs --out FILE")
     with Store.open(args.db, mode="read") as store:
@@ -63,14 +64,17 @@ def view(args: argparse.Namespace) -> int:
     return 0
 
 
-def format_of(out: str | None) -> str:
-    """Return the format that the name of a file says; csv without a name or an extension. Raises UsageError."""
+def format_of(out: str | None, given: str | None) -> str:
+    """Return the `given` format, or else the one that the name of a file says; csv without a name or an extension.
+    Raises UsageError for an unknown extension without a given format, and for one of another format."""
     name = "" if out in (None, options.STDOUT) else Path(out).name.removesuffix(".gz")
-    form = Path(name).suffix.removeprefix(".") or "csv"
-    if form not in FORMATS:
+    form = Path(name).suffix.removeprefix(".") or given or "csv"
+    if given and form in FORMATS and form != given:
+        raise UsageError(f"export --out {out}: .{form} is for {form}, not {given}; omit --format or rename the file")
+    if not given and form not in FORMATS:
         allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
         raise UsageError(f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with --format")
-    return form
+    return given or form
 
 
 def with_text(row: dict[str, Any]) -> dict[str, Any]:

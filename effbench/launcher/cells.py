@@ -64,10 +64,14 @@ def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[
     asked = [(chosen[interpreter_of(part)], part) for part in parts]
 
     def plan(pools: Pools) -> list[CellRun | None]:
-        cells = resolve(parts, has_cuda=any(pool.gpus for pool in pools.values()))
+        has_cuda = any(pool.gpus for pool in pools.values())
+        cells = resolve(parts, has_cuda)
         check_baseline(settings, cells)
         options = [word for word in command.overrides if word.startswith("--")]
         kept = select(cells, settings, command, progress)
+        is_elsewhere = settings.executor["name"] == "slurm"
+        if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in command.matrix):
+            raise ConfigError("device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor")
         for job, part, cell in zip(jobs, parts, cells, strict=True):
             if cell in kept and cell.key not in command.of_cells:
                 # settings that only other modes have were removed from the baseline

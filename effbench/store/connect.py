@@ -43,14 +43,21 @@ _TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval"
 #: URLs of the servers that this process has reached.
 _reached: set[sa.URL] = set()
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
+#: Words in SQLite's errors about a damaged file.
+_DAMAGE = ("malformed", "no such ", "unsupported file format")
 #: Words in a database's error -> the explanation for the user.
 _EXPLANATIONS = (
-    (("not a database", "malformed", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
+    (_DAMAGE, "is damaged; restore a copy"),
+    (("not a database", "file is encrypted"), "is not a database, or is damaged; restore a copy"),
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
     (("locked",), "stayed locked by another process; try again when that process has ended"),
     (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
     (("disk i/o", "disk is full"), f"failed: the disk is full or damaged; free some space or {ELSEWHERE}"),
 )
+
+
+class DamagedError(StoreError):
+    """The file of a SQLite database is damaged."""
 
 
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
@@ -170,7 +177,7 @@ def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError
         return moved(name)
     for words, meaning in _EXPLANATIONS:
         if any(word in text.lower() for word in words):
-            return StoreError(f"{name} {meaning} ({text})")
+            return (DamagedError if words is _DAMAGE else StoreError)(f"{name} {meaning} ({text})")
     return StoreError(f"{name}: {text}")
 
 
@@ -321,6 +328,9 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
+    except UnicodeDecodeError as error:  # the text of SQLite's error quotes the damaged schema
+        connection.close()
+        raise sqlite3.DatabaseError("malformed database schema") from error
     return connection
 
 

@@ -21,8 +21,8 @@ from effbench.store.soundness import raw, read_anything, sound_row
 from effbench.store.trials import derive, rebuild_results
 from effbench.store.values import decode_samples
 
-#: lines of SQLite's integrity check about one value; `_faulty_rows` reports these with their rows
-_VALUE = re.compile(r"(NULL|TEXT|NUMERIC) value in ")
+#: lines of SQLite's integrity check that are no damage, or about one value: `_faulty_rows` reports it with its row
+_IGNORED = re.compile(r"ok$|\*\*\*|(NULL|TEXT|NUMERIC) value in ")
 #: newest trials, which are always checked
 NEWEST = 5_000
 #: most trials of a database whose file is always checked: reading gigabytes takes minutes
@@ -65,7 +65,8 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
 
     Checks the file's structure, foreign keys, every row (`soundness`), and whether results match their trials. Without
     `deep`, only the NEWEST trials are read, and the results of their sweeps; with more than MOST trials, the structure
-    and the foreign keys are not checked either. Raises StoreError and SchemaError if it cannot be opened.
+    and the foreign keys are not checked either. Raises StoreError and SchemaError if it cannot be opened, DamagedError
+    if its file is damaged: rows read from it are unreliable.
     """
     with connect.connected(url) as connection:
         current = connect.revision(connection)
@@ -78,25 +79,34 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
             first = last - NEWEST + 1
             query = query.where(SWEEP.c.id.in_(sa.select(TRIAL.c.sweep_id).where(TRIAL.c.id >= first)))
         read_anything(connection)
+        references = _broken_references(connection) if deep or last <= MOST else []
         sweeps = connection.execute(query).all()
         checked = None if first is None else [sweep.id for sweep in sweeps]
-        damage, references = _structure(connection) if deep or last <= MOST else ([], [])
-        if damage:  # rows read from a damaged file are unreliable
-            return damage
         faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table, first, checked)]
         if not faults:  # results cannot be derived from faulty rows
             faults = [*_missing_results(connection, checked), *_wrong_results(connection, sweeps)]
         return [*references, *faults]
 
 
-def _structure(connection: sa.Connection) -> tuple[list[str], list[str]]:
-    """Return the lines for damage of the file, and those for references to missing rows."""
+def _broken_references(connection: sa.Connection) -> list[str]:
+    """Return a line for each kind of reference to missing rows. Raises DamagedError for a damaged file."""
     if connection.dialect.name != "sqlite":  # PostgreSQL guarantees both
-        return [], []
-    lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
-    damage = [f"damaged file: {line}" for line in lines if line != "ok" and not _VALUE.match(line)]
+        return []
+    if damage := _damage(connection):
+        tables = ", ".join(table.name for table in METADATA.sorted_tables if _damage(connection, f"({table.name})"))
+        what = f"{connect.name_of(connection)} is damaged{f' (tables: {tables})' if tables else ''}; restore a copy"
+        raise connect.DamagedError("\nSQLite: ".join([what, *damage]))
     broken = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
-    return damage, [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
+    return [f"{n} rows of {table} refer to missing rows of {to}" for (table, to), n in broken.items()]
+
+
+def _damage(connection: sa.Connection, where: str = "") -> list[str]:
+    """Return a line for each damage that SQLite finds in the file, or in a table and its indexes: `where="(trial)"`."""
+    try:
+        text = "\n".join(connection.exec_driver_sql(f"PRAGMA integrity_check{where}").scalars())
+    except sa.exc.DatabaseError as error:
+        text = str(error.orig)
+    return [line for line in text.splitlines() if not _IGNORED.match(line)]
 
 
 def _faulty_rows(

@@ -241,7 +241,10 @@ def test_stored_results_of_any_device_and_dtype(cli):
     """What `auto` means on this machine need not be what another one has measured."""
     assert cli.sweep("model=tiny", "bs=2", "mode=eager", "dtype=float64", "protocol.rounds=3").code == 0
     words = ("advise", "mode", "tiny", "bs=2", "mode=eager", "--stored")
-    assert "nothing was measured (cpu, float64)" in cli.run(*words).out
+    for given in ((), ("dtype=auto",)):
+        text = cli.run(*words, *given).out
+        assert "nothing was measured (cpu, float64)" in text
+        assert "full matrix: effbench -m model=tiny bs=2 mode=eager device=cpu dtype=float64\n" in text
     refused = cli.run(*words, "dtype=float32")
     assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
 

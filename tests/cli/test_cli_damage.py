@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,24 @@ def test_every_corruption_is_named_and_nothing_raises(damaged, effbench):
             done = effbench(*command.split())
             assert done.code in (0, 1, 2, 3) and "Traceback" not in done.err, (corruption, command, done)
             assert done.err.count("\n") <= 2, (corruption, command, done)
+
+
+def test_a_damaged_file_is_a_problem_with_its_tables_and_a_remedy(damaged, effbench, made):
+    damaged("PRAGMA wal_checkpoint(TRUNCATE)")
+    whole = made.path.read_bytes()
+    with closing(sqlite3.connect(made.path)) as connection:
+        pages = dict(connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"))
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    first = (pages["sample"] - 1) * size
+    for content, said in (
+        (whole[:first] + bytes(size) + whole[first + size :], "is damaged (tables: sample)"),
+        (whole[: len(whole) // 2], "is damaged"),
+        (whole.replace(b"CREATE TABLE trial", b"CREATE TABLE \xfftria"), "malformed database schema"),
+        (whole.replace(b"kernel_fingerprint", b"kernel_fingerprinx"), "no such column"),
+    ):
+        made.path.write_bytes(content)
+        done = effbench("db", "check")
+        assert (done.code, done.err) == (1, "") and said in done.out and "restore a copy" in done.out, done
 
 
 def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):

@@ -57,7 +57,8 @@ def test_only_an_earlier_output_is_replaced(two, effbench):
         assert Path("out").read_text() == NOTES
         assert effbench(*command, "--out", "out", "--force").code == 0
         assert len(Path("out").read_bytes()) == pytest.approx(len(ours), abs=60)
-        refused(effbench(*command, "--out", DB, "--force"), "database in use")
+        why = "writes a SQLite file" if words == "export" and form else "database in use"
+        refused(effbench(*command, "--out", DB, "--force"), why)
     Path("out").write_text(NOTES)
     for command in (("claims",), ("report", "--format", "markdown")):
         refused(effbench(*command, "--out", "out"), "out exists", "--force")
@@ -107,7 +108,6 @@ def test_no_sqlite_file_is_written(two, effbench, empty_db):
 def test_an_export_is_replaced_until_something_is_written_to_it(two, effbench, made):
     for _ in "twice":
         assert effbench("export", "--out", "x.db").code == 0
-    refused(effbench("export", "--format", "csv", "--out", "x.db"), "x.db exists", "--force")
     refused(effbench("show", "--out", "x.db"), "x.db exists", "--force")
     assert effbench("baseline", "set", "mine", "last", "--db", "x.db").code == 0
     before = Path("x.db").read_bytes()
@@ -208,6 +208,15 @@ def test_a_folder_of_others_is_not_written(two, effbench):
 def test_the_name_of_an_export_says_its_format(two, effbench):
     refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
     assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
+    for form, out, said in (
+        ("csv", "y.db", "y.db writes a SQLite file"), ("csv", "y.sqlite", "SQLite"),
+        ("jsonl", "y.csv", ".csv is for csv, not jsonl"), ("csv", "y.jsonl.gz", ".jsonl is for jsonl, not csv"),
+    ):  # fmt: skip
+        refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
+        assert not Path(out).exists()
+    for out in ("x.jsonl", "extensionless"):
+        assert effbench("export", "--format", "jsonl", "--out", out).code == 0
+        assert Path(out).read_bytes().startswith(b"{")
     assert effbench("export", "--out", "x.jsonl.gz").code == 0
     assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
 

@@ -84,10 +84,14 @@ def test_refused_once_the_modules_are_known(workshop):
         ([*CUSTOM, "model.module._target_=good.Net,blocks.Net"], "have the name Net", "model.name="),
         (["model=tiny", "mode=eager", "mode.foo=1"], "mode eager has no setting 'foo'"),
         (["model=tiny", "executor.gpus=[97]"], "executor.gpus names [97]"),
+        (["model=tiny", "device=cuda"], "device=cuda", "no GPU"),
+        (["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"], "device=cuda", "no GPU"),
     ):
         refused(workshop.sweep(*words, "db=refused.db"), *parts)
     with Store.open(workshop.folder / "refused.db") as store:
         assert store.sweeps() == []
+    done = workshop.sweep("model=tiny", "mode=eager", "device=cpu,cuda", "db=two-devices.db")
+    assert done.code == 0 and "1 ok, 1 unsupported of 2 cells" in done.out
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,9 @@ def test_claims(here):
     other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
     assert other["wide"]["verdict"] == "not measured yet"
     assert (other["P1"]["verdict"], other["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    done = here.run("claims", "--gpu", "foo")
+    assert (done.code, done.out) == (2, "") and "no GPU or CPU has 'foo' in its name; known: " in done.err
+    assert "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
 
 
 def test_checks_that_fail_or_are_unsupported(here):
