@@ -229,8 +229,6 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     modules = {target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)}
     libraries = {cell.model["module"].get("library") for cell in here if NETWORK in targets}
     modules |= {OWN_MODELS + LIBRARIES[name] for name in libraries & LIBRARIES.keys()}
-    if "transformers" in libraries:
-        modules.add("transformers.modeling_utils")  # which each of its networks would import
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
     server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S)
