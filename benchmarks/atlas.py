@@ -1,4 +1,4 @@
-"""Measure real models at batch sizes 1, 8 and 64 in four modes and bfloat16, in as many runs as that takes.
+"""Measure real models at batch sizes 1, 8 and 64 in five modes and bfloat16, in as many runs as that takes.
 
     python benchmarks/atlas.py --db atlas.db --minutes 25 [overrides]
     python benchmarks/atlas.py --db atlas.db --join results/reference/h200-sweeps.db
@@ -9,7 +9,8 @@ until it says that all are complete. A compilation with autotuning, as in `compi
 transformer, 120 s for bert-base and minutes for convolutional networks. Thus only language and speech models have
 `max-autotune`, at batch size 8 and in sweeps of their own.
 
-`--join` adds the trials of the complete sweeps, without samples, to the sweep `atlas` of a reference database.
+`--join` adds the trials of the complete sweeps, without samples, to the sweep `atlas` of a reference database. They
+replace its trials of the same cells.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from effbench.sweeping.resume import FLAG
 NAME = "atlas"
 COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
 ALWAYS = ["executor.ahead=6"]
-MODES = "eager,default,reduce-overhead,cuda-graph"
+CONF = Path(__file__).parent / "conf"  # has the mode default+graph
+MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 SIZES = "bs=1,8,64"
 CONVOLUTIONS = {
     "torchvision": ["resnet50", "convnext_tiny"],
@@ -78,15 +80,23 @@ def states(db: str) -> dict[str, str]:
 def join(db: str, reference: str) -> None:
     """Add the complete sweeps of `db` to the sweep NAME of `reference`; both are SQLite files. Of the machine, only its
     GPU and its software are kept."""
-    with closing(sqlite3.connect(reference)) as connection:
-        known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
-        planned = "SELECT count(*) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
-        (position,) = connection.execute(planned, [NAME]).fetchone()
     names = [name for name, state in states(db).items() if name.startswith(f"{NAME}-") and state == "completed"]
+    with closing(sqlite3.connect(db)) as connection:
+        marks = ", ".join("?" * len(names))
+        query = f"SELECT DISTINCT cell_key FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name IN ({marks})"
+        keys = connection.execute(query, names).fetchall()
+    with closing(sqlite3.connect(reference)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
+        for table in ("trial", "result", "sweep_cell") if known else ():
+            connection.executemany(
+                f"DELETE FROM {table} WHERE sweep_id = ? AND cell_key = ?", [(known[0], *key) for key in keys]
+            )
+        last = "SELECT coalesce(max(position) + 1, 0) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
+        (position,) = connection.execute(last, [NAME]).fetchone()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         copied = shutil.copy(db, Path(folder) / "joined.db")
         with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
-            marks = ", ".join("?" * len(names))
             query = f"SELECT id, started_at, overrides FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
             rows = connection.execute(query, names).fetchall()
             target, started_at = known or rows[0][:2]
@@ -128,7 +138,16 @@ def main() -> None:
         given = {word.partition("=")[0] for word in overrides}
         words = [*(word for word in (*words, *COMMON) if word.partition("=")[0] not in given), *overrides]
         chosen = [f"resume={name}", FLAG] if name in known else [f"sweep.name={name}", *words]
-        command = [sys.executable, "-m", "effbench", "-m", *chosen, *ALWAYS, f"db={arguments.db}"]
+        command = [
+            sys.executable,
+            "-m",
+            "effbench",
+            "-m",
+            f"--config-dir={CONF}",
+            *chosen,
+            *ALWAYS,
+            f"db={arguments.db}",
+        ]
         with subprocess.Popen(command) as process:
             try:
                 process.wait(left)
