@@ -209,15 +209,6 @@ def workshop() -> Cli:
     return Cli(workshop_folder())
 
 
-@pytest.fixture(scope="session")
-def measured(cli_in: Callable[[Path], Cli], tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """A real sweep of `tiny` in four modes and two rounds; `done` is how it ended. Only to be read."""
-    cli = cli_in(tmp_path_factory.mktemp("measured"))
-    modes = "eager,default,reduce-overhead,cuda-graph"
-    cli.done = cli.sweep("model=tiny", "bs=2", f"mode={modes}", "protocol.rounds=2", "sweep.name=first")
-    return cli
-
-
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
     """`effbench` in an empty folder."""
