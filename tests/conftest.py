@@ -87,13 +87,15 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.Text
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes."""
+    """A folder with the modules of tests/integration and tests/modes that cells import, and YAMLs of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
-    sources = ROOT / "tests" / "integration"
-    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine")):
+    sources = ROOT / "tests"
+    for name, target in (
+        ("integration/misbehaving", "mischief"), ("integration/misbehaving", "nets/mine"), ("modes/again", "again"),
+    ):  # fmt: skip
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
-    shutil.copytree(sources / "conf", folder / "conf")
+    shutil.copytree(sources / "integration" / "conf", folder / "conf")
     (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
     (folder / "blocks.py").write_text("from torch.nn import ReLU as Net\n")
     (folder / "leaves.py").write_text("import os; os._exit(3)\n")
@@ -142,12 +144,15 @@ def lasting_servers(folder: Path) -> Iterator[None]:
 
 
 class Cli:
-    """`effbench` in `folder`. Every process that it starts is in a session of its own."""
+    """`effbench` in `folder`. Every process that it starts is in a session of its own.
+
+    `imports`: cells may import modules from the folder, so that a folder with modules needs a fork server of its own.
+    """
 
     tiny = TINY
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, imports: bool = True) -> None:
+        self.folder, self.imports = folder, imports
         hidden = folder.parent / f".{folder.name}"  # beside the folder: `ls` in it shows what the user would see
         for name in ("tmp", "cache"):
             (hidden / name).mkdir(parents=True, exist_ok=True)
@@ -185,7 +190,7 @@ class Cli:
 
         with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err), contextlib.ExitStack() as stack:
             if not env:  # variables reach the trials through the server
-                stack.enter_context(lasting_servers(self.folder))
+                stack.enter_context(lasting_servers(self.folder if self.imports else workshop_folder()))
             try:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help
@@ -198,14 +203,14 @@ class Cli:
 
 
 @pytest.fixture(scope="session")
-def cli_in() -> Callable[[Path], Cli]:
+def cli_in() -> Callable[..., Cli]:
     """Makes a `Cli` for a folder."""
     return Cli
 
 
 @pytest.fixture(scope="session")
 def workshop() -> Cli:
-    """`effbench` where tests/integration/*.py can be imported, on the fork server that most tests share."""
+    """`effbench` where the modules of tests can be imported, on the fork server that most tests share."""
     return Cli(workshop_folder())
 
 
