@@ -26,7 +26,9 @@ from effbench.sweeping.client import ForkServer
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}" / "state")
+#: What Inductor finds out about the machine takes seconds, and is the same for all tests.
+SHARED_INDUCTOR_CACHE = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}")
+os.environ["XDG_STATE_HOME"] = str(Path(SHARED_INDUCTOR_CACHE) / "state")
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",
@@ -164,8 +166,7 @@ class Cli:
             "PYTHONPATH": search_path,
             "TMPDIR": str(hidden / "tmp"),
             "XDG_CACHE_HOME": str(hidden / "cache"),
-            # what Inductor finds out about the machine takes seconds, and is the same for all tests
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}"),
+            "TORCHINDUCTOR_CACHE_DIR": SHARED_INDUCTOR_CACHE,
         }
 
     @property
@@ -200,6 +201,12 @@ class Cli:
     def sweep(self, *overrides: str, env: dict[str, str] | None = None) -> Done:
         """A sweep with a tiny protocol on the CPU."""
         return self.run("-m", *TINY, *overrides, env=env)
+
+
+@pytest.fixture(scope="session")
+def inductor_cache() -> str:
+    """The folder that keeps what Inductor finds out about the machine."""
+    return SHARED_INDUCTOR_CACHE
 
 
 @pytest.fixture(scope="session")
