@@ -8,14 +8,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))  # its scripts import each other by plain names
 faults = importlib.import_module("faults")
-#: Kinds that end a sweep as SIGKILL and SIGTERM do, which other kinds send.
-ALIKE = ("SIGSTOP, orchestrator", "SIGHUP, orchestrator")
-QUICK = [number for number, kind in enumerate(faults.KINDS) if number < faults.SLOW and kind not in ALIKE]
-OTHERS = sorted({*range(len(faults.KINDS))} - {*QUICK})
 
 
 @pytest.mark.timeout(900)  # 50 s on two idle cores
-@pytest.mark.parametrize("numbers", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "numbers", [range(faults.SLOW), pytest.param(range(faults.SLOW, len(faults.KINDS)), marks=pytest.mark.slow)]
+)
 def test_nothing_is_lost_when_things_break(numbers):
     tallies, problems = faults.inject(numbers, seed=0, jobs=2, each=len(numbers) // 2)
     assert problems == []
