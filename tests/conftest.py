@@ -26,7 +26,9 @@ from effbench.sweeping.client import ForkServer
 ROOT = Path(__file__).resolve().parents[1]
 #: Tests run side by side: threads that wait for each other on a shared core make times meaningless.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}" / "state")
+#: What Inductor finds out about the machine takes seconds, and is the same for all tests.
+SHARED_INDUCTOR_CACHE = str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}")
+os.environ["XDG_STATE_HOME"] = str(Path(SHARED_INDUCTOR_CACHE) / "state")
 #: A protocol that takes a tenth of a second a trial.
 TINY = (
     "protocol=quick",
@@ -87,13 +89,15 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.Text
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration, which cells import, and the YAMLs of their modes."""
+    """A folder with the modules of tests/integration and tests/modes that cells import, and YAMLs of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
-    sources = ROOT / "tests" / "integration"
-    for name, target in (("misbehaving", "mischief"), ("misbehaving", "nets/mine")):
+    sources = ROOT / "tests"
+    for name, target in (
+        ("integration/misbehaving", "mischief"), ("integration/misbehaving", "nets/mine"), ("modes/again", "again"),
+    ):  # fmt: skip
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
-    shutil.copytree(sources / "conf", folder / "conf")
+    shutil.copytree(sources / "integration" / "conf", folder / "conf")
     (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
     (folder / "blocks.py").write_text("from torch.nn import ReLU as Net\n")
     (folder / "leaves.py").write_text("import os; os._exit(3)\n")
@@ -142,12 +146,15 @@ def lasting_servers(folder: Path) -> Iterator[None]:
 
 
 class Cli:
-    """`effbench` in `folder`. Every process that it starts is in a session of its own."""
+    """`effbench` in `folder`. Every process that it starts is in a session of its own.
+
+    `imports`: cells may import modules from the folder, so that a folder with modules needs a fork server of its own.
+    """
 
     tiny = TINY
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, imports: bool = True) -> None:
+        self.folder, self.imports = folder, imports
         hidden = folder.parent / f".{folder.name}"  # beside the folder: `ls` in it shows what the user would see
         for name in ("tmp", "cache"):
             (hidden / name).mkdir(parents=True, exist_ok=True)
@@ -159,8 +166,7 @@ class Cli:
             "PYTHONPATH": search_path,
             "TMPDIR": str(hidden / "tmp"),
             "XDG_CACHE_HOME": str(hidden / "cache"),
-            # what Inductor finds out about the machine takes seconds, and is the same for all tests
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / f"effbench-tests-{os.getuid()}"),
+            "TORCHINDUCTOR_CACHE_DIR": SHARED_INDUCTOR_CACHE,
         }
 
     @property
@@ -185,7 +191,7 @@ class Cli:
 
         with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err), contextlib.ExitStack() as stack:
             if not env:  # variables reach the trials through the server
-                stack.enter_context(lasting_servers(self.folder))
+                stack.enter_context(lasting_servers(self.folder if self.imports else workshop_folder()))
             try:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help
@@ -198,24 +204,21 @@ class Cli:
 
 
 @pytest.fixture(scope="session")
-def cli_in() -> Callable[[Path], Cli]:
+def inductor_cache() -> str:
+    """The folder that keeps what Inductor finds out about the machine."""
+    return SHARED_INDUCTOR_CACHE
+
+
+@pytest.fixture(scope="session")
+def cli_in() -> Callable[..., Cli]:
     """Makes a `Cli` for a folder."""
     return Cli
 
 
 @pytest.fixture(scope="session")
 def workshop() -> Cli:
-    """`effbench` where tests/integration/*.py can be imported, on the fork server that most tests share."""
+    """`effbench` where the modules of tests can be imported, on the fork server that most tests share."""
     return Cli(workshop_folder())
-
-
-@pytest.fixture(scope="session")
-def measured(cli_in: Callable[[Path], Cli], tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    """A real sweep of `tiny` in four modes and two rounds; `done` is how it ended. Only to be read."""
-    cli = cli_in(tmp_path_factory.mktemp("measured"))
-    modes = "eager,default,reduce-overhead,cuda-graph"
-    cli.done = cli.sweep("model=tiny", "bs=2", f"mode={modes}", "protocol.rounds=2", "sweep.name=first")
-    return cli
 
 
 @pytest.fixture

@@ -49,14 +49,6 @@ def test_refusals(made, effbench):
         assert said in done.err
 
 
-def test_a_sweep_with_failures_ends_with_the_command_that_shows_them(cli, measured):
-    done = cli.sweep("model=tiny", "model.inputs.x.shape=[3]", "mode=eager")
-    *_, last = done.out.splitlines()
-    assert done.code == 1 and last.startswith("failures: effbench ls --failures --traceback --sweep "), done
-    assert "Traceback" in cli.run(*last.split()[2:]).out
-    assert "failures:" not in measured.done.out, "unsupported cells are no failures"
-
-
 def test_failures_with_their_tracebacks(made, effbench):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
     error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}

@@ -32,18 +32,14 @@ def test_a_baseline_may_be_excluded_in_part(cli):
     assert done.code == 2 and "baseline_mode=jit-trace is not a mode of this sweep after exclude" in done.err, done
 
 
-def test_a_shard_that_ends_keeps_the_folder_of_others(cli):
-    words = (*WORDS, "executor.cache_dir=caches", "executor.ahead=1")
-    assert cli.sweep(*words, "shard=1/2", "executor.keep_cache=true", "db=1.db").code == 0
-    kept = [*(cli.folder / "caches").rglob("*")]
-    assert cli.sweep(*words, "shard=2/2", "db=2.db").code == 0
-    assert kept and all(path.exists() for path in kept)
-
-
 def test_shards_become_one_sweep(cli):
-    for shard in ("1/2", "2/2"):
-        done = cli.sweep(*WORDS, f"shard={shard}", f"db={shard[0]}.db")
+    kept = []
+    for number, keeps in ((1, "true"), (2, "false")):
+        words = (f"shard={number}/2", f"db={number}.db", f"executor.keep_cache={keeps}", "executor.cache_dir=caches")
+        done = cli.sweep(*WORDS, *words, "executor.ahead=1")
         assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
+        kept = kept or [*(cli.folder / "caches").rglob("*")]
+    assert kept and all(path.exists() for path in kept), "a shard that ends keeps the folder of others"
     assert cli.run("import", "1.db", "2.db", "--db", "both.db").code == 0
     shown = cli.run("show", "--db", "both.db", "--format", "csv")
     assert {line.split(",")[0] for line in shown.out.splitlines()[1:]} == {"tiny"}

@@ -29,7 +29,7 @@ def test_tables_are_complete():
 
 
 def test_the_examples_run(cli):
-    """Both in one folder: they share a fork server."""
+    cli.imports = False
     for name in ("widths.py", "addresses.py"):
         (cli.folder / name).write_text(pages.files()[name], encoding="utf-8")
     (command,) = re.findall(r"^effbench (reproduce widths\.py)$", PAGE, re.M)

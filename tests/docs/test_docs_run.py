@@ -24,7 +24,7 @@ FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def here(tmp_path_factory, inductor_cache):
     """A folder with the files that the pages show, as the working directory, and one fork server for all sweeps."""
     folder = tmp_path_factory.mktemp("run")
     pages.write_files(folder)
@@ -32,6 +32,7 @@ def here(tmp_path_factory):
         patch.chdir(folder)
         patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
         patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)

@@ -54,7 +54,7 @@ def c(boom):
 
 @pytest.fixture(scope="module")
 def here(cli_in, tmp_path_factory):
-    cli = cli_in(tmp_path_factory.mktemp("here"))
+    cli = cli_in(tmp_path_factory.mktemp("here"), imports=False)
     cli.env["CUDA_VISIBLE_DEVICES"] = ""
     (cli.folder / "mine.py").write_text(MINE)
     cli.tiny3 = [*cli.tiny, "protocol.rounds=3"]

@@ -110,6 +110,13 @@ class SeesItsEnvironment(Base):
         assert "--no-preload" in command, command
 
 
+class Product(nn.Module):
+    """Of its input and itself: Inductor generates no C++ for it, which takes a second to compile for each shape."""
+
+    def forward(self, x):
+        return x.T @ x
+
+
 class Explodes(nn.Module):
     """Learns nothing but to grow: finite for the steps that are checked, infinite soon after."""
 

@@ -51,6 +51,12 @@ def test_each_costs_its_own_trial_and_the_sweep_goes_on(swept):
     assert trials["LeavesAtOnce"]["extra"]["log"] == "last words\n"
 
 
+def test_the_end_of_the_sweep_prints_the_command_that_shows_failures(workshop, swept):
+    *_, last = swept[0].out.splitlines()
+    assert last.startswith("failures: effbench ls --failures --traceback --sweep "), last
+    assert "Traceback" in workshop.run(*last.split()[2:]).out
+
+
 def test_modes_of_ones_own(workshop):
     done = workshop.sweep(
         "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded", "on_failure=ignore",

@@ -42,8 +42,9 @@ def test_equal_to_hydra_also_when_composed_again(loader):
         ["model=gpt2", "model.module.width=${bs}", "+model.module.b=${model.module.width}", "bs=3"],
         [],
     )
-    for overrides in (*jobs, *jobs):
-        assert composer.compose(overrides) == by_hydra(loader, overrides), overrides
+    expected = [by_hydra(loader, overrides) for overrides in jobs]
+    for overrides, composed in zip((*jobs, *jobs), (*expected, *expected), strict=True):
+        assert composer.compose(overrides) == composed, overrides
     for overrides in (["bs=many"], ["nothing=1"], ["model=nothing"], ["+bs=1"]):
         with pytest.raises(HydraException):
             composer.compose(overrides)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import itertools
-import shutil
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -69,18 +67,15 @@ def test_every_size_is_checked_once_from_the_largest_down():
         assert not torch.equal(larger[0][: len(smaller[0])], smaller[0]), "neighbours have other values"
 
 
-def test_a_stream_through_whole_trials(cli):
+def test_a_stream_through_whole_trials(workshop):
     """With a capture that runs again in the place of CUDA graphs: what a trial tells the mode and keeps of it."""
-    shutil.copy(Path(__file__).parents[1] / "modes" / "again.py", cli.folder)
-    mode = cli.folder / "conf" / "mode"
-    mode.mkdir(parents=True)
-    (mode / "again.yaml").write_text("name: again\n_target_: again.py:Again\nbuckets: [1, 4, 6]\npadding: sentinel\n")
-    done = cli.sweep("--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8",
-                     "model.module.heads=1", "model.module.vocab=20", "model.module.max_seq=8",
-                     "model.module.context=4", "mode=eager,again,bucketed-graph", "stream=uniform", "stream.high=8",
-                     "stream.length=30")  # fmt: skip
+    done = workshop.sweep(
+        "--config-dir=conf", "model=gpt2", "model.module.layers=1", "model.module.width=8", "model.module.heads=1",
+        "model.module.vocab=20", "model.module.max_seq=8", "model.module.context=4", "mode=eager,again,bucketed-graph",
+        "stream=uniform", "stream.high=8", "stream.length=30", "db=stream.db",
+    )  # fmt: skip
     assert done.code == 0, done.out + done.err
-    with Store.open(str(cli.db)) as store:
+    with Store.open(workshop.folder / "stream.db") as store:
         sweep = store.sweeps()[0].id
         cell, *_ = store.planned(sweep)
         names = {one.key: one.mode_name for one in store.planned(sweep)}
@@ -104,15 +99,13 @@ def test_a_stream_through_whole_trials(cli):
     assert set(facts["capture_seconds"]) == {"1", "4", "6"}
 
 
-def test_lengths_through_a_sweep_with_their_recompilations(cli):
-    forward = "    def forward(self, x):\n        return x.relu() + x.shape[1]\n"
-    (cli.folder / "net.py").write_text(f"import torch\n\n\nclass Net(torch.nn.Module):\n{forward}")
-    words = ("model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[12]", "stream=uniform",
-             "stream.dim=1", "stream.low=3", "stream.high=12", "stream.length=30", "bs=2")  # fmt: skip
-    done = cli.sweep(*words, "mode=eager,default", "mode.dynamic=null,true,false")
+def test_lengths_through_a_sweep_with_their_recompilations(workshop):
+    words = ("model=custom", "model.module._target_=mischief.Product", "model.inputs.x.shape=[12]", "stream=uniform",
+             "stream.dim=1", "stream.low=3", "stream.high=12", "stream.length=30", "bs=2", "db=lengths.db")  # fmt: skip
+    done = workshop.sweep(*words, "mode=eager,default", "mode.dynamic=null,true,false")
     assert done.code == 0, done.out + done.err
-    assert cli.sweep(*words, "mode=aot-inductor").code == 0
-    with Store.open(str(cli.db)) as store:
+    assert workshop.sweep(*words, "mode=aot-inductor").code == 0
+    with Store.open(workshop.folder / "lengths.db") as store:
         static, rows = (store.results(sweep.id) for sweep in store.sweeps())
     by_mode = {(row["mode"], row["params"]["mode"].get("dynamic")): row for row in rows}
     found = {
