@@ -156,7 +156,8 @@ _ALL = (
     Metric("foreign_processes", kind=int, help="other processes on this GPU after timing"),
     Metric(
         "latency_ms", "latency", "ms", LOWER, "ratio",
-        "time of one synchronised call by the host clock: what one request sees; geometric mean of trials' medians",
+        "time of one synchronised call by the host clock: what one request sees (stream=arrivals: from arrival on); "
+        "geometric mean of trials' medians",
         interval=("latency_ci_low_ms", "latency_ci_high_ms"),
     ),
     Metric(

@@ -12,7 +12,7 @@ from effbench import streams
 from effbench.cell import LATER_NUMERICS, Cell, canonical_json
 from effbench.config import sections
 from effbench.errors import ConfigError
-from effbench.launcher.overrides import overrides_of_cell
+from effbench.launcher.overrides import key_of, overrides_of_cell
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import one_line
 from effbench.store.sweeps import CONFIRMING
@@ -28,6 +28,8 @@ from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline,
 OF_SWEEP = [field.name for field in dataclasses.fields(Settings)]
 INTERPRETER_KEYS = ("python", "folder")
 SECTIONS = dict(sections())
+#: Sections with the settings of the phase of the same name.
+OF_PHASES = ("training", "generate")
 #: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
 OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
 
@@ -60,6 +62,10 @@ def print_plan(
 def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[Settings, Asked, Plan]:
     """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
     parts, settings = split(jobs)
+    for word in command.overrides:
+        phase = (key_of(word) or "").partition(".")[0]
+        if phase in OF_PHASES and all(part["phase"] != phase for part in parts):
+            raise ConfigError(f"{word} has no effect, because no cell has phase={phase}; add phase={phase}")
     chosen = {pair: interpreters.resolve(*pair) for pair in dict.fromkeys(map(interpreter_of, parts))}
     asked = [(chosen[interpreter_of(part)], part) for part in parts]
 
@@ -245,6 +251,6 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
             bs = streams.batch_size(stream["sizes"], bs)
         numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
         # must not affect keys of cells of other phases
-        settings = {name: part[name] for name in ("training", "generate") if name == part["phase"]}
+        settings = {name: part[name] for name in OF_PHASES if name == part["phase"]}
         cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings))
     return cells

@@ -95,7 +95,11 @@ class Inference:
         return step
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return self.mode.prepare(self.module, args, kwargs)
+        prepared = self.mode.prepare(self.module, args, kwargs)
+        if not isinstance(prepared, Prepared):
+            what = f"{type(self.mode).__name__}.prepare must return effbench.modes.base.Prepared"
+            raise TypeError(f"{what}, got {type(prepared).__name__}")
+        return prepared
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
         """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""

@@ -53,6 +53,7 @@ REFUSED = (
     (["model=custom"], ["model.module._target_ has no value"]),
     (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
     (["model=mlp", "model.arch=gpt2"], ["model.arch has no effect on the model mlp", "model=torchvision"]),
+    (["-m", "model=tiny", "training.lr=0.1,0.2"], ["training.lr=0.1,0.2 has no effect", "add phase=training"]),
     (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
     (["-m", "protocol=quick,standard"], ["protocol", "applies to a whole sweep"]),
     (["exclude={bs:3}"], ["exclude must be a list of rules", "exclude=[{mode:"]),

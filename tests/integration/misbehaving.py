@@ -145,4 +145,8 @@ class OwnMode:
             raise RuntimeError("cannot be prepared")
         if self.kind == "degraded":
             return Prepared(module, degraded="it was not in the mood")
+        if self.kind == "forgets":
+            return None
+        if self.kind == "tells":
+            return Prepared(module, facts={"weight": torch.ones(1)})
         return Prepared(module if self.kind == "right" else lambda x: module(x) * 1.01)

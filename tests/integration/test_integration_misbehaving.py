@@ -59,7 +59,7 @@ def test_the_end_of_the_sweep_prints_the_command_that_shows_failures(workshop, s
 
 def test_modes_of_ones_own(workshop):
     done = workshop.sweep(
-        "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded", "on_failure=ignore",
+        "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded,forgets,tells", "on_failure=ignore",
         "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
     )  # fmt: skip
     rows = results(workshop)
@@ -68,6 +68,8 @@ def test_modes_of_ones_own(workshop):
         ("right", "ok", ""),
         ("wrong", "incorrect", "relative error 0.01"),
         ("raises", "error", "in prepare: RuntimeError: cannot be prepared"),
+        ("forgets", "error", "OwnMode.prepare must return effbench.modes.base.Prepared, got NoneType"),
+        ("tells", "error", "facts of the mode must be plain values: Object of type Tensor"),
         ("missing", "unsupported", "this mode is never there"),
         ("degraded", "degraded", "it was not in the mood"),
     ):
