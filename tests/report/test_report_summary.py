@@ -144,6 +144,8 @@ def test_the_answer_modes_speedups_and_failures():
 
 def test_nothing_measured():
     assert "no result" in markdown.report([])
+    text = markdown.report([device_sweep([make.row("mlp", 1, "eager")])])
+    assert "whose column shows its times.\n" in text, "one mode needs no legend"
     text = markdown.report([device_sweep([make.failed("mlp", 1, "eager", "error", "boom")])])
     assert "0 of 1 results ok; 1 error." in text and "- error: mlp bs 1 eager: boom" in text
 
