@@ -60,6 +60,10 @@ class DamagedError(StoreError):
     """The file of a SQLite database is damaged."""
 
 
+class NoDatabaseError(StoreError):
+    """The file of a SQLite database does not exist."""
+
+
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an unusable URL."""
     given = os.fspath(url)
@@ -111,6 +115,15 @@ def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool =
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
+
+
+@contextmanager
+def existing(message: str) -> Iterator[None]:
+    """Raise StoreError with this message if the database that is opened in this context does not exist."""
+    try:
+        yield
+    except NoDatabaseError as error:
+        raise StoreError(message) from error
 
 
 @contextmanager
@@ -341,7 +354,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            raise StoreError(
+            raise NoDatabaseError(
                 f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` creates one"
             )
     except OSError as error:

@@ -79,7 +79,7 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
 
 REFUSALS = [
     (["import", ""], ["URL is empty"], 2),
-    (["import", "nowhere"], ["no database at nowhere"], 2),
+    (["import", "nowhere"], ["effbench: nowhere: no such file\n"], 2),
     (["import", "folder"], ["is a folder"], 2),
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),

@@ -65,7 +65,7 @@ REFUSED = (
     (["--foo"], ["--foo"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
     (["hydra/launcher=basic"], ["do not override hydra/launcher"]),
-    (["resume=last", "db=elsewhere.db"], ["no database at elsewhere.db"]),
+    (["resume=last", "db=elsewhere.db"], ["at elsewhere.db", "in the folder of the sweep, or give db="]),
 )
 
 
