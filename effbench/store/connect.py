@@ -93,6 +93,14 @@ def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
+def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Return whether both URLs name the same file, or are equal. Raises StoreError for an unusable URL."""
+    file, other_file = sqlite_file(url), sqlite_file(other)
+    if file and other_file:
+        return identity(file) is not None and identity(file) == identity(other_file)
+    return parse_url(url) == parse_url(other)
+
+
 def artifact_home(url: str | os.PathLike[str]) -> Path:
     """Return the folder that artifact names are relative to: the folder of a SQLite file, else `results`."""
     file = sqlite_file(url)

@@ -84,6 +84,9 @@ REFUSALS = [
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
+    (["import", "ODD", "--db", "ODD"], ["is the target itself; give another database with --db"], 2),
+    (["import", "link.db", "--db", "ODD"], ["link.db is the target itself"], 2),
+    (["import", "postgresql://me:s3cret@host/x", "--db", "postgres://me:s3cret@host/x"], ["is the target itself"], 2),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
@@ -95,6 +98,7 @@ REFUSALS = [
 def test_refusals(odd, run):
     Path("empty").write_text("")
     Path("folder").mkdir()
+    Path("link.db").symlink_to(odd)
     run("export", "--db", odd, "--out", "x.csv")
     Store.open("blank.db", mode="write").close()
     for words, said, code in REFUSALS:
