@@ -48,7 +48,7 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
     assert command_line.run(["import", "-"]) == 0
     found = whole.contents("results/effbench.db")
     assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
-    for cut, said in ((len(content) // 2, "damaged"), (0, "is empty"), (50, "damaged")):
+    for cut, said in ((len(content) // 2, "damaged"), (0, ": standard input is empty;"), (50, "damaged")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
         assert command_line.run(["import", "-"]) == 2
         err = capfdbinary.readouterr().err.decode()
