@@ -39,6 +39,9 @@ def arrange(argv: Sequence[str]) -> list[str]:
     from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
+        for word, following in zip(argv, [*argv[1:], "URL"], strict=False):
+            if word == "--db" or word.startswith("--db="):
+                raise UsageError(f"{message}; a sweep takes db={value_of(word) or following}")
         raise UsageError(f"{message}; effbench --help lists the settings, effbench --hydra-help Hydra's options")
 
     parser = get_args_parser()

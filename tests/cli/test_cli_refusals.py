@@ -63,6 +63,8 @@ REFUSED = (
     (["check=default", "model=tiny"], ["unknown setting 'check'"]),
     (["--cfg", "job", "bs=1,2"], ["bs=1,2"]),
     (["--foo"], ["--foo"]),
+    (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
+    (["-m", "model=tiny", "--db=x.db"], ["; a sweep takes db=x.db\n"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
     (["hydra/launcher=basic"], ["do not override hydra/launcher"]),
     (["resume=last", "db=elsewhere.db"], ["at elsewhere.db", "in the folder of the sweep, or give db="]),
