@@ -113,6 +113,15 @@ def test_a_yaml_of_the_user_is_named(text, said, cli):
     refused(cli.run("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
 
 
+def test_a_mode_without_name_or_target(cli):
+    own = cli.folder / "conf" / "mode" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    for text, missing in (("_target_: a.Mode\n", "name"), ("name: mine\n", "_target_")):
+        own.write_text(text)
+        words = ("--config-dir=conf", "-m", "model=tiny", "mode=eager,mine", "python=/nowhere")
+        refused(cli.run(*words), f"effbench: mode=mine: {missing} is missing; the YAML of a mode requires name and")
+
+
 def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):
     started, lent = [], []
     monkeypatch.setattr(client, "ForkServer", lambda: started.append(Mock()) or started[-1])
