@@ -17,6 +17,7 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, change_text, coming_and_going, events_table, read, render, summary
+from effbench.store.connect import existing
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
@@ -66,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
         return list_acknowledgements(args)
     exceptions = read_limits(args.config).exceptions
     if args.what == "ack":
-        return take_back(args) if args.rm else acknowledge(args, exceptions)
+        missing = f"no database at {args.db}; run this in the folder of the sweeps, or give --db PATH"
+        with existing(missing):
+            return take_back(args) if args.rm else acknowledge(args, exceptions)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             raise NothingFoundError(

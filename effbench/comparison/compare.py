@@ -95,6 +95,7 @@ def compare_parts(
     BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises like `compare_sweeps`."""
     by = {"mode.name": "mode", "model.name": "model"}.get(by, by)  # modes and models differ in more than their names
     (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
+    by = sides.full_name(whole.cells, by)
     parts = sides.split(whole, by)
     old_name, new_name = two_of(by, list(parts), values, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")

@@ -141,8 +141,8 @@ def split(whole: Side, by: str) -> dict[str, Side]:
         for key, value in parameter_names(whole.cells, by).items():
             parts.setdefault(value, replace(whole, cells={})).cells[key] = whole.cells[key]
         if not parts:
-            known = ", ".join(BY_ENVIRONMENT)
-            raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use a parameter or {known}")
+            known = f"a parameter, such as bs or model.module.width, or {', '.join(BY_ENVIRONMENT)}"
+            raise UsageError(f"no cell of {whole.title} has a parameter {by!r}; use {known}")
         return parts
     named = names_by(whole.environments.values(), by) if by in FLAGS else {}
     for key, row in whole.environments.items():
@@ -152,6 +152,13 @@ def split(whole: Side, by: str) -> dict[str, Side]:
             facts = (whole.host.get("environments") or {}).get(key) or {}
             part.label = facts.get("git_description") or part.label
     return parts
+
+
+def full_name(cells: Mapping[str, Mapping[str, Any]], by: str) -> str:
+    """Return `model.module.width` for `width` if it is the only parameter whose name ends like that, else `by`."""
+    names = {name for row in cells.values() for name in (*row["params"], *flatten(row["params"]))}
+    ending = [name for name in names if name.endswith(f".{by}")]
+    return ending[0] if len(ending) == 1 and by not in (*BY_ENVIRONMENT, *names) else by
 
 
 def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:

@@ -123,7 +123,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     parts, settings = [], None
     valid: set[int] = set()
     for job in jobs:
-        validate(job.config, valid)
+        validate(job.config, valid, job.overrides)
         parts.append(generating({key: value for key, value in job.config.items() if key not in OF_SWEEP}))
         of_sweep = {key: job.config[key] for key in OF_SWEEP}
         if settings is None:
@@ -146,9 +146,10 @@ def generating(part: dict[str, Any]) -> dict[str, Any]:
     return {**part, "model": {**model, "module": module}}
 
 
-def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
+def validate(config: dict[str, Any], valid: set[int] | None = None, words: Sequence[str] = ()) -> None:
     """Raise ConfigError for an invalid configuration, as far as its types do not prevent it. `valid`: the ids of
-    sections (shared by jobs) that are skipped because they are valid; this configuration's are added."""
+    sections (shared by jobs) that are skipped because they are valid; this configuration's are added. `words`: the
+    overrides, for messages."""
     valid = set() if valid is None else valid
     for section, known in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
@@ -197,9 +198,12 @@ def validate(config: dict[str, Any], valid: set[int] | None = None) -> None:
         raise ConfigError(
             "model.module._target_ is missing: give the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
         )
-    named = isinstance(mode, dict) and all(isinstance(mode.get(key), str) for key in ("name", "_target_"))
-    if "mode" in new and not named:
-        raise ConfigError("the YAML of a mode requires name and _target_ as texts; see docs/reference/extending.md")
+    for key in ("name", "_target_") if "mode" in new else ():
+        value = mode.get(key) if isinstance(mode, dict) else None
+        if not isinstance(value, str):
+            chosen = next((word for word in words if word.startswith("mode=")), "mode")
+            problem = "is missing" if value is None else f"must be text, got {value!r}"
+            raise ConfigError(f"{chosen}: {key} {problem}; the YAML of a mode requires name and _target_")
     if model:
         check_model(model)
     plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from effbench.config import DEFAULT_DB, shipped
 from effbench.errors import ConfigError, UsageError
+from effbench.store.connect import existing
 from effbench.store.store import Store
 from effbench.sweeping import resume
 
@@ -38,6 +39,9 @@ def arrange(argv: Sequence[str]) -> list[str]:
     from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
+        for word, following in zip(argv, [*argv[1:], "URL"], strict=False):
+            if word == "--db" or word.startswith("--db="):
+                raise UsageError(f"{message}; a sweep takes db={value_of(word) or following}")
         raise UsageError(f"{message}; effbench --help lists the settings, effbench --hydra-help Hydra's options")
 
     parser = get_args_parser()
@@ -82,7 +86,8 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
             raise UsageError(f"{resume.FLAG} requires resume=. Example: effbench -m resume=ID {resume.FLAG}")
         return words, list(given.values())
     db = value_of(given.get("db")) or DEFAULT_DB
-    with Store.open(db, mode="read") as store:
+    missing = f"no database at {db} to resume from; run this in the folder of the sweep, or give db=PATH"
+    with existing(missing), Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
         if not store.is_own(sweep.id):
             if not trust_imported:

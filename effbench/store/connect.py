@@ -60,6 +60,10 @@ class DamagedError(StoreError):
     """The file of a SQLite database is damaged."""
 
 
+class NoDatabaseError(StoreError):
+    """The file of a SQLite database does not exist."""
+
+
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an unusable URL."""
     given = os.fspath(url)
@@ -89,6 +93,14 @@ def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
+def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Return whether both URLs name the same file, or are equal. Raises StoreError for an unusable URL."""
+    file, other_file = sqlite_file(url), sqlite_file(other)
+    if file and other_file:
+        return identity(file) is not None and identity(file) == identity(other_file)
+    return parse_url(url) == parse_url(other)
+
+
 def artifact_home(url: str | os.PathLike[str]) -> Path:
     """Return the folder that artifact names are relative to: the folder of a SQLite file, else `results`."""
     file = sqlite_file(url)
@@ -111,6 +123,15 @@ def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool =
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
+
+
+@contextmanager
+def existing(message: str) -> Iterator[None]:
+    """Raise StoreError with this message if the database that is opened in this context does not exist."""
+    try:
+        yield
+    except NoDatabaseError as error:
+        raise StoreError(message) from error
 
 
 @contextmanager
@@ -341,7 +362,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            raise StoreError(
+            raise NoDatabaseError(
                 f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` creates one"
             )
     except OSError as error:

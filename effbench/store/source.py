@@ -110,6 +110,8 @@ def opened(url: str) -> Iterator[Source]:
             url = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='effbench-'))}/standard input"
             with Path(url).open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
+                if not file.tell():
+                    raise StoreError("standard input is empty; the export that writes to it may have failed")
         connection = stack.enter_context(connect.connected(url, untrusted=True))
         name = connect.name_of(connection)
         if connection.dialect.name == "sqlite":

@@ -72,8 +72,9 @@ class Progress:
         self.names = run_names(runs)
         self.total, self.done, self.rounds = len(trials), 0, settings.protocol["rounds"]
         self.start_s = time.monotonic()
-        interpreters = len(interpreters_of(runs))
-        under = f" × {interpreters} interpreters" if interpreters > 1 else ""
+        interpreters = interpreters_of(runs)
+        what = "folders" if len({interpreter.python for interpreter in interpreters}) == 1 else "interpreters"
+        under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
         where = ", ".join(slot.name for slot in slots)
         title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({settings.protocol['name']}) on {where}"

@@ -6,6 +6,7 @@ option.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -75,7 +76,8 @@ def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Ce
     pairs["sweep.label"] = (info.label, settings.sweep["label"] or info.label)
     for key, (old, new) in pairs.items():
         if old != new:
-            raise ResumeError(f"sweep {info.id} has {key}={old}, not {new}; {HOW_TO_RESUME}")
+            was, now = (json.dumps(value) if value in (None, True, False) else value for value in (old, new))
+            raise ResumeError(f"sweep {info.id} has {key}={was}, not {now}; {HOW_TO_RESUME}")
 
 
 def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:

@@ -76,6 +76,7 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     assert names("mode", "dtypes")[0] == names("mode.name", "dtypes")[0] == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
     settings = [a_cell("default", bs=size, settings={"fullgraph": v}) for v in (False, True) for size in (1, 8)]
     made.sweep([*settings, EAGER], name="settings")
+    assert names("fullgraph", "settings") == names("mode.fullgraph", "settings")
     found, (note,) = names("mode.fullgraph", "settings")
     assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
     assert note == "omitted, because they have no mode.fullgraph: mlp bs=8 eager bfloat16"
@@ -105,7 +106,8 @@ def test_what_is_refused(made, two, effbench):
         ("last", "compare takes two sweeps"),
         ("last last --by dtype", "name one sweep, not 2"),
         ("last --by dtype", "has 1 value of dtype"),
-        ("last --by colour", "no cell of"),
+        ("last --by colour", "has a parameter 'colour'; use a parameter, such as bs or model.module.width, or python"),
+        ("last --by name", "has a parameter 'name'"),
         ("last --by dtype --across dtype", "--across needs two sweeps"),
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),

@@ -48,7 +48,7 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
     assert command_line.run(["import", "-"]) == 0
     found = whole.contents("results/effbench.db")
     assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
-    for cut, said in ((len(content) // 2, "damaged"), (0, "is empty"), (50, "damaged")):
+    for cut, said in ((len(content) // 2, "damaged"), (0, ": standard input is empty;"), (50, "damaged")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
         assert command_line.run(["import", "-"]) == 2
         err = capfdbinary.readouterr().err.decode()
@@ -79,11 +79,14 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
 
 REFUSALS = [
     (["import", ""], ["URL is empty"], 2),
-    (["import", "nowhere"], ["no database at nowhere"], 2),
+    (["import", "nowhere"], ["effbench: nowhere: no such file\n"], 2),
     (["import", "folder"], ["is a folder"], 2),
     (["import", "mysql://me:s3cret@host/x"], ["unknown database"], 2),
     (["import", "ODD", "--sweep", "nowhere"], ["no sweep 'nowhere'"], 3),
     (["import", "x.csv"], ["is not a database"], 2),
+    (["import", "ODD", "--db", "ODD"], ["is the target itself; give another database with --db"], 2),
+    (["import", "link.db", "--db", "ODD"], ["link.db is the target itself"], 2),
+    (["import", "postgresql://me:s3cret@host/x", "--db", "postgres://me:s3cret@host/x"], ["is the target itself"], 2),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
     (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
@@ -95,6 +98,7 @@ REFUSALS = [
 def test_refusals(odd, run):
     Path("empty").write_text("")
     Path("folder").mkdir()
+    Path("link.db").symlink_to(odd)
     run("export", "--db", odd, "--out", "x.csv")
     Store.open("blank.db", mode="write").close()
     for words, said, code in REFUSALS:

@@ -64,9 +64,11 @@ REFUSED = (
     (["check=default", "model=tiny"], ["unknown setting 'check'"]),
     (["--cfg", "job", "bs=1,2"], ["bs=1,2"]),
     (["--foo"], ["--foo"]),
+    (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
+    (["-m", "model=tiny", "--db=x.db"], ["; a sweep takes db=x.db\n"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
     (["hydra/launcher=basic"], ["do not override hydra/launcher"]),
-    (["resume=last", "db=elsewhere.db"], ["no database at elsewhere.db"]),
+    (["resume=last", "db=elsewhere.db"], ["at elsewhere.db", "in the folder of the sweep, or give db="]),
 )
 
 
@@ -110,6 +112,15 @@ def test_a_yaml_of_the_user_is_named(text, said, cli):
     own.write_text(text)
     # python= keeps the fork server from starting
     refused(cli.run("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
+
+
+def test_a_mode_without_name_or_target(cli):
+    own = cli.folder / "conf" / "mode" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    for text, missing in (("_target_: a.Mode\n", "name"), ("name: mine\n", "_target_")):
+        own.write_text(text)
+        words = ("--config-dir=conf", "-m", "model=tiny", "mode=eager,mine", "python=/nowhere")
+        refused(cli.run(*words), f"effbench: mode=mine: {missing} is missing; the YAML of a mode requires name and")
 
 
 def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):

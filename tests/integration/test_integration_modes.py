@@ -112,7 +112,7 @@ def test_two_checkouts_in_one_sweep(cli):
     assert small["new"]["speedup"] == small["old"]["speedup"] == 1, "each has its own baseline"
     assert "too large for the new one" in large["new"]["reason"]
     assert done.code == 1
-    assert "2 cells × 2 interpreters × 3 rounds" in done.out
+    assert "2 cells × 2 folders × 3 rounds" in done.out
     assert "Net bs=1 eager float32 · new · round 3/3 · ok" in done.out
     assert "error Net folder=new bs=2 eager float32: " in done.out
     table = cli.run("show", "--format", "markdown", "--metric", "latency_ms").out.splitlines()

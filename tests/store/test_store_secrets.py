@@ -82,6 +82,7 @@ def test_no_message_shows_a_password(url, tmp_path, odd, monkeypatch, effbench):
         ["ls", url],  # argparse: unrecognized arguments
         ["-m", f"db={url}", f"bss={url}"],
         ["-m", f"bs='{url}'"],
+        ["-m", "--db", url.replace("cret", " cret")],
         ["-m", f"db={url}&a=b"],  # Hydra takes no = without quotes
     ):
         done = effbench(*words)

@@ -2,9 +2,10 @@
 
 import io
 
-from schedule_parts import gpus, trials
+from schedule_parts import A, cell_runs, gpus, trials
 
 from effbench.cell import Status, Trial
+from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.progress import MANY_NOISY, NOISY_ADVICE, Progress
 from effbench.terminal import Console
@@ -21,9 +22,9 @@ class Closing(io.StringIO):
         return super().write(text)
 
 
-def shown(file, act, quiet=False, **console):
+def shown(file, act, quiet=False, runs=2, **console):
     progress = Progress(Console(file=file, **console), quiet=quiet)
-    planned = trials(2, 2)
+    planned = trials(runs, 2)
     settings = Settings.with_defaults(protocol={"rounds": 2, "name": "quick"})
     with progress.showing("an-id", settings, list(dict.fromkeys(t.run for t in planned)), planned, gpus(1)):
         act(progress, gpus(1)[0], planned[0])
@@ -51,6 +52,15 @@ def test_lines_of_a_sweep():
     assert ended.endswith("round 1/2 · degraded 0.500 ms, compiled in 3.0 s: two lines (2.0 s)")
     shown(quiet := io.StringIO(), run_one, quiet=True)
     assert quiet.getvalue() == ""
+
+
+def test_the_title_names_what_differs_between_interpreters():
+    folder = Interpreter(folder="/before")
+    for interpreters, words in (((HERE, folder), "2 folders"), ((HERE, A), "2 interpreters"),
+                                ((A, folder), "2 interpreters")):  # fmt: skip
+        file = io.StringIO()
+        shown(file, lambda *_: None, runs=cell_runs(1, interpreters=interpreters))
+        assert f"1 cell × {words} × 2 rounds" in file.getvalue()
 
 
 def test_a_terminal_that_is_closed_does_not_end_the_sweep():

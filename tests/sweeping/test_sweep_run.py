@@ -178,6 +178,16 @@ def test_resuming_takes_the_same_interpreters():
         resume.check_same_interpreters(info(HERE), {A})
 
 
+def test_resuming_takes_the_same_settings():
+    settings = Settings.with_defaults(protocol={"host_tolerance": None})
+    sweep = SimpleNamespace(id="s", protocol={"host_tolerance": 0.25})
+    for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
+        sweep.protocol["host_tolerance"], settings.protocol["host_tolerance"] = old, new
+        sweep.baseline_mode, sweep.seed, sweep.name, sweep.label = settings.baseline_mode, 0, None, None
+        with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text};"):
+            resume.check_same_plan(sweep, [], [], settings)
+
+
 def test_resuming_notes_which_interpreter_has_changed():
     def changes(*ids, **old):
         before, now = info(A, B), dict(zip(ids, info(A, B).host["environments"].values(), strict=True))
