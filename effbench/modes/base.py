@@ -7,6 +7,7 @@ its settings (docs/reference/extending.md).
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 from abc import ABC, abstractmethod
@@ -41,6 +42,15 @@ class Prepared:
     compile_cache: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     late_facts: Callable[[], dict[str, Any]] = dict
+
+    def all_facts(self) -> dict[str, Any]:
+        """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
+        facts = self.facts | self.late_facts()
+        try:
+            json.dumps(facts)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"facts of the mode must be plain values: {error}") from error
+        return facts
 
 
 class Mode(ABC):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import math
 import os
 import resource
@@ -134,12 +133,7 @@ class RunningTrial:
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
             if self.request.protocol.get("profile") and self.on_cuda:
                 self.phase("profile", self.take_profile)
-        facts = self.prepared.facts | self.prepared.late_facts()
-        try:
-            json.dumps(facts)
-        except (TypeError, ValueError) as error:
-            raise Ended(Status.ERROR, f"facts of the mode must be plain values: {error}") from error
-        self.trial.extra["facts"] = facts
+        self.trial.extra["facts"] = self.prepared.all_facts()
         if self.cell.stream:
             served = self.served.facts() if self.is_open_loop else None
             facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"], served)
