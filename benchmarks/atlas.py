@@ -85,16 +85,17 @@ def join(db: str, reference: str) -> None:
         marks = ", ".join("?" * len(names))
         query = f"SELECT DISTINCT cell_key FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name IN ({marks})"
         keys = connection.execute(query, names).fetchall()
-    with closing(sqlite3.connect(reference)) as connection, connection:
-        connection.execute("PRAGMA foreign_keys = ON")
-        known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
-        for table in ("trial", "result", "sweep_cell") if known else ():
-            connection.executemany(
-                f"DELETE FROM {table} WHERE sweep_id = ? AND cell_key = ?", [(known[0], *key) for key in keys]
-            )
-        last = "SELECT coalesce(max(position) + 1, 0) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
-        (position,) = connection.execute(last, [NAME]).fetchone()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
+        draft = shutil.copy(reference, Path(folder) / "reference.db")
+        with closing(sqlite3.connect(draft)) as connection, connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
+            for table in ("trial", "result", "sweep_cell") if known else ():
+                connection.executemany(
+                    f"DELETE FROM {table} WHERE sweep_id = ? AND cell_key = ?", [(known[0], *key) for key in keys]
+                )
+            last = "SELECT coalesce(max(position) + 1, 0) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
+            (position,) = connection.execute(last, [NAME]).fetchone()
         copied = shutil.copy(db, Path(folder) / "joined.db")
         with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
             query = f"SELECT id, started_at, overrides FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
@@ -114,8 +115,11 @@ def join(db: str, reference: str) -> None:
                      "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
             changes = ", ".join(f"{column} = ?" for column in facts)
             connection.execute(f"UPDATE sweep SET {changes} WHERE id = ?", [*facts.values(), first[0]])
-        command = [sys.executable, "-m", "effbench", "import", copied, "--sweep", target, "--db", reference]
-        sys.exit(subprocess.run(command).returncode)
+        command = [sys.executable, "-m", "effbench", "import", copied, "--sweep", target, "--db", draft]
+        code = subprocess.run(command).returncode
+        if code == 0:  # else the reference keeps what it has
+            shutil.copy(draft, reference)
+        sys.exit(code)
 
 
 def main() -> None:
