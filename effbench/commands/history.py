@@ -63,12 +63,11 @@ def judged_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.what == "acks":
-        return list_acknowledgements(args)
     exceptions = read_limits(args.config).exceptions
-    if args.what == "ack":
-        missing = f"no database at {args.db}; run this in the folder of the sweeps, or give --db PATH"
-        with existing(missing):
+    if args.what:
+        with existing(f"no database at {args.db}; run this in the folder of the sweeps, or give --db PATH"):
+            if args.what == "acks":
+                return list_acknowledgements(args)
             return take_back(args) if args.rm else acknowledge(args, exceptions)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():

@@ -100,7 +100,7 @@ class Mode(ABC):
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
     ) -> Prepared:
         """Return a training step. The default builds it from the step that `prepare` returns."""
-        prepared = self.prepare(module, args, kwargs)
+        prepared = required(self.prepare(module, args, kwargs), self.prepare)
         return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
 
 
@@ -110,6 +110,14 @@ def with_defaults(mode: Any) -> Mode:
         user_class = type(mode)
         mode.__class__ = type(user_class.__name__, (user_class, Mode), {})
     return mode
+
+
+def required(prepared: Any, method: Callable[..., Prepared]) -> Prepared:
+    """Return what a mode's method returned. Raises TypeError if it is not Prepared."""
+    if not isinstance(prepared, Prepared):
+        what = f"{getattr(method, '__qualname__', method)} must return effbench.modes.base.Prepared"
+        raise TypeError(f"{what}, got {type(prepared).__name__}")
+    return prepared
 
 
 def uses_dynamo(mode: Mode | type[Mode]) -> bool:

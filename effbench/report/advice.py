@@ -66,7 +66,8 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     labelled = label_rows(row for row in rows if "stream.name" not in flatten(row.get("params") or {}))
     cases = list(dict.fromkeys(row.case for row in labelled if model in (None, row.case, row.labels["model"])))
     if not cases:
-        known = ", ".join(dict.fromkeys(row.case for row in labelled)) or "none with a fixed batch size"
+        known = ", ".join(dict.fromkeys(row.case for row in labelled))
+        known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(f"no result of {model or 'any model'} in this sweep; measured models: {known}")
     return [row for row in labelled if row.case == the_only(cases, "--model")]
 

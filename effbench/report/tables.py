@@ -253,6 +253,8 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     entry = Entry(status, status=status, reason=source.get("reason"), trials=source.get("trials"), source=source)
     entry.baseline = row.base_mode == baseline_mode
     if status != "ok":
+        if METRICS[metric].compare == "exact" and source.get(metric) is not None:  # a count may explain the status
+            entry.text = f"{METRICS[metric].format(source[metric])} ({status})"
         return entry
     entry.value = source.get(metric)
     entry.low, entry.high = (source.get(name) for name in INTERVALS.get(metric, ("", "")))

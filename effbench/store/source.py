@@ -106,22 +106,26 @@ def opened(url: str) -> Iterator[Source]:
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a newer version.
     """
     with ExitStack() as stack:
-        if url == "-":
-            url = f"{stack.enter_context(tempfile.TemporaryDirectory(prefix='effbench-'))}/standard input"
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")) if url == "-" else None
+        if folder:
+            url = f"{folder}/standard input"
             with Path(url).open("wb") as file:
                 shutil.copyfileobj(sys.stdin.buffer, file)
                 if not file.tell():
                     raise StoreError("standard input is empty; the export that writes to it may have failed")
-        connection = stack.enter_context(connect.connected(url, untrusted=True))
-        name = connect.name_of(connection)
-        if connection.dialect.name == "sqlite":
-            _make_safe(connection, name)
-        current = connect.revision(connection)
-        if current is None:
-            raise StoreError(f"{name} is empty")
-        if current not in (*EARLIER, *REVISIONS):
-            connect.require_head(current, name)
-        yield Source(connection, name)
+        try:
+            connection = stack.enter_context(connect.connected(url, untrusted=True))
+            name = connect.name_of(connection)
+            if connection.dialect.name == "sqlite":
+                _make_safe(connection, name)
+            current = connect.revision(connection)
+            if current is None:
+                raise StoreError(f"{name} is empty")
+            if current not in (*EARLIER, *REVISIONS):
+                connect.require_head(current, name)
+        except StoreError as error:
+            raise type(error)(str(error).replace(f"{folder}/", "")) from error
+        yield Source(connection, name.removeprefix(f"{folder}/"))
 
 
 def _make_safe(connection: sa.Connection, name: str) -> None:

@@ -24,7 +24,7 @@ from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Comparison, Exact, Named, Trajectory
 from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Mode, Prepared, required
 from effbench.worker import failures
 from effbench.worker.failures import Ended
 from effbench.worker.state import is_dense, on_host, places, restore, save
@@ -254,7 +254,8 @@ class Training(Inference):
         return eager
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return self.mode.prepare_training(self.module, self.step_over, args, kwargs)
+        prepared = self.mode.prepare_training(self.module, self.step_over, args, kwargs)
+        return required(prepared, self.mode.prepare_training)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> None:
         """Compare the mode's steps with eager's, then restore the initial state. Raises Ended if they differ."""

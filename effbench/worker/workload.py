@@ -18,7 +18,7 @@ from effbench.measure import accuracy, timing, work
 from effbench.measure.timing import Inputs
 from effbench.models.inputs import cut, make_inputs
 from effbench.models.spec import InputSpec, length_dims
-from effbench.modes.base import Mode, Prepared
+from effbench.modes.base import Mode, Prepared, required
 from effbench.worker import failures, quantization, state
 from effbench.worker.failures import Ended
 
@@ -95,11 +95,7 @@ class Inference:
         return step
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        prepared = self.mode.prepare(self.module, args, kwargs)
-        if not isinstance(prepared, Prepared):
-            what = f"{type(self.mode).__name__}.prepare must return effbench.modes.base.Prepared"
-            raise TypeError(f"{what}, got {type(prepared).__name__}")
-        return prepared
+        return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
         """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""

@@ -39,6 +39,7 @@ def db(empty_db, tmp_path_factory):
     cells = {one: figures(one) for one in measured}
     cells |= {a_cell("cuda-graph", "net", bs): given for bs, given in zip((128, 30), failed, strict=True)}
     made = copied(empty_db, tmp_path_factory.mktemp("advise") / "a.db")
+    made.sweep({measured[-1]: figures(measured[-1])}, rounds=3, name="streams")
     made.sweep(cells, rounds=3)
     return str(made.path)
 
@@ -120,6 +121,7 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
         ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
         ("buckets --stream uniform high=100", 3, "the largest size with an ok result is 64; measure bs=100"),
+        ("buckets --stream uniform --sweep streams", 3, "run a sweep without stream, as in bs=1,8,64"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
         ("mode --bs 1 --memory 10MiB", 3, "of memory, more than allowed"),

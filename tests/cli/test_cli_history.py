@@ -218,6 +218,7 @@ def test_what_is_refused(db, effbench):
         ("ack model=nothing --reason x", "no unacknowledged change matches model=nothing"),
         ("ack x --rm 3f9a2c", "omit changes and --reason"),
         ("ack model=net --reason x --db no.db", "no.db; run this in the folder of the sweeps, or give --db PATH\n"),
+        ("acks --db no.db", "no.db; run this in the folder of the sweeps, or give --db PATH\n"),
         ("ack modle=net --reason x", "unknown pattern modle=; choose from model"),
         ("--since yesterday", "expected a date"),
         ("--metric flops", "has no history"),

@@ -97,9 +97,9 @@ def test_no_sqlite_file_is_written(two, effbench, empty_db):
     Path("other.csv").write_bytes(empty_db.read_bytes())
     refused(effbench("show", "--format", "csv", "--out", "other.csv", "--force"), "SQLite", "another file")
     assert Path("other.csv").read_bytes() == empty_db.read_bytes()
-    refused(effbench("export", "--whole", "--out", "other.csv", "--force"), "SQLite", "another file")
     Path("folder").mkdir()
     Path("other.csv").rename("folder/site.json")
+    refused(effbench("export", "--whole", "--out", "folder/site.json", "--force"), "SQLite", "another file")
     refused(effbench("report", "--out", "folder", "--force"), "SQLite", "another file")
     assert [path.name for path in Path("folder").iterdir()] == ["site.json"]
     assert Path("folder/site.json").read_bytes() == empty_db.read_bytes()
@@ -214,6 +214,7 @@ def test_the_name_of_an_export_says_its_format(two, effbench):
     ):  # fmt: skip
         refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
         assert not Path(out).exists()
+    refused(effbench("export", "--whole", "--out", "y.csv.gz"), "writes a SQLite file: name it as in y.db")
     for out in ("x.jsonl", "extensionless"):
         assert effbench("export", "--format", "jsonl", "--out", out).code == 0
         assert Path(out).read_bytes().startswith(b"{")

@@ -55,6 +55,10 @@ def test_a_users_mode_gets_the_defaults():
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
     Plain.prepare_training = lambda self, module, step_over, args, kwargs: "its own step"
     assert with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {}) == "its own step"
+    Plain.prepare = lambda self, module, args, kwargs: None
+    del Plain.prepare_training
+    with pytest.raises(TypeError, match="Prepared, got NoneType"):
+        with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {})
     eager = Eager()
     assert with_defaults(eager) is eager and not uses_dynamo(eager)
 

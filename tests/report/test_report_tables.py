@@ -151,6 +151,8 @@ def test_other_metrics():
     ]:  # fmt: skip
         (row,) = speedup_table(rows, metric).rows
         assert (row.cells["default"].text, row.winner) == (text, best)
+    (row,) = speedup_table([make.failed("mlp", 1, "default", "degraded", "limit", recompiles=8)], "recompiles").rows
+    assert (row.cells["default"].text, row.cells["default"].value) == ("8 (degraded)", None)
     with pytest.raises(UsageError, match="latency_ms"):
         speedup_table([], "speed")
 
