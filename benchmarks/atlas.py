@@ -34,7 +34,6 @@ from effbench.sweeping.resume import FLAG
 NAME = "atlas"
 COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
 ALWAYS = ["executor.ahead=6"]
-CONF = Path(__file__).parent / "conf"  # has the mode default+graph
 MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 SIZES = "bs=1,8,64"
 CONVOLUTIONS = {
@@ -142,16 +141,7 @@ def main() -> None:
         given = {word.partition("=")[0] for word in overrides}
         words = [*(word for word in (*words, *COMMON) if word.partition("=")[0] not in given), *overrides]
         chosen = [f"resume={name}", FLAG] if name in known else [f"sweep.name={name}", *words]
-        command = [
-            sys.executable,
-            "-m",
-            "effbench",
-            "-m",
-            f"--config-dir={CONF}",
-            *chosen,
-            *ALWAYS,
-            f"db={arguments.db}",
-        ]
+        command = [sys.executable, "-m", "effbench", "-m", *chosen, *ALWAYS, f"db={arguments.db}"]
         with subprocess.Popen(command) as process:
             try:
                 process.wait(left)

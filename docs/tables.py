@@ -78,7 +78,7 @@ COLUMNS = {
 #: What modes and models need besides torch.
 NEEDS = {
     "aot-inductor": "g++; on CUDA also CUDA's headers, Triton and a C compiler",
-    "compile+graph": "CUDA, Triton, a C compiler",
+    **dict.fromkeys(("compile+graph", "default+graph"), "CUDA, Triton, a C compiler"),
     "default": "a C++ compiler on the CPU; Triton and a C compiler on CUDA",
     **dict.fromkeys(("max-autotune", "max-autotune-no-cudagraphs", "regional"), "as `default`"),
     "cpp-wrapper": "g++; otherwise as `default`",

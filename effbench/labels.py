@@ -22,6 +22,7 @@ MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
     "cuda-graph",
+    "default+graph",
     "compile+graph",
 )
 #: Parameters that cells omit -> their values.

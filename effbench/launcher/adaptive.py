@@ -24,8 +24,8 @@ from effbench.sweeping.resume import resume_command
 from effbench.sweeping.run import Command
 from effbench.sweeping.schedule import race_of
 
-#: Separate launches and CUDA graphs of eager's kernels, of Inductor's, and of those that autotuning chooses.
-CANDIDATES = "eager,cuda-graph,default,reduce-overhead,compile+graph,max-autotune-no-cudagraphs"
+#: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take minutes.
+CANDIDATES = "eager,cuda-graph,default,reduce-overhead,default+graph"
 #: Facts of an environment that stored results must share with this machine.
 ALIKE = ("gpu_name", "cpu_name", "torch_version")
 #: Least trials of each mode in a stored sweep that did not eliminate modes.

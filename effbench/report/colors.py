@@ -29,6 +29,7 @@ STYLES: dict[str, ModeStyle] = {
     "max-autotune": ModeStyle("#24a766", "triangle-up", "solid", "▲"),
     "max-autotune-no-cudagraphs": ModeStyle("#d872b9", "triangle-down", "dot", "▼"),
     "cuda-graph": ModeStyle("#ec720d", "cross", "dash", "✚"),
+    "default+graph": ModeStyle("#a3145c", "hexagon", "dash", "⬢"),
     "compile+graph": ModeStyle("#c60a1e", "hexagon", "solid", "⬢"),
     "regional": ModeStyle("#7a6fd0", "triangle-right", "longdash", "▶"),
     "cpp-wrapper": ModeStyle("#4d7c8a", "triangle-left", "dashdot", "◀"),

@@ -5,7 +5,7 @@ import pytest
 import synthetic as make
 from browsing import device_sweep
 
-from effbench.labels import MODES, label_rows
+from effbench.labels import label_rows
 from effbench.report.data import drawn_rows
 from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory
 from effbench.report.site.page import numbers
@@ -137,7 +137,7 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
 
 def test_compile_seconds_cold_and_warm(sample):
     table = compiling.data(sample)
-    assert {row["series"] for row in table} == set(MODES) - {"eager", "cuda-graph"}
+    assert {row["series"] for row in table} == set(make.MODES) - {"eager", "cuda-graph"}
     figure = validated(compiling.draw(of(table, case="mlp")))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)

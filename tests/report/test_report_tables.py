@@ -10,7 +10,7 @@ import synthetic as make
 from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
-from effbench.labels import MODES, label_rows, row_names
+from effbench.labels import label_rows, row_names
 from effbench.report import tables
 from effbench.report.tables import NOT_PROFILED, ONE_COMPILATION, SPEEDUPS, bottleneck_table
 from effbench.terminal import Console
@@ -104,7 +104,7 @@ def test_latency_and_period_have_their_own_rows_winners_and_ties():
     assert (row.winner, row.best) == (None, ["default", "eager"])
 
 
-@pytest.mark.parametrize("modes", [MODES, MODES[:3]])
+@pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])
 def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
     rows = [make.row(model, bs, mode) for model in ("attention", "mlp") for bs in (1, 64) for mode in modes]
     for row in rows:
@@ -169,8 +169,8 @@ def test_order_of_rows_and_modes():
     rows = [make.row("zebra", 64), make.row("zebra", 8), make.row("ant", 1), make.row("zebra", 128)]
     labels = [tuple(row.labels.values()) for row in speedup_table(rows).rows]
     assert labels == [("zebra", 8), ("zebra", 64), ("zebra", 128), ("ant", 1)]
-    rows = [make.row(mode=mode) for mode in ("compile+graph", "zz", "aa", *MODES[:-1])]
-    assert speedup_table(rows).modes == [*MODES, "aa", "zz"]
+    rows = [make.row(mode=mode) for mode in ("compile+graph", "zz", "aa", *make.MODES[:-1])]
+    assert speedup_table(rows).modes == [*make.MODES, "aa", "zz"]
 
 
 def test_what_was_swept_becomes_a_label():
