@@ -333,8 +333,11 @@ def reasons(
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
         is_open = race is not None and not race.is_tie
-        chosen = best if is_open else min(tied, key=itemgetter("prepare_s"))
+        is_once = race is None and best["low_ms"] is None
+        chosen = best if is_open or is_once else min(tied, key=itemgetter("prepare_s"))
         names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
+        if is_once:
+            return chosen, f"lowest {args.metric} in one round, which gives no intervals: {names} may be as fast"
         if is_open:
             # the race knows neither the preparation nor a limit of memory
             is_bounded = race.is_over and args.calls is None and args.memory is None

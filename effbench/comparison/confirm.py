@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, joined, ordered, verdict_of_statuses
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.stats.significance import MOST_PAIRS, confirms
+from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -68,6 +69,7 @@ def confirm(
         protocol={**after.protocol, "rounds": rounds, "enough_interval": 0.01, **more},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
+        **limits_of_trials(after),
     )
 
     def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
@@ -99,6 +101,15 @@ def confirm(
     done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
     done.by = there and ("folder" if there.folder != here.folder else "python")
     return done
+
+
+def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
+    """Return the sweep's `timeout_s` and `isolation`, if its command set them."""
+    found: dict[str, Any] = {}
+    for word in sweep.overrides:
+        if match := re.fullmatch(r"timeout_s=(\d+(?:\.\d+)?)|isolation=(fork|spawn)", word):
+            found |= {"timeout_s": float(match[1])} if match[1] else {"isolation": match[2]}
+    return found
 
 
 def run_again(
@@ -190,10 +201,18 @@ def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
 
 def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None) -> None:
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
-    verdict stays if the re-run gives no figure. `pairs`: number of pairs, None if only the new side ran."""
+    verdict stays if the re-run gives no figure, is noisy or has too few pairs. `pairs`: their number, None if only the
+    new side ran."""
     row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
         change.reason = joined(change.reason, f"{UNSETTLED}: no figure when run again", row and row.reason)
+        return
+    if row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
+        change.reason = joined(change.reason, f"{UNSETTLED}: {row.reason} when run again")
+        return
+    if row.metric != STATUS and pairs is not None and pairs < LEAST_PAIRS:
+        ratio = ratio_text(row.ratio, row.low, row.high)
+        change.reason = joined(change.reason, f"{UNSETTLED}: {ratio}, but only {pairs} pairs ({how})")
         return
     if row.metric == STATUS:
         is_shown, text = False, f"{row.reason or row.verdict} when run again"

@@ -181,10 +181,18 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
 
 def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | None = None) -> list[Pair]:
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they differ, omitted from
-    names. Raises NothingFoundError, which names the difference, if no cell was measured on both sides."""
-    partners = partners_of(before, after, [by] if by else across)
+    names. Raises NothingFoundError, which names the difference, if no cell was measured on both sides, and UsageError
+    if a cell has several partners."""
+    differing = [by] if by else across
+    partners = partners_of(before, after, differing)
     if not partners and by and by.startswith("model.module"):  # shapes of inputs follow a module's width
-        partners = partners_of(before, after, [by, "model.inputs"])
+        differing = [by, "model.inputs"]
+        partners = partners_of(before, after, differing)
+    for old, new in alike(before, after, differing):
+        if len(old) + len(new) > 2:
+            cells = names_of({key: before.cells.get(key) or after.cells[key] for key in (*old, *new)})
+            what = f"several cells differ only in {', '.join(differing)}: {', '.join(cells.values())}"
+            raise UsageError(f"{what}; compare sweeps that have one of them each")
     matched = [(key, partners.get(key)) for key in before.cells]
     known = set(partners.values())
     matched += [(None, key) for key in after.cells if key not in known]
@@ -200,8 +208,8 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
             why = "not in the plan" if other is None else f"planned, not measured: the sweep is {after.state}"
         rows = [side.cells[k] for side, k in ((before, key), (after, other)) if k is not None]
         about = {name: rows[0][name] for name in ABOUT} | {"hardware": hardware}
-        if differing := {name: rows[-1][name] for name in ABOUT if rows[-1][name] != rows[0][name]}:
-            about["after"] = differing
+        if changed := {name: rows[-1][name] for name in ABOUT if rows[-1][name] != rows[0][name]}:
+            about["after"] = changed
         pairs.append(Pair(key or other, names[key or other], about, old, new, why, differs=key != other))
     if not any(pair.before and pair.after for pair in pairs):
         raise NothingFoundError(nothing_shared(before, after, across))
@@ -219,14 +227,20 @@ def names_of(cells: Mapping[str, Mapping[str, Any]], by: str | None = None) -> d
 
 
 def partners_of(before: Side, after: Side, across: Collection[str]) -> dict[str, str]:
-    """Return key before -> key after: of the same cell, or else of a cell that differs only in `across`."""
+    """Return key before -> key after: of the same cell, or else of the only cell that differs only in `across`."""
     partners = {key: key for key in before.cells if key in after.cells}
+    return partners | {old[0]: new[0] for old, new in alike(before, after, across) if len(old) == len(new) == 1}
+
+
+def alike(before: Side, after: Side, across: Collection[str]) -> list[tuple[list[str], list[str]]]:
+    """Return the keys before and after of the cells that are not on both sides, grouped by what does not differ in
+    `across`; without groups that only one side has."""
     names = [name for name in across if name != "hardware"]
-    left = {without(row["params"], names): key for key, row in after.cells.items() if names and key not in partners}
-    for key, row in before.cells.items() if left else ():
-        if key not in partners and (other := left.pop(without(row["params"], names), None)):
-            partners[key] = other
-    return partners
+    groups: dict[str, tuple[list[str], list[str]]] = {}
+    for place, (side, other) in enumerate(((before, after), (after, before)) if names else ()):
+        for key in (key for key in side.cells if key not in other.cells):
+            groups.setdefault(without(side.cells[key]["params"], names), ([], []))[place].append(key)
+    return [(old, new) for old, new in groups.values() if old and new]
 
 
 def without(params: Mapping[str, Any], names: Collection[str]) -> str:

@@ -275,9 +275,9 @@ def by_range(
     low, high = min(old_low, new_low), max(old_high, new_high)
     if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):
         change.verdict = Verdict.SAME
-    elif new_low - old_high > least:
+    elif new_low - old_high > least and new_low > factor * old_high:
         change.verdict = Verdict.SLOWER
-    elif old_low - new_high > least:
+    elif old_low - new_high > least and old_low > factor * new_high:
         change.verdict = Verdict.FASTER
     else:
         form = "{:.15g}".format if METRICS[change.metric].compare == "exact" else METRICS[change.metric].format

@@ -69,8 +69,8 @@ class Rules:
 @dataclass
 class Timing:
     """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block (period). `enqueue_ms`:
-    host time per call until it returned (latency). `disturbed_ms`: samples that do not count, because the host was
-    disturbed. `steady`: whether the warm-up ended in a steady state."""
+    host time per call until it returned (latency). `disturbed_ms`: samples that do not count, because the host or the
+    GPU was disturbed. `steady`: whether the warm-up ended in a steady state."""
 
     samples_ms: list[float] = field(default_factory=list)
     enqueue_ms: list[float] = field(default_factory=list)
@@ -78,6 +78,12 @@ class Timing:
     disturbed_enqueue_ms: list[float] = field(default_factory=list)
     calls_per_block: int = 1
     steady: bool = False
+
+    def drop(self, first: int) -> None:
+        """Move the samples from `first` on to those that do not count."""
+        self.disturbed_ms += self.samples_ms[first:]
+        self.disturbed_enqueue_ms += self.enqueue_ms[first:]
+        del self.samples_ms[first:], self.enqueue_ms[first:]
 
     def is_disturbed(self, least: int) -> bool:
         """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
@@ -186,7 +192,7 @@ class Timer:
             kept = len(result.samples_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
             if self.watch and self.watch.disturbed():
-                del result.samples_ms[kept:], result.enqueue_ms[kept:]
+                result.drop(kept)
             else:
                 seconds += elapsed
             if self.host and time.perf_counter() >= until:
@@ -212,9 +218,7 @@ class Timer:
             if host.is_undisturbed(before, after, elapsed):
                 seconds += elapsed
             else:
-                result.disturbed_ms += result.samples_ms[kept:]
-                result.disturbed_enqueue_ms += result.enqueue_ms[kept:]
-                del result.samples_ms[kept:], result.enqueue_ms[kept:]
+                result.drop(kept)
                 host.calm()
                 after = host.read()
             calls, before = calls - batch, after
@@ -255,11 +259,11 @@ class Timer:
                     readings.append(host.read())
             events[-1][1].synchronize()
             elapsed = time.perf_counter() - began
-            if not (self.watch and self.watch.disturbed()):
-                for (start, end), pair in itertools.zip_longest(events, itertools.pairwise(readings)):
-                    counts = pair is None or host.is_undisturbed(*pair, elapsed / blocks)
-                    (result.samples_ms if counts else result.disturbed_ms).append(start.elapsed_time(end) / calls)
-                    seconds += counts * elapsed / blocks
+            is_lost = bool(self.watch and self.watch.disturbed())
+            for (start, end), pair in itertools.zip_longest(events, itertools.pairwise(readings)):
+                counts = not is_lost and (pair is None or host.is_undisturbed(*pair, elapsed / blocks))
+                (result.samples_ms if counts else result.disturbed_ms).append(start.elapsed_time(end) / calls)
+                seconds += counts * elapsed / blocks
             if host:
                 if time.perf_counter() >= until:
                     break

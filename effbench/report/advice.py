@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS, format_bytes
-from effbench.report.tables import SPEEDUPS, least
+from effbench.report.tables import SPEEDUPS, TIMES, least
 from effbench.store.summary import break_even_calls
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator grows a pool.
@@ -163,7 +163,8 @@ def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None =
         return None
     chosen: list[int] = []
     if without_graphs > most:
-        lightest = np.where(np.array(totals) <= most, memory, np.inf).argmin()
+        known = np.minimum(memory, np.finfo(float).max)  # unknown memory is infinite, like lists that are too slow
+        lightest = np.where(np.array(totals) <= most, known, np.inf).argmin()
         count, end = divmod(int(lightest), len(sizes))
         chosen = [sizes[end]]
         for ends in reversed(before[:count]):
@@ -204,8 +205,8 @@ def rank_modes(
         is_warm = cold is None and warm is not None
         figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1]), "warm": is_warm}
         figures |= {name: source.get(name) for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])}
-        is_unsure = source.get("speedup_ci_low") is not None and source["speedup_ci_low"] <= 1  # slower, or n.s.
-        never = base is source or is_unsure
+        bound = source.get(INTERVALS[TIMES[column]][0])
+        never = base is source or (bound is not None and bound <= 1)  # slower, or n.s.
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
         figures |= {"memory_bytes": source.get("peak_reserved_bytes")}
         figures |= {name: source.get(name) for name in ("trials", "cell_key")}

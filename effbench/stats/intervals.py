@@ -139,7 +139,11 @@ def log_mean_of_compilations(
     expected = TUNED_SD if any(name.endswith(TUNED) for name in known) else PRIOR_SD
     prior = sides * expected**2 + within * math.fsum(1 / len(group) for group in groups.values()) / len(means)
     variance = (PRIOR_DF * prior + math.fsum((value - mean) ** 2 for value in means.values())) / df
-    return LogEstimate(mean, math.sqrt(variance / len(means)), df)
+    estimate = LogEstimate(mean, math.sqrt(variance / len(means)), df)
+    if len(means) < len(values):
+        return estimate
+    # one trial per compilation tells nothing about the processes of one: the wider interval counts
+    return max(estimate, log_mean(values), key=lambda mean: t_quantile(mean.df) * mean.error)
 
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times

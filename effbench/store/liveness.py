@@ -40,6 +40,15 @@ def has_ended(process: Any) -> bool:
     return _started(process["pid"]) not in (None, process.get("started"))
 
 
+def is_running(process: Any) -> bool:
+    """Return whether another process with this identity (which may be forged) certainly exists on this machine."""
+    here = identity()
+    if not isinstance(process, dict) or process.get("pid") in (None, here["pid"]):
+        return False
+    is_here = all(process.get(name) == here[name] for name in ("hostname", "boot", "namespace"))
+    return is_here and not has_ended(process)
+
+
 def _started(pid: int) -> str | None:
     """Return the start of the process in clock ticks since boot, which tells apart processes that reuse a pid."""
     fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()

@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -103,10 +103,12 @@ def levels(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
     """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
 
-    They come from the newest `most` sweeps that have the same name (or none, like this sweep), began before `before`,
-    and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded."""
+    They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
+    before `before`, and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded.
+    """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    line = connection.scalar(sa.select(SWEEP.c.name).where(SWEEP.c.id == sweep_id)) or ""
+    own = connection.execute(sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)).one_or_none()
+    line, protocol = (own.name or "", own.protocol) if own else ("", {})
     if line.startswith(CONFIRMING):
         return found
     metrics = [name for name in metrics if name in RESULT.columns]
@@ -114,12 +116,13 @@ def levels(
     here = RESULT.c.environment_id.in_(list(environment_ids))
     having = sa.select(RESULT.c.sweep_id).where(RESULT.c.sweep_id == SWEEP.c.id, here, RESULT.c.cell_key.in_(cells))
     on_host = sa.true() if host is None else SWEEP.c.host["hostname"].as_string() == host
-    recent = connection.scalars(
-        sa.select(SWEEP.c.id)
+    earlier = connection.execute(
+        sa.select(SWEEP.c.id, SWEEP.c.protocol)
         .where(SWEEP.c.started_at < before, sa.func.coalesce(SWEEP.c.name, "") == line, on_host, having.exists())
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
-        .limit(most)
-    ).all()
+    )
+    # of a protocol with other rules the noise differs; settings that an earlier version did not have do not count
+    recent = list(islice((row.id for row in earlier if _same_rules(protocol, row.protocol)), most))
     query = (
         sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
@@ -131,6 +134,10 @@ def levels(
             if value is not None:
                 found.setdefault((key, name), {}).setdefault(environment_id, []).append(value)
     return found
+
+
+def _same_rules(protocol: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(protocol[name] == other[name] for name in protocol.keys() & other.keys() - {"name"})
 
 
 def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:

@@ -252,10 +252,11 @@ def cell_overrides(connection: sa.Connection, sweep_id: str) -> dict[str, list[s
 
 
 def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str, dict[str, Any]]) -> None:
-    """Add facts of further environments to the sweep's `host["environments"]`; existing ones stay unchanged."""
+    """Append facts of further environments to the sweep's `host["environments"]`; existing ones stay unchanged."""
     lock(connection, sweep_id)
     host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
-    host["environments"] = {**facts, **(host.get("environments") or {})}
+    known = host.get("environments") or {}
+    host["environments"] = known | {key: value for key, value in facts.items() if key not in known}
     is_own = signature.is_own(connection, sweep_id)
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
     if is_own:

@@ -16,7 +16,7 @@ from typing import Any
 import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
-from effbench.errors import ConfigError, StoreError
+from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import connect, liveness, secrets
 from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
@@ -230,6 +230,9 @@ def begin(
         return extend.sweep_id
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
+        if info.state == "running" and settings.shard is None and liveness.is_running(info.host.get("process")):
+            pid = info.host["process"]["pid"]
+            raise ResumeError(f"sweep {info.id} is still running in process {pid}; wait for its end, or end it first")
         resume.check_same_plan(info, store.planned(info.id), cells, settings)
         if ids:
             resume.check_same_interpreters(info, ids.keys())

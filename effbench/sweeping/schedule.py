@@ -143,16 +143,16 @@ class Schedule:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run the cell, because
         comparisons pair their rounds."""
         recorded = {run: self.history.get(run) for run in (CellRun(cell, interpreter) for interpreter in self.pools)}
-        left = [run for run, trials in recorded.items() if trials and all(trial.status.is_measured for trial in trials)]
-        return bool(left) and all(map(self.is_precise, left))
+        left = [trials for trials in recorded.values() if trials and all(trial.status.is_measured for trial in trials)]
+        ok = [{trial.round for trial in trials if trial.status is Status.OK} for trials in left]
+        return bool(left) and all(self.is_precise(trials, set.intersection(*ok)) for trials in left)
 
-    def is_precise(self, run: CellRun) -> bool:
-        """Return whether latency and period are precise enough, over all compilations."""
+    def is_precise(self, known: Sequence[Trial], rounds: set[int]) -> bool:
+        """Return whether latency and period are precise enough in these rounds, over all compilations."""
         target = self.settings.protocol["enough_interval"]
-        known = self.history.get(run, [])
         if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
             return False
-        good = [record for record in known if record.status is Status.OK]
+        good = [record for record in known if record.round in rounds]
         if None not in (used := {record.compilation for record in good}) and len(used) < self.compilations:
             return False
         means = [mean for name in ("latency_ms", "period_ms") if (mean := estimate(good, name))]
@@ -222,14 +222,16 @@ class Schedule:
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         turns = self.turns[slot.name]
         compilation = trial.round % self.compilations  # the same for all attempts and after resuming
-        caches = pool.cache_root / cell.key[:32]
+        cache = pool.cache_root / cell.key[:32] / str(compilation)
+        if not any(record.compilation == compilation for record in self.history.get(trial.run, ())):
+            shutil.rmtree(cache, ignore_errors=True)  # of a trial that was killed: this one measures a cold compilation
         message = TrialRequest(
             cell=cell.params(),
             protocol=self.settings.protocol,
             round=trial.round,
             attempt=trial.attempt,
             gpu_uuid=gpu.get("uuid"),
-            cache_dir=str(caches / str(compilation)),
+            cache_dir=str(cache),
             compilation=compilation,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],

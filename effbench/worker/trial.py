@@ -262,7 +262,8 @@ class RunningTrial:
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
             if timer.host and measured.is_disturbed(self.rules.min_samples):
-                watcher.noisy = watcher.noisy or timer.host.reason()
+                by_gpu = watcher.discarded[-1:] if not timer.host.disturbed_fraction else []
+                watcher.noisy = watcher.noisy or next(iter(by_gpu), timer.host.reason())
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
         samples = trial.samples["latency_ms"] = latency.samples_ms
         interval = median_interval(samples)

@@ -179,6 +179,7 @@ LOWEST, OVER = "lowest latency", Race(is_over=True)
         (replace(OVER, is_tie=True), {}, "no significant winner: ties with graph, and has the shortest preparation"),
         (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
         (None, {"trials": 1}, LOWEST),
+        (None, {}, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
     ],
 )
 def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):

@@ -74,6 +74,27 @@ def test_the_noise_fence_comes_from_earlier_sweeps(made):
     assert limits == {"eager": pytest.approx(1.05 ** (3 / 0.6745) - 1), "default": 0.02}
 
 
+def test_the_fence_comes_from_sweeps_with_the_same_protocol(made):
+    for number in range(8):
+        latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
+        made.sweep({EAGER: latency}, protocol={"name": "quick", "budget_s": 0.6})
+    after = {EAGER: {"latency_ms": steps(1.08, 0.001)}}
+    for protocol, verdict in (({"name": "mine", "budget_s": 0.6}, "ambiguous"), ({"budget_s": 5.0}, "slower")):
+        found = compared(made, made.sweep({EAGER: FAST}, protocol=protocol), made.sweep(after, protocol=protocol))
+        assert verdicts(found) == {"eager": verdict}, protocol
+
+
+def test_after_an_update_in_mid_sweep_the_new_environment_counts(made):
+    """Its trials come last, although a resumed sweep keeps the old ones."""
+    old = environment(torch_version="2.12.0")
+    before = made.sweep({EAGER: FAST}, env=old)
+    after = made.sweep({EAGER: FAST}, env=old, rounds=2, host={"environments": {old.id: {}}})
+    with Store.open(made.path, mode="write") as store:
+        store.note_environments(after, {environment().id: {}})
+    made.sweep({EAGER: SLOW}, into=after)
+    assert verdicts(compared(made, before, after)) == {"eager": "slower"}
+
+
 def test_of_one_host_the_fence_is_its_own(made):
     for number in range(16):
         latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}

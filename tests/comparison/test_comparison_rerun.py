@@ -1,10 +1,12 @@
 """What becomes of a flagged row when its cell was run again, by what came out on both sides."""
 
+from types import SimpleNamespace
+
 import pytest
 from made_sweeps import a_cell, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judge_again, may_be_slower
+from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
 from effbench.store import Store
@@ -13,6 +15,7 @@ CELL, OTHER = a_cell(), a_cell("default")
 FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 CRASHED = {"status": "crashed", "reason": "signal 11"}
 NOISY = {"status": "noisy", "reason": "throttled"}
+ONE_NOISY = [("ok", None)] * 4 + [("noisy", "throttled")]
 HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
@@ -46,8 +49,10 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
         # the old side alone fails: held against what the baseline recorded
         (SLOW, CRASHED, "slower", "(run again; the baseline's side did not run: crashed: signal 11)"),
         (FAST, CRASHED, "ambiguous", "(run again; the baseline's side did not run: crashed: signal 11)"),
-        (NOISY, FAST, "ambiguous", "not confirmed: noisy: throttled (before ok) when run again"),
-        (FAST, NOISY, "ambiguous", "not confirmed: ok (before noisy: throttled) when run again"),
+        # a disturbed machine tells nothing either
+        (NOISY, FAST, "slower", "neither confirmed nor refuted: noisy: throttled (before ok) when run again"),
+        (FAST, NOISY, "slower", "neither confirmed nor refuted: ok (before noisy: throttled) when run again"),
+        ({**SLOW, "statuses": ONE_NOISY}, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
         ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
     ],
 )
@@ -105,3 +110,8 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     judged, (row,) = again(made, {CELL: SLOW}, {CELL: FAST}, there)
     assert (row.verdict, "alternating" in row.reason) == ("slower", False)
     assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
+
+
+def test_trials_have_the_limits_of_the_sweep():
+    words = ["model=m", "timeout_s=3600", "isolation=spawn", "timeout_s=x"]
+    assert limits_of_trials(SimpleNamespace(overrides=words)) == {"timeout_s": 3600.0, "isolation": "spawn"}

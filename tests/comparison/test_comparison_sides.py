@@ -47,6 +47,10 @@ def test_cells_that_differ_in_what_is_accepted_are_matched():
     assert (pair.key, pair.about["dtype"], pair.about["after"]) == (EAGER.key, "bfloat16", {"dtype": "float16"})
     same, other = pairs(a_side([EAGER, half]), a_side([half, EAGER]), ["dtype"])
     assert "after" not in same.about and "after" not in other.about, "the same cell goes first"
+    third = a_cell(dtype="float32")
+    for old, new in (([third], [EAGER, half]), ([EAGER, half], [third])):
+        with pytest.raises(UsageError, match=r"differ only in dtype: .*bfloat16.*float16.*; compare sweeps that"):
+            pairs(a_side(old), a_side(new), ["dtype"])
 
 
 def test_what_cannot_be_compared_says_why():

@@ -143,7 +143,9 @@ def test_counts_sizes_and_values_per_sweep():
         "compile_cold_s": (
             ([10.0], [10.0], "same"), ([10.0], [12.5], "same"), ([10.0], [12.6], "slower"), ([12.6], [10.0], "faster"),
             ([2.0], [2.9], "same"), ([2.0], [3.1], "slower"), ([100.0], [110.0], "same"),
-            ([4.0, 5.0], [4.5, 7.0], "ambiguous"), ([4.0, 5.0], [6.1, 7.0], "slower"),
+            ([4.0, 5.0], [4.5, 7.0], "ambiguous"), ([4.0, 5.0], [6.1, 7.0], "ambiguous"),
+            ([4.0, 5.0], [6.3, 7.0], "slower"), ([6.1, 7.0], [4.0, 5.0], "ambiguous"),
+            ([6.3, 7.0], [4.0, 5.0], "faster"),
         ),
         "rel_error": (([0.0], [5e-5], "same"), ([0.0], [1e-2], "slower")),
         "graph_pool_bytes": (

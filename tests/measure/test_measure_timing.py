@@ -128,6 +128,16 @@ class TestStream:
         assert len(found.samples_ms) % 4 == 0
         assert len(clock.calls) > len(found.samples_ms) == len(found.enqueue_ms)
 
+    def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
+        clock = TurnedClock(monkeypatch)
+        lost = iter([True])
+        watch = SimpleNamespace(disturbed=lambda: next(lost, False))
+        timer = Timer(clock.taking(lambda *_, **more: 5.0), INPUTS, CPU, rules(), watch)
+        timer.host = SimpleNamespace(read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None)
+        found = timer.latency(1.0)
+        assert found.samples_ms == found.disturbed_ms == pytest.approx([5000.0])
+        assert found.is_disturbed(30)
+
     def test_facts_and_rules_count_passes(self):
         facts = latency_facts([1.0, 10.0, 1.0, 10.0, 3.0, 20.0], [1, 8])
         assert facts["passes"] == 3

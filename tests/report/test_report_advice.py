@@ -6,8 +6,10 @@ import random
 from collections import Counter
 
 import pytest
+import synthetic as make
 
-from effbench.report.advice import Costs, best_list, evaluate, value_at
+from effbench.labels import label_rows
+from effbench.report.advice import Costs, best_list, evaluate, rank_modes, value_at
 
 MIB = 2**20
 COSTS = Costs({1: 1.0, 8: 1.7, 64: 7.3}, {1: 4.0, 64: 9.0}, {1: 2.0 * MIB, 64: 64.0 * MIB})
@@ -17,6 +19,11 @@ def test_values_between_measured_sizes():
     curve = {8: 2.0, 2: 1.0, 4: 3.0}
     assert [value_at(curve, size) for size in (1, 2, 3, 4, 5, 7, 8)] == [1.0, 1.0, 2.0, 3.0, 2.75, 2.25, 2.0]
     assert value_at(curve, 9) == value_at({}, 1) == math.inf
+
+
+def test_unknown_memory_of_the_best_list():
+    costs = Costs({1: 1.0, 8: 0.1}, {1: 2.0, 8: 2.0}, {1: 2.0 * MIB})
+    assert best_list({1: 5, 8: 5}, costs).sizes == [8]
 
 
 def brute_force(trace, costs, budget, sizes):
@@ -68,3 +75,13 @@ def test_what_was_not_measured_is_reported_or_unknown():
     assert found.unmeasured == [16, 50] and found.fallbacks == pytest.approx(1 / 3)
     for sizes, trace in (([8, 128], {2: 1, 100: 1}), ([8], {9: 1, 65: 1}), ([2, 4], {65: 1})):
         assert evaluate("x", sizes, trace, COSTS).latency_ms is None, "above all measured sizes nothing is known"
+
+
+@pytest.mark.parametrize(("latency", "period"), [(0.9, 1.9), (1.9, 0.9)])
+def test_calls_pay_back_if_the_time_that_counts_is_shorter(latency, period):
+    lows = {"speedup_ci_low": latency, "period_speedup_ci_low": period}
+    rows = label_rows([make.row(), make.row(mode="default", **lows)])
+    for column, low in (("latency_ms", latency), ("period_ms", period)):
+        ranked, _, _ = rank_modes(rows, column, None, None, "eager")
+        (default,) = [one for one in ranked if one["mode"] == "default"]
+        assert (default["break_even"] is None) is (low < 1), column

@@ -91,6 +91,14 @@ class TestScheduled:
         assert Counter(trial.run.interpreter for trial, _ in made.done) == dict(zip(BOTH, rounds, strict=True))
         assert sum(made.progress.changes) == sum(rounds) - 16
 
+    def test_rounds_count_if_both_are_ok(self, pairs):
+        def answer(interpreter, request):
+            return ok(request, "noisy" if request["round"] == BOTH.index(interpreter) else "ok")
+
+        protocol = {**PROTOCOL, "enough_interval": 0.01}
+        made = pairs(trials(cell_runs(1, interpreters=BOTH), 9), answer, protocol=protocol)
+        assert Counter(trial.run.interpreter for trial, _ in made.done) == dict.fromkeys(BOTH, 7)
+
     @pytest.mark.parametrize("noisy", BOTH)
     @pytest.mark.parametrize("number", [0, 1])
     def test_after_noise_both_come_again_together(self, noisy, number, pairs):

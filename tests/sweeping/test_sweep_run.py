@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sqlalchemy as sa
 from made_sweeps import a_cell, environment
 from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
 
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
+from effbench.store.schema import SWEEP
 from effbench.sweeping import pool, resume, run
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
@@ -138,6 +140,22 @@ def test_resuming_takes_the_same_plan(db):
         run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
     with Store.open(db) as store:
         assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
+
+
+def test_a_sweep_that_runs_is_not_resumed(db):
+    done = sweep(db)
+    with subprocess.Popen(["sleep", "60"]) as process, Store.open(db, mode="write") as store:
+        store.finish_sweep(done.sweep_id, "running")
+        mine = store.find_sweep(done.sweep_id).host["process"]
+        other = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
+        assert liveness.is_running(other) and not liveness.is_running({**other, "hostname": "elsewhere"})
+        host = {**store.find_sweep(done.sweep_id).host, "process": other}
+        with store._writing() as connection:
+            connection.execute(sa.update(SWEEP).values(host=host))
+        with pytest.raises(ResumeError, match=f"still running in process {process.pid}; wait for its end, or end it"):
+            sweep(db, resume=done.sweep_id)
+        process.kill()
+    assert sweep(db, resume=done.sweep_id).state == "completed"
 
 
 def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypatch, capsys):
