@@ -109,7 +109,8 @@ def join(db: str, reference: str) -> None:
             first, *others = rows
             connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, *_ in others])
             given = [json.loads(overrides) for *_, overrides in rows]
-            words = json.dumps([word for word in given[0] if all(word in other for other in given)])
+            shared = [word for word in given[0] if all(word in other for other in given)]
+            words = json.dumps([word for word in shared if not word.startswith("db=")])
             facts = {"id": target, "name": NAME, "label": "reference", "started_at": started_at, "finished_at": ended,
                      "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
             changes = ", ".join(f"{column} = ?" for column in facts)

@@ -339,6 +339,7 @@ TABLES: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {
     "atlas": lambda: speedups("atlas").render("markdown"),
     "atlas-in-short": atlas_in_short,
+    "compiled-graphs": lambda: speedups("compiled-graphs").render("markdown"),
     "small-models": lambda: speedups("h200").render("markdown"),
     "claims": claims,
 }

@@ -33,12 +33,13 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
     with Store.open(tmp_path / "reference.db", mode="write") as store:
         with opened(str(TABLES.REFERENCE / "h200-sweeps.db")) as source:
             arrived = list(copy(source, store, source.sweep_ids()))
-        found = {row["cell_key"]: row for arrival in arrived for row in store.results(arrival.sweep_id)}
+        results = [row for arrival in arrived for row in store.results(arrival.sweep_id)]
+    found = {(row["sweep_id"], row["cell_key"]): row["latency_ms"] for row in results}
     rows = TABLES.reference_rows()
-    assert len(rows) == 204
-    assert len(found) == 214, "and a server at five rates in two modes"
+    assert len(rows) == 234
+    assert len(found) == 244, "and a server at five rates in two modes"
     for row in rows:
-        assert found[row["cell_key"]]["latency_ms"] == pytest.approx(row["latency_ms"])
+        assert found[row["sweep_id"], row["cell_key"]] == pytest.approx(row["latency_ms"])
 
 
 def test_the_numbers_of_claims_are_right():
