@@ -165,6 +165,14 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         for path in {path for values in members for path in values} - _COVERED - others:
             if _varies(values.get(path) for values in members):
                 (of_mode[mode] if path.startswith("mode.") else others).add(path)
+    # those that differ only between modes, as after `exclude`; but variables may belong to a mode
+    points: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
+    for label, bs, values in zip(labels, sizes, params, strict=True):
+        points[(*label.values(), bs, *(values.get(path) for path in sorted(others)))].append(values)
+    for members in points.values():
+        for path in {path for values in members for path in values} - _COVERED - others:
+            if not path.startswith(("mode.", "env.")) and _varies(values.get(path) for values in members):
+                others.add(path)
     paths = _undetermined(others, [(*label.values(), bs) for label, bs in zip(labels, sizes, strict=True)], params)
     paths += [path for path in _ALWAYS if path not in paths and any(path in values for values in params)]
     for label, values in zip(labels, params, strict=True):

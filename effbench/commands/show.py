@@ -138,7 +138,7 @@ def end_of_sweep(outcome: Any) -> int:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
         db = store.name  # without a password, because output ends up in logs
-        again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id))
+        again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id), outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
     counts = Counter(row.source["status"] for row in rows)

@@ -82,6 +82,8 @@ def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[
             if cell in kept and cell.key not in command.of_cells:
                 # settings that only other modes have were removed from the baseline
                 dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
+                keys = [key_of(word) or "" for word in job.overrides]  # those of other phases have no effect
+                dropped |= {key for key in keys if key.partition(".")[0] in {*OF_PHASES} - {part["phase"]}}
                 command.of_cells[cell.key] = [*options, *overrides_of_cell(job.overrides, dropped)]
         return [CellRun(cell, at) if cell in kept else None for cell, (at, _) in zip(cells, asked, strict=True)]
 

@@ -20,6 +20,7 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -114,6 +115,7 @@ class EffbenchSweeper(Sweeper):
         for override in parsed:
             key = override.get_key_element()
             if not override.is_sweep_override():
+                check_value(key, override, key in values)
                 values[key] = [f"{key}={override.get_value_element_as_str()}"]
             elif override.is_discrete_sweep():  # a range may be infinite
                 values[key] = [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)]
@@ -122,6 +124,20 @@ class EffbenchSweeper(Sweeper):
             if prod(map(len, values.values())) > MOST_CELLS:
                 raise UsageError(f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells; split it")
         return [self.launcher.launch([list(job) for job in product(*values.values())], initial_job_idx=0)]
+
+
+def check_value(key: str, override: Override, is_repeated: bool) -> None:
+    """Raise UsageError for a mapping that is given twice, because only the last would count, and for an environment
+    variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
+    value = override.value()
+    if is_repeated and isinstance(value, dict):
+        raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
+    text = override.input_line.partition("=")[2].strip()
+    if key.lstrip("+").startswith("env.") and isinstance(value, int | float):
+        passed = str(value).lower() if isinstance(value, bool) else str(value)
+        if passed != text:
+            exact = f"{key}='\"{text}\"'"
+            raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; write {exact}")
 
 
 class EffbenchLauncher(Launcher):

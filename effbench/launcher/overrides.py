@@ -16,7 +16,7 @@ from effbench.sweeping import resume
 #: Options that affect what the overrides mean; they are stored and replayed with them.
 CONFIG_OPTIONS = ("--config-dir", "--config-path", "--config-name")
 #: Settings that are not needed to rerun a cell; its interpreter is stored with its environment.
-NOT_OF_CELLS = ("db", "resume", "sweep", "exclude", "shard", "hydra", "python", "folder")
+NOT_OF_CELLS = ("baseline_mode", "db", "resume", "sweep", "exclude", "shard", "hydra", "python", "folder")
 
 
 def key_of(word: str) -> str | None:
@@ -66,11 +66,14 @@ def refuse_hidden(words: Iterable[str]) -> None:
     """Raise ConfigError if a file in --config-dir has the name of a shipped file: Hydra would silently ignore it."""
     folders = [value_of(word) for word in words if key_of(word) == "--config-dir"]
     for folder in filter(None, folders):
-        for path in sorted(Path(folder).glob("*/*.yaml")):
-            ships = shipped("conf") / path.relative_to(folder)
+        for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*/*.yaml")]):
+            inside = path.relative_to(folder)
+            ships = shipped("conf") / inside
             if ships.is_file() and ships.read_bytes() != path.read_bytes():
-                option = f"{path.parent.name}={path.stem}"
-                raise ConfigError(f"{path} would be ignored, because effbench ships {option}: rename the file")
+                is_option = len(inside.parts) > 1
+                what = f"{path.parent.name}={path.stem}" if is_option else f"a file {path.name}"
+                how = "rename the file" if is_option else "rename it and add --config-name=NAME, or use --config-path"
+                raise ConfigError(f"{path} would be ignored, because effbench ships {what}: {how}")
 
 
 def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], list[str]]:
@@ -93,6 +96,11 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
             if not trust_imported:
                 raise UsageError(resume.refusal(sweep))
             resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
+    shards = sweep.host.get("shards") or {}
+    if len(shards) > 1 and "shard" not in given:
+        left = [name for name, state in shards.items() if state != "completed"] or [*shards]
+        add = " or ".join(f"shard={name}" for name in sorted(left))
+        raise UsageError(f"sweep {sweep.id} has several shards; resume one of them: add {add}")
     # continue in the database that holds the sweep: the stored db= may name another one, and has no password
     dropped = {*given, "db", "protocol.max_warmup_calls"}  # a setting of older versions
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]

@@ -18,7 +18,7 @@ from effbench.buckets import bucket_of, usage
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS, format_bytes
-from effbench.report.tables import SPEEDUPS, TIMES, least
+from effbench.report.tables import SPEEDUPS, TIMES, is_baseline, least
 from effbench.store.summary import break_even_calls
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator grows a pool.
@@ -188,7 +188,7 @@ def rank_modes(
     if len(excluded) == len(rows):
         raise NothingFoundError("no mode is left: " + "; ".join(map(" ".join, excluded.items())))
     # an excluded baseline still provides the reference time
-    base = next((row.source for row in rows if row.base_mode == baseline_mode and row.source["status"] == "ok"), {})
+    base = next((row.source for row in rows if is_baseline(row, baseline_mode) and row.source["status"] == "ok"), {})
     base_ms, bounds = base.get(column), INTERVALS[column]
     ranked, scored = [], []
     for row in rows:

@@ -24,7 +24,7 @@ from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.history_table import read as read_history
-from effbench.report.tables import SpeedupTable, rows_of, speedup_table
+from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
 from effbench.store.connect import artifact_home
 from effbench.store.secrets import masked_url
@@ -178,7 +178,7 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
         numbers = {name: value if is_number(value := row.source.get(name)) else None for name in NUMBERS}
         x, mode = row.number(axis), {"series": row.mode, "series_rank": order[row.mode]}
         place = {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
-        rows.append(row.source | numbers | place | mode | {"is_baseline": row.base_mode == baseline_mode})
+        rows.append(row.source | numbers | place | mode | {"is_baseline": is_baseline(row, baseline_mode)})
     cases = {case: rank for rank, case in enumerate(dict.fromkeys(row["case"] for row in rows))}
     return sorted(rows, key=lambda row: (cases[row["case"]], row["x"], row["series_rank"]))
 

@@ -236,6 +236,12 @@ def speedup_table(
     return SpeedupTable(pivoted, modes, list(dict.fromkeys(row.metric for row in pivoted)) or [metric], baseline_mode)
 
 
+def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
+    """Return whether other modes are compared with this result. Of several variants of the baseline mode, this is the
+    one with a speedup of exactly 1, unless none has a speedup."""
+    return row.base_mode == baseline_mode and row.source.get("speedup") in (None, 1.0)
+
+
 def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
     """Return a row of entries, and mark its winner."""
     ok = {mode: entry for mode, entry in cells.items() if entry.status == "ok"}
@@ -251,7 +257,7 @@ def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
 def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     source, status = row.source, str(row.source["status"])
     entry = Entry(status, status=status, reason=source.get("reason"), trials=source.get("trials"), source=source)
-    entry.baseline = row.base_mode == baseline_mode
+    entry.baseline = is_baseline(row, baseline_mode)
     if status != "ok":
         if METRICS[metric].compare == "exact" and source.get(metric) is not None:  # a count may explain the status
             entry.text = f"{METRICS[metric].format(source[metric])} ({status})"

@@ -53,6 +53,17 @@ class SweepInfo:
     statuses: dict[str, int] = field(default_factory=dict)
 
 
+def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
+    """Return the identities of the processes that run the sweep, or its `shard`, as its facts `host` say."""
+    of_shards = host.get("processes") or {}
+    running = [name for name, state in (host.get("shards") or {}).items() if state == "running"]
+    if shard is not None:
+        running = [name for name in running if name == shard]
+    elif not running:
+        return [host.get("process")]
+    return [of_shards.get(name, host.get("process")) for name in running]
+
+
 def starts_in_future(started_at: dt.datetime) -> bool:
     """Return whether a sweep starts in the future, by its own account. Such a sweep never counts as the newest one."""
     return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
@@ -83,7 +94,7 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: boo
     for row in connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).mappings():
         facts = dict(row)
         counts = {"cells": facts.pop("sweep_cell"), "trials": facts.pop("trial")}
-        if row["state"] == "running" and liveness.has_ended((row["host"] or {}).get("process")):
+        if row["state"] == "running" and all(map(liveness.has_ended, processes(row["host"] or {}))):
             facts["state"] = "interrupted"
         infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: starts_in_future(sweep.started_at))
@@ -177,7 +188,7 @@ def begin_sweep(
 
 def add_shard(connection: sa.Connection, shard: Shard, started: dt.datetime, facts: Mapping[str, Any]) -> None:
     """Store the sweep of this shard, or add the shard to it, without its cells."""
-    own = {**facts["host"], "shards": {shard.name: "running"}}
+    own = {**facts["host"], "shards": {shard.name: "running"}, "processes": {shard.name: facts["host"].get("process")}}
     values = {**facts, "host": own, "state": "running", "started_at": started}
     values = {name: scalar(value) for name, value in values.items()}
     new = insert(connection, SWEEP).values(id=shard.sweep_id, **values).on_conflict_do_nothing()
@@ -199,7 +210,7 @@ def add_shard(connection: sa.Connection, shard: Shard, started: dt.datetime, fac
 def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the facts `host` of a sweep with the shards and environments of another record of the same sweep."""
     joined = dict(host)
-    for name in ("shards", "environments"):
+    for name in ("shards", "environments", "processes"):
         joined[name] = {**(other.get(name) or {}), **(host.get(name) or {})}
     done = {name: "completed" for name, state in (other.get("shards") or {}).items() if state == "completed"}
     return joined | {"shards": joined["shards"] | done}
@@ -273,7 +284,10 @@ def finish_sweep(connection: sa.Connection, sweep_id: str, state: str, shard: st
         host = {**host, "shards": {**(host.get("shards") or {}), shard: state}}
         values |= {"state": state_of(host["shards"]), "host": host}
     if state == "running":
-        values = {"state": state, "finished_at": None, "host": {**host, "process": liveness.identity()}}
+        host = {**host, "process": liveness.identity()}
+        if shard is not None:
+            host["processes"] = {**(host.get("processes") or {}), shard: host["process"]}
+        values = {"state": state, "finished_at": None, "host": host}
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 

@@ -25,9 +25,10 @@ HELP = "list the models, modes, interpreters and revisions that an imported or a
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 
 
-def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True) -> str:
-    """Return the command that resumes the sweep. `db`: the given setting; `name`: `db` without its password."""
-    words = ["effbench", "-m", f"resume={sweep_id}"]
+def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True, shard: str | None = None) -> str:
+    """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`: `db` without its
+    password."""
+    words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
     if db != DEFAULT_DB:
         words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
     return shlex.join([*words, *([] if is_own else [FLAG])])

@@ -20,7 +20,7 @@ from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import connect, liveness, secrets
 from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
-from effbench.store.sweeps import Shard
+from effbench.store.sweeps import Shard, processes
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
@@ -63,6 +63,7 @@ class Outcome:
     on_failure: str
     latencies: list[float | None]
     environments: dict[Interpreter, str] = field(default_factory=dict)
+    shard: str | None = None
 
 
 def run_cells(
@@ -142,7 +143,7 @@ def run_sweep(
         measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
     latencies = [run and measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
     state = "interrupted" if stop.is_set() else "completed"
-    return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
+    return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard)
 
 
 def pools_for(
@@ -230,9 +231,10 @@ def begin(
         return extend.sweep_id
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
-        if info.state == "running" and settings.shard is None and liveness.is_running(info.host.get("process")):
-            pid = info.host["process"]["pid"]
-            raise ResumeError(f"sweep {info.id} is still running in process {pid}; wait for its end, or end it first")
+        for process in processes(info.host, settings.shard) if info.state == "running" else ():
+            if liveness.is_running(process):
+                how = f"is still running in process {process['pid']}; wait for its end, or end it first"
+                raise ResumeError(f"sweep {info.id} {how}")
         resume.check_same_plan(info, store.planned(info.id), cells, settings)
         if ids:
             resume.check_same_interpreters(info, ids.keys())
@@ -278,7 +280,7 @@ def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Even
         state = "interrupted" if stop.is_set() else "completed"
     except KeyboardInterrupt:  # a second Ctrl-C
         state = "interrupted"
-        again = resume.resume_command(sweep_id, settings.db, store.name)
+        again = resume.resume_command(sweep_id, settings.db, store.name, shard=settings.shard)
         raise KeyboardInterrupt(f"resume with: {again}") from None
     except StoreError as error:  # for example a full disk: the sweep can be resumed later
         state, failure = "interrupted", error
@@ -303,7 +305,8 @@ def end(store: Store, sweep_id: str, state: str, settings: Settings, failure: St
         db = name = str(store.rescue(sweep_id))
         failure = StoreError(f"{connect.moved(store.name)}; everything recorded is in {name}")
     if failure is not None:
-        raise StoreError(f"{failure}\nContinue with: {resume.resume_command(sweep_id, db, name)}") from failure
+        again = resume.resume_command(sweep_id, db, name, shard=settings.shard)
+        raise StoreError(f"{failure}\nContinue with: {again}") from failure
 
 
 def host_facts() -> dict[str, Any]:

@@ -154,6 +154,22 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     own.write_text(ships.read_text().replace("depth: 2", "depth: 3"))
     done = cli.sweep("--config-dir", "conf", "model=tiny")
     refused(done, "conf/model/tiny.yaml would be ignored", "ships model=tiny", "rename the file")
+    own.unlink()
+    (cli.folder / "conf" / "config.yaml").write_text("bs: 64\n")
+    done = cli.sweep("--config-dir", "conf", "model=tiny")
+    refused(done, "conf/config.yaml would be ignored", "ships a file config.yaml", "--config-name=NAME")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["env.V=12.10"], "would set 12.1, because Hydra reads a value; write env.V='\"12.10\"'"),
+        (["env.V=True"], "would set true"),
+        (["env={A:1}", "env={B:2}"], "env is given twice; write all its keys as one: env={A:1,B:2}"),
+    ],
+)
+def test_values_that_hydra_would_change(cli, words, said):
+    refused(cli.sweep("model=tiny", *words), said)
 
 
 def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):

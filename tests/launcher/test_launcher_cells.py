@@ -139,7 +139,15 @@ class TestAgain:
     )
     def test_the_same_key(self, compose, words):
         (cell,) = resolve([compose(words)], has_cuda=False)
-        of_sweep = ["sweep.name=x", "db=y.db", "resume=null", "folder=/x", "python=/y", "hydra/sweeper=basic"]
+        of_sweep = [
+            "sweep.name=x",
+            "baseline_mode=default",
+            "db=y.db",
+            "resume=null",
+            "folder=/x",
+            "python=/y",
+            "hydra/sweeper=basic",
+        ]
         assert self.again(compose, [*of_sweep, *words]) == [cell.key]
         assert overrides.overrides_of_cell(of_sweep) == []
 

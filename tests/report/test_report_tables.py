@@ -185,7 +185,9 @@ def test_what_was_swept_becomes_a_label():
     assert [row.labels["model.module.width"] for row in table.rows] == ["256", "512", "512"]
     assert [row.cells["default"].status for row in table.rows] == ["ok", "ok", None]
     other = with_params({"env.FLAG": "1"}, mode="default")
-    assert len(speedup_table([make.row(), other]).rows) == 1, "a parameter that follows the mode splits no row"
+    assert len(speedup_table([make.row(), other]).rows) == 1, "a variable that follows the mode splits no row"
+    wide = with_params({"model.module.width": 1024}, mode="default")
+    assert [row.labels["model.module.width"] for row in speedup_table([make.row(), wide]).rows] == ["512", "1024"]
     table = speedup_table([make.row(), *(with_params({"mode.full": full}, mode="default") for full in (False, True))])
     assert (table.modes, len(table.rows)) == (["eager", "default (full=false)", "default (full=true)"], 1)
 

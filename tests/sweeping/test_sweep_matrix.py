@@ -3,13 +3,16 @@
 import random
 
 import pytest
+import sqlalchemy as sa
 from made_sweeps import a_cell, environment
 
 from effbench.cell import Status, Trial
-from effbench.errors import ConfigError
-from effbench.store import Store
+from effbench.errors import ConfigError, UsageError
+from effbench.launcher.overrides import expand
+from effbench.store import Store, liveness
+from effbench.store.schema import SWEEP
 from effbench.store.source import opened
-from effbench.store.sweeps import Shard
+from effbench.store.sweeps import Shard, processes
 from effbench.store.transfer import copy
 from effbench.sweeping.matrix import excluded, shards
 
@@ -137,3 +140,21 @@ def test_shards_of_different_runs_stay_apart(tmp_path):
     with pytest.raises(Exception, match=r"has shard 1/3 .* resume=\S+ shard=1/3"):
         shard_of(tmp_path / "x.db", "1/3")
     assert shard_of(tmp_path / "x.db", "1/3", label="v2") not in ids
+    (both,) = ids
+    with pytest.raises(UsageError, match="has several shards; resume one of them: add shard=1/3 or shard=3/3"):
+        expand([f"resume={both}", f"db={tmp_path / 'x.db'}"])
+
+
+def test_each_shard_has_a_process_of_its_own(tmp_path):
+    sweep = shard_of(tmp_path / "x.db", "1/3")
+    ended = {**liveness.identity(), "boot": "before"}
+    with Store.open(tmp_path / "x.db", mode="write") as store:
+        store.finish_sweep(sweep, "running", "1/3")
+        assert shard_of(tmp_path / "x.db", "3/3") == sweep
+        host = store.find_sweep(sweep).host
+        assert (processes(host), processes(host, "3/3")) == ([liveness.identity()], [])
+        for process, state in ((liveness.identity(), "running"), (ended, "interrupted")):
+            changed = host | {"process": ended, "processes": {"1/3": process}}
+            with store._writing() as connection:
+                connection.execute(sa.update(SWEEP).values(host=changed))
+            assert store.find_sweep(sweep).state == state

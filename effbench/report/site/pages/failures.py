@@ -66,8 +66,9 @@ def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:
     """Return the state of a sweep, and the command that resumes it unless it is running or imported."""
     if sweep["state"] == "running" or sweep.get("imported_at"):
         return f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
-    command = resume_command(sweep["id"], database, masked_url(database))
-    return f"The sweep is {sweep['state']}. To run these cells: {command}"
+    unfinished = [name for name, state in (sweep["host"].get("shards") or {}).items() if state != "completed"]
+    commands = [resume_command(sweep["id"], database, masked_url(database), shard=it) for it in unfinished or [None]]
+    return f"The sweep is {sweep['state']}. To run these cells: {'; '.join(commands)}"
 
 
 def outcome(row: LabelledRow) -> tuple[Shown, str]:
