@@ -26,3 +26,22 @@ def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
     if len(text) <= first + last:
         return text
     return f"{text[:first]}\n[{len(text) - first - last} characters omitted]\n{text[-last:]}"
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and the first line of an exception."""
+    return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
+
+
+def text_of(error: BaseException) -> str:
+    """Return `str(error)`, or an empty text if that raises."""
+    try:
+        return str(error)
+    except Exception:  # __str__ of a user's exception may raise anything
+        return ""
+
+
+def first_line(text: str, limit: int | None = 300) -> str:
+    """Return the first line that is not blank, cut to `limit` characters."""
+    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"

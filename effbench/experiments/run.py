@@ -127,7 +127,7 @@ class Run:
             device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
             for name, done in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
-                self.checks[name] = {"status": str(done.status), "reason": done.reason, "facts": done.facts}
+                self.checks[name] = {key: done[key] for key in ("status", "reason", "facts")}
             return
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError, nearest
+from effbench.printable import describe
 
 KEY = "_target_"
 #: Start of the names of modules that are files.
@@ -172,8 +173,7 @@ def _load(path: Path) -> ModuleType:
 def _not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
-        first = (str(error).strip() or "no message").splitlines()[0]
-        return f": importing it raised {type(error).__name__}: {first}"
+        return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
     if package in EXTRA:
         return f' needs {package}, which is not installed; fix: pip install "effbench[models]"'
