@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.errors import NothingFoundError, UsageError, suggest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.report.reasons import sentence
@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def metric_name(text: str) -> str:
     if text not in METRICS:
-        near = nearest(text, METRICS)
-        raise argparse.ArgumentTypeError(f"unknown metric {text!r}" + (f": did you mean {near}?" if near else ""))
+        raise argparse.ArgumentTypeError(f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}")
     return text
 
 

@@ -15,13 +15,12 @@ from typing import Any
 
 from effbench.cell import Cell, Environment, Status
 from effbench.config import Config
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
 from effbench.experiments.figures import ClaimError, Facts, Missing
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
 from effbench.launcher import cells as plan
-from effbench.launcher.errors import suggest
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 from effbench.printable import first_line
 
 
@@ -46,11 +46,6 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known, cutoff=0.5)
-    return f": did you mean {near}?" if near else ""
 
 
 def missing_config(error: MissingConfigException) -> ConfigError:
