@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def printable(text: object, keep: str = "\n") -> str:
     """Return the text with each unprintable character replaced by a space: control characters (C0, C1), bidi
@@ -26,6 +28,16 @@ def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
     if len(text) <= first + last:
         return text
     return f"{text[:first]}\n[{len(text) - first - last} characters omitted]\n{text[-last:]}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 cell` or `2,000 cells`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return `eager, default and 2 more`: at most `most` names and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def describe(error: BaseException) -> str:
