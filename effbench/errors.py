@@ -59,3 +59,9 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         return SYNONYMS[word]
     near = difflib.get_close_matches(word, known, n=5, cutoff=cutoff)
     return min(near, key=lambda name: sorted(name) != sorted(word), default=None)
+
+
+def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = ": ") -> str:
+    """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is similar enough."""
+    near = nearest(word, known, cutoff)
+    return f"{before}did you mean {near}?" if near else ""

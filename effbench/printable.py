@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def printable(text: object, keep: str = "\n") -> str:
     """Return the text with each unprintable character replaced by a space: control characters (C0, C1), bidi
@@ -26,3 +28,32 @@ def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
     if len(text) <= first + last:
         return text
     return f"{text[:first]}\n[{len(text) - first - last} characters omitted]\n{text[-last:]}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 cell` or `2,000 cells`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return `eager, default and 2 more`: at most `most` names and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def describe(error: BaseException) -> str:
+    """Return the type and the first line of an exception."""
+    return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
+
+
+def text_of(error: BaseException) -> str:
+    """Return `str(error)`, or an empty text if that raises."""
+    try:
+        return str(error)
+    except Exception:  # __str__ of a user's exception may raise anything
+        return ""
+
+
+def first_line(text: str, limit: int | None = 300) -> str:
+    """Return the first line that is not blank, cut to `limit` characters."""
+    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
+    return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"

@@ -15,7 +15,7 @@ import torch
 
 from effbench.measure.timing import synchronizer
 from effbench.modes.graphs import Captured, GraphCapture
-from effbench.worker.failures import first_line
+from effbench.printable import first_line
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from effbench.experiments import Claim, Found
 from effbench.experiments.checks import Facts, attempt, check, error_facts
 from effbench.experiments.fresh import in_fresh_process
-from effbench.worker.failures import first_line
+from effbench.printable import first_line
 
 GPU_SECONDS = 40
 

@@ -19,7 +19,8 @@ from effbench.experiments import Claim, Found
 from effbench.experiments.checks import CUDA, Facts, attempt, check
 from effbench.experiments.fresh import in_fresh_process
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
-from effbench.worker.failures import chain, describe
+from effbench.printable import describe
+from effbench.worker.failures import chain
 
 GPU_SECONDS = 60
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from effbench.experiments import Claim, Found
 from effbench.experiments.checks import Facts, attempt, check, error_facts
-from effbench.worker.failures import first_line
+from effbench.printable import first_line
 
 GPU_SECONDS = 60
 

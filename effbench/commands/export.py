@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from effbench.commands import options
 from effbench.errors import UsageError
-from effbench.printable import csv_value, printable
+from effbench.printable import count, csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store
 
 HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
@@ -134,5 +134,5 @@ def whole(args: argparse.Namespace) -> int:
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):
-        print(f"{len(ids)} whole sweep{'s' * (len(ids) != 1)} -> {args.out}")
+        print(f"{count(len(ids), 'whole sweep')} -> {args.out}")
     return 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import NothingFoundError, StoreError
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.store import Store, connect
 
 if TYPE_CHECKING:
@@ -50,22 +50,18 @@ def run(args: argparse.Namespace) -> int:
                 raise
             errors.append(str(error))  # the other sources can still be imported
     if errors:
-        more = f" (and {counted(len(errors) - 1, 'more error')})" if len(errors) > 1 else ""
+        more = f" (and {count(len(errors) - 1, 'more error')})" if len(errors) > 1 else ""
         raise StoreError(errors[0] + more)
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
     database = connect.describe(connect.parse_url(args.db))
-    print(f"{counted(outcomes.total(), 'sweep')}: {counts} · database {database}")
+    print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")
     return 0
 
 
 def show(arrival: Arrival) -> None:
     name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
     nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
-    added = [counted(number, nouns[table]) for table, number in arrival.added.items()]
+    added = [count(number, nouns[table]) for table, number in arrival.added.items()]
     print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
     for note in arrival.notes:
         print(f"  {one_line(note)}")
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError
-from effbench.experiments.definition import Experiment, described, find, load_all
+from effbench.experiments.definition import Experiment, find, load_all
 from effbench.experiments.judge import Judgement
+from effbench.printable import describe
 from effbench.report.claims import TONES, pivot_table, value_text
 from effbench.store.store import Store
 from effbench.table import TONES as STYLES
@@ -111,7 +112,7 @@ def show(console: Console, done: Run) -> None:
         try:
             drawn = pivot_table(table, rows).rich(width=console.width)
         except Exception as error:  # the user's function may raise anything
-            done.mistakes.append(f"{done.experiment.path}: table {table.title!r}: {described(error)}")
+            done.mistakes.append(f"{done.experiment.path}: table {table.title!r}: {describe(error)}")
             continue
         drawn.title, drawn.title_justify = escape(table.title), "left"
         console.print(drawn)

@@ -11,9 +11,10 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.errors import NothingFoundError, UsageError, nearest
+from effbench.errors import NothingFoundError, UsageError, suggest
 from effbench.labels import LabelledRow, label_rows
 from effbench.metrics import METRICS, Better, percent
+from effbench.printable import count, listed
 from effbench.report.reasons import sentence
 from effbench.report.summary import by_mode, modes_table
 from effbench.report.tables import (
@@ -29,7 +30,7 @@ from effbench.report.tables import (
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.progress import NOISY_ADVICE, count
+from effbench.sweeping.progress import NOISY_ADVICE
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -52,8 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def metric_name(text: str) -> str:
     if text not in METRICS:
-        near = nearest(text, METRICS)
-        raise argparse.ArgumentTypeError(f"unknown metric {text!r}" + (f": did you mean {near}?" if near else ""))
+        raise argparse.ArgumentTypeError(f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}")
     return text
 
 
@@ -118,17 +118,12 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
             groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(row.name)
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
-    lines = [f"{status} {listed(cells)}: {reason}" for (status, reason), cells in groups.items()]
+    lines = [f"{status} {listed(cells, MOST_NAMES)}: {reason}" for (status, reason), cells in groups.items()]
     shaken = [row for row in rows if (row.source.get("disturbed_fraction") or 0) > MUCH_DISTURBED]
     if shaken:
-        names = listed([f"{row.name} ({percent(row.source['disturbed_fraction'])})" for row in shaken])
+        names = listed([f"{row.name} ({percent(row.source['disturbed_fraction'])})" for row in shaken], MOST_NAMES)
         lines.append(f"host disturbed during timing: {names}")
-    return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady)}"] if unsteady else [])]
-
-
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
+    return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}"] if unsteady else [])]
 
 
 def end_of_sweep(outcome: Any) -> int:

@@ -14,6 +14,7 @@ from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thre
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import mode_order
 from effbench.metrics import METRICS
+from effbench.printable import count
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
 from effbench.store.decisions import BaselineInfo
@@ -198,7 +199,7 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
             raise UsageError(f"--values {' '.join(values)}: each must name one of {', '.join(known)}")
         chosen = list(dict.fromkeys(name for names in fitting for name in names))
     if len(chosen) != 2:
-        raise UsageError(f"{title} has {len(chosen)} value{'s' * (len(chosen) != 1)} of {by}, not two: "
+        raise UsageError(f"{title} has {count(len(chosen), 'value')} of {by}, not two: "
                          f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip
     return chosen[0], chosen[1]
 

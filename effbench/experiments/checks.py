@@ -12,8 +12,8 @@ import torch
 
 from effbench.errors import UnsupportedError
 from effbench.modes.base import needs_compiler
+from effbench.printable import first_line, text_of
 from effbench.worker.check import COMPILER, CPP_COMPILER
-from effbench.worker.failures import first_line, text_of
 
 Facts = dict[str, Any]
 CUDA = "CUDA"

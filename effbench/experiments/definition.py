@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from effbench.errors import ConfigError, nearest
+from effbench.printable import describe
 
 #: Columns that may split a claim (`each`), besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
@@ -236,10 +237,5 @@ def execute(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the file may raise anything
-        raise ConfigError(f"{path}: running it raised {described(error)}") from error
+        raise ConfigError(f"{path}: running it raised {describe(error)}") from error
     return module
-
-
-def described(error: BaseException) -> str:
-    """Return `ValueError: the first line of its message`."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status
-from effbench.experiments.definition import Claim, Found, described
+from effbench.experiments.definition import Claim, Found
 from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
 from effbench.experiments.frames import shown, split
 from effbench.metrics import is_missing
+from effbench.printable import describe, listed
 from effbench.store.decisions import ClaimVerdict
 
 
@@ -89,7 +90,7 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
     except ClaimError:
         raise
     except (Exception, SystemExit) as error:  # the user's function may raise anything
-        raise ClaimError(f"its function raised {described(error)}") from error
+        raise ClaimError(f"its function raised {describe(error)}") from error
     if not isinstance(result, Found):
         raise ClaimError(f"its function returned {type(result).__name__}, not Found(holds, value, also)")
     return result
@@ -149,10 +150,6 @@ def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
         settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
         names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, row["status"]]))
     return f"; left out: {listed(names, 3)} ({' '.join(str(failed[0]['reason']).split())})"
-
-
-def listed(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def bounds(value: Figure | None) -> dict[str, float]:

@@ -15,13 +15,12 @@ from typing import Any
 
 from effbench.cell import Cell, Environment, Status
 from effbench.config import Config
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
 from effbench.experiments.figures import ClaimError, Facts, Missing
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import Judgement, as_json, bounds, judge
 from effbench.launcher import cells as plan
-from effbench.launcher.errors import suggest
 from effbench.launcher.launch import hydra_sweep
 from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
@@ -127,7 +126,7 @@ class Run:
             device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
             for name, done in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
-                self.checks[name] = {"status": str(done.status), "reason": done.reason, "facts": done.facts}
+                self.checks[name] = {key: done[key] for key in ("status", "reason", "facts")}
             return
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first

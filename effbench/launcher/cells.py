@@ -14,14 +14,14 @@ from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import key_of, overrides_of_cell
 from effbench.models.spec import length_dims, parse_inputs
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.

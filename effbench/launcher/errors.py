@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
+from effbench.printable import first_line
 
 
 def explain(error: Exception) -> ConfigError:
     """Return a ConfigError with the same meaning in one or two lines."""
     causes = list(chain(error))
     text = " ".join(map(str, causes))
-    last = first_line(causes[-1])
+    last = first_line(str(causes[-1]), limit=None) or type(causes[-1]).__name__
     if isinstance(error, MissingConfigException):
         return missing_config(error)
     if isinstance(error, OverrideParseException):
@@ -47,19 +48,10 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    near = nearest(name, known, cutoff=0.5)
-    return f": did you mean {near}?" if near else ""
-
-
 def missing_config(error: MissingConfigException) -> ConfigError:
     group = re.search(r"Could not find '(.+?)/(.+?)'", str(error))
     if group is None:
-        return ConfigError(first_line(error))
+        return ConfigError(first_line(str(error), limit=None))
     available = str(error).partition("Available options")[2].partition("Config search")[0]
     options = re.findall(r"^\t(\S+)$", available, re.M)
     return ConfigError(f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}")

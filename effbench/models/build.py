@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
+from effbench.printable import describe
 
 KEY = "_target_"
 #: Start of the names of modules that are files.
@@ -172,8 +173,7 @@ def _load(path: Path) -> ModuleType:
 def _not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
-        first = (str(error).strip() or "no message").splitlines()[0]
-        return f": importing it raised {type(error).__name__}: {first}"
+        return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
     if package in EXTRA:
         return f' needs {package}, which is not installed; fix: pip install "effbench[models]"'
@@ -186,12 +186,11 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
     public = [key for key in dir(owner) if not key.startswith("_")]
-    near = nearest(name, public)
+    near = suggest(name, public, cutoff=0.6, before="")
     where = getattr(owner, "__name__", type(owner).__name__)
     if where.startswith(FILE):  # a file also has the names that it imports
         values = {key: getattr(owner, key) for key in public}
         public = [key for key, it in values.items() if isinstance(it, type | FunctionType) and it.__module__ == where]
         where = Path(owner.__file__).name
     shown = ", ".join([*public[:8], *["…"] * (len(public) > 8)]) or "nothing public"
-    hint = f"did you mean {near}?" if near else f"it has: {shown}"
-    raise ConfigError(f"{KEY}={target}: {where} has no {name}; {hint}")
+    raise ConfigError(f"{KEY}={target}: {where} has no {name}; " + (near or f"it has: {shown}"))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
 
 #: Operators of torchvision that its Python code refers to when it is imported.
@@ -87,8 +87,7 @@ def _load_torchvision() -> None:
 
 def unknown(what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`") -> ConfigError:
     """Return the error for an unknown name, with the most similar known one or else the advice."""
-    near = nearest(name, known)
-    return ConfigError(f"unknown {what} {name!r}" + (f": did you mean {near}?" if near else f"; {advice}"))
+    return ConfigError(f"unknown {what} {name!r}" + (suggest(name, known, cutoff=0.6) or f"; {advice}"))
 
 
 def not_loaded(source: str, error: Exception) -> ConfigError:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
@@ -107,8 +107,7 @@ def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[s
     named = {name: part for name, part in module.named_modules() if name and not isinstance(part, NOT_CALLED)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
-            near = nearest(pattern, named, cutoff=0.5)
-            has = f"did you mean {near}?" if near else f"it contains: {', '.join(list(named)[:5]) or 'no modules'}"
+            has = suggest(pattern, named, before="") or f"it contains: {', '.join(list(named)[:5]) or 'no modules'}"
             raise ConfigError(f"mode.{setting}: no module inside {type(module).__name__} matches {pattern!r}; {has}")
     return outermost({n: part for n, part in named.items() if any(fnmatchcase(n, pattern) for pattern in patterns)})
 

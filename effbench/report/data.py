@@ -23,6 +23,7 @@ from effbench.errors import EffbenchError, UsageError
 from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_label
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
+from effbench.printable import listed
 from effbench.report.history_table import read as read_history
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
@@ -157,9 +158,8 @@ class ReportData:
         names = [row["name"] or row["id"] for row in self.sweeps if row["trials"] and row["id"] not in shown]
         if not names:
             return ""
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
-        return f"{which}: {', '.join(names[:MOST_NAMES])}{more}. Select sweeps with --sweep NAME (repeatable)."
+        return f"{which}: {listed(names, MOST_NAMES)}. Select sweeps with --sweep NAME (repeatable)."
 
 
 def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from effbench.comparison.verdicts import STATUS
 from effbench.errors import UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import METRICS
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.stats.changepoints import EXACT_SHORTEST
 from effbench.stats.segmentation import SHORTEST
 from effbench.store.sides import Series
@@ -169,7 +169,7 @@ def coming_and_going(past: History, longest: int | None = TEXT) -> list[str]:
         cells.setdefault((when, sweep, event.series.place), []).append(past.names[event.series.cell_key])
     several, lines = len({track.place for track in past.tracks}) > 1, []
     for (when, sweep, place), names in cells.items():
-        number, name = f"{len(names)} cell{'s' * (len(names) > 1)}", " ".join({sweep: 0, sweep_text(past, sweep): 0})
+        number, name = count(len(names), "cell"), " ".join({sweep: 0, sweep_text(past, sweep): 0})
         where = one_line(f"{name} on {place}" if several else name)
         lines.append(f"{number} {when} measured in {where}: {one_line(', '.join(sorted(names)), longest)}")
     return lines

@@ -9,13 +9,6 @@ from effbench.metrics import METRICS, change_text, percent
 from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
-#: Bottleneck of a result -> text for readers.
-BOUND = {
-    "launch": "launch-bound",
-    "memory": "memory-bound",
-    "compute": "compute-bound",
-    "latency": "latency-bound",
-}
 #: Relative changes of GPU time or kernel count below this fraction are no reason.
 LITTLE = 0.05
 
@@ -24,10 +17,11 @@ def reason(row: Row) -> str:
     """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no mode beats the
     baseline, return the baseline's bottleneck; empty if the baseline was not profiled."""
     base = next((entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"), {})
-    busy_ms, bound = base.get("gpu_busy_ms"), BOUND.get(base.get("bound") or "")
+    busy_ms, bound = base.get("gpu_busy_ms"), base.get("bound")
     call_ms = base.get(SPEEDUPS.get(row.metric, "latency_ms"))
-    if not busy_ms or not call_ms or bound is None or row.leader is None:
+    if not busy_ms or not call_ms or not bound or row.leader is None:
         return ""
+    bound = f"{bound}-bound"
     waits = max(0.0, 1 - busy_ms / call_ms)
     if base["bound"] != "launch" and waits >= LAUNCH_IDLE:
         bound = f"the GPU is idle for {percent(waits)} of each call"

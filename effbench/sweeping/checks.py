@@ -6,10 +6,9 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from effbench.cell import Status
 from effbench.message import CheckRequest
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot, gpu_slot
@@ -20,22 +19,11 @@ TIMEOUT_S = 300.0
 LOCK_TIMEOUT_S = 3600.0
 
 
-@dataclass(frozen=True)
-class CheckOutcome:
-    """How a check ended. `facts`: only if it is `ok`; `log`: the end of its output if its process died or was killed;
-    `traceback`: only for an error."""
-
-    status: Status
-    reason: str | None
-    facts: dict[str, Any] | None = None
-    log: str | None = None
-    traceback: str | None = field(default=None, repr=False)
-
-
 def gather(
     requests: Sequence[CheckRequest], server: ForkServer, gpus: Sequence[dict[str, Any]], timeout_s: float = TIMEOUT_S
-) -> list[CheckOutcome]:
-    """Run the requests one after the other and return their outcomes in order.
+) -> list[dict[str, Any]]:
+    """Run the requests one after the other and return, in order, each one's `status`, `reason` and `facts` (only if it
+    is `ok`). An error has a `traceback`; a process that died or was killed has a `log`, the end of its output.
 
     `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The caller closes
     `server`. Raises WorkerError if a server does not start or a device stays locked for LOCK_TIMEOUT_S.
@@ -52,7 +40,9 @@ def gather(
             with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, caches as folder:
                 done = live.run("check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env)
             if done.result is None:
-                outcomes.append(CheckOutcome(*done.failure(), log=done.outcome.get("log")))
+                status, reason = done.failure()
+                log = done.outcome.get("log")
+                outcomes.append({"status": str(status), "reason": reason, "facts": None, "log": log})
             else:
-                outcomes.append(CheckOutcome(**{**done.result, "status": Status(done.result["status"])}))
+                outcomes.append(done.result)
     return outcomes

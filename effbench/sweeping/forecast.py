@@ -11,12 +11,13 @@ from typing import Any
 from effbench.cell import Cell, Trial
 from effbench.errors import SchemaError, StoreError
 from effbench.labels import mode_order
+from effbench.printable import count
 from effbench.store.store import Store
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Asked, Command, Plan, pools_for, recorded_trials
 from effbench.table import Column, Table
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench import config
 from effbench.cell import Cell
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 from effbench.labels import OMITTED, flatten
 
 EXAMPLE = """Example: 'exclude=[{mode:cuda-graph,bs:">256"}]'"""
@@ -40,8 +40,7 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
                 matched.add(cell)
                 unused.pop(index, None)
     for key in dict.fromkeys(key for rule in rules if cells for key in rule if key not in known):
-        near = nearest(key, known, cutoff=0.5)
-        hint = f"did you mean {near}?" if near else "keys are those of cells, such as model, bs, model.module.width"
+        hint = suggest(key, known, before="") or "keys are those of cells, such as model, bs, model.module.width"
         raise ConfigError(f"exclude: unknown key {key!r}; {hint}")
     return matched, list(unused.values())
 

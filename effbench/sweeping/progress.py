@@ -16,7 +16,7 @@ from effbench.cell import Status, Trial
 from effbench.environments import OWN, short_names
 from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.sweeping.client import START
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
@@ -28,11 +28,6 @@ LARGE = 1000
 MANY_NOISY = 3
 NOISY_ADVICE = "noisy cells have no figures: use a quieter machine, or accept them with protocol.host_tolerance=null"
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
-
-
-def count(number: int, what: str) -> str:
-    """Return `1 cell` or `2,000 cells`."""
-    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
+from effbench.printable import count
 from effbench.stats.elimination import FAR, UNWATCHED_FAR, Race, race
 from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
@@ -23,7 +24,7 @@ from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.turns import Turns
 
 #: Newest trials that tell the usual speed of the host.
@@ -205,7 +206,7 @@ class Schedule:
                 if not (early or died) or record.status not in (Status.ERROR, Status.CRASHED, Status.OOM):
                     break
                 if pause is None or (server_died and not early):
-                    record.reason = f"{record.reason}; tried {len(reasons)} more time{'s' * (len(reasons) > 1)}"
+                    record.reason = f"{record.reason}; tried {count(len(reasons), 'more time')}"
                     break
                 server_died |= died
                 reason = record.reason or record.status

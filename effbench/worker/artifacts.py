@@ -17,7 +17,7 @@ from effbench.cell import Trial
 from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.message import TrialRequest
-from effbench.worker import failures
+from effbench.printable import describe
 from effbench.worker.workload import Inference, copies
 
 CALLS = 3
@@ -48,7 +48,7 @@ def collect(
                 except UnsupportedError as error:
                     notes[kind] = str(error)
                 except Exception as error:  # from the module or torch's tools: only this artifact is missing
-                    notes[kind] = failures.describe(error)
+                    notes[kind] = describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
     trial.extra["artifacts"] = [f"{wanted['name']}/{path.relative_to(folder)}" for path in files]

@@ -13,6 +13,7 @@ import torch
 
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
+from effbench.printable import describe, first_line, text_of
 
 OOM_TEXTS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory", "alloc_failed")
 #: Part of an error that indicates a missing requirement -> the problem and its fix.
@@ -82,25 +83,6 @@ def location(error: BaseException) -> str:
 def is_users(path: Path) -> bool:
     folders = [*LIBRARIES, *(Path(os.environ[name]) for name in GENERATED if os.environ.get(name))]
     return not {"site-packages", "dist-packages"} & set(path.parts) and not any(map(path.is_relative_to, folders))
-
-
-def describe(error: BaseException) -> str:
-    """Return the type and the first line of an exception."""
-    return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
-
-
-def text_of(error: BaseException) -> str:
-    """Return `str(error)`, or an empty text if that raises."""
-    try:
-        return str(error)
-    except Exception:  # __str__ of a user's exception may raise anything
-        return ""
-
-
-def first_line(text: str, limit: int = 300) -> str:
-    """Return the first line that is not blank, cut to `limit` characters."""
-    line = next((stripped for line in text.splitlines() if (stripped := line.strip())), "")
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def traceback_tail(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from effbench.measure.training_accuracy import Comparison, Exact, Named, Traject
 from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared, required
-from effbench.worker import failures
+from effbench.printable import describe
 from effbench.worker.failures import Ended
 from effbench.worker.state import is_dense, on_host, places, restore, save
 from effbench.worker.workload import Inference
@@ -268,7 +268,7 @@ class Training(Inference):
             try:
                 reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
             except Exception as error:  # a module may raise anything in an unexpected dtype
-                reason = f"{doubts[0]}; no float64 reference ({failures.describe(error)})"
+                reason = f"{doubts[0]}; no float64 reference ({describe(error)})"
         self.trial.rel_error = comparison.error()
         self.trial.extra["training"] = {
             "steps": len(trajectory.losses),

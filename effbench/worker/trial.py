@@ -30,6 +30,7 @@ from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo, with_defaults
+from effbench.printable import describe
 from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
@@ -348,7 +349,7 @@ class RunningTrial:
                 return
             counted = self.workload.count(*copies(self.inputs[0]))
         except Exception as error:  # from the profiler, or from the module under the counter's dispatch mode
-            trial.extra["profile_failed"] = failures.describe(error)
+            trial.extra["profile_failed"] = describe(error)
             return
         trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes
 

@@ -40,9 +40,9 @@ def facts(server):
     with ThreadPoolExecutor(6) as threads:
         answers = threads.map(lambda request: gather([request], server, gpus, timeout_s=240)[0], asked.values())
         outcomes = dict(zip(asked, answers, strict=True))
-    failed = {name: outcome for name, outcome in outcomes.items() if outcome.status is not Status.OK}
-    assert {name: outcome.reason or outcome.log for name, outcome in failed.items()} == {}
-    return {name: outcome.facts for name, outcome in outcomes.items()}
+    failed = {name: outcome for name, outcome in outcomes.items() if outcome["status"] != Status.OK}
+    assert {name: outcome["reason"] or outcome.get("log") for name, outcome in failed.items()} == {}
+    return {name: outcome["facts"] for name, outcome in outcomes.items()}
 
 
 def test_a_replay_follows_values_and_not_addresses(facts):

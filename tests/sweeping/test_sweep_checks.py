@@ -84,12 +84,12 @@ ASKED = (
 def test_each_check_costs_itself_alone(server):
     outcomes = gather([one[:2] for one in ASKED], server, timeout_s=10)
     for found, (_, _, status, reason) in zip(outcomes, ASKED, strict=True):
-        assert found.status == status
-        assert found.reason == reason or found.reason.startswith(reason)
-        assert (found.facts is None) == (status != Status.OK)
-        assert status != Status.ERROR or "Traceback" in found.traceback
-    assert "last words" in outcomes[2].log
-    first, again = outcomes[0].facts, outcomes[-1].facts
+        assert found["status"] == status
+        assert found["reason"] == reason or found["reason"].startswith(reason)
+        assert (found["facts"] is None) == (status != Status.OK)
+        assert status != Status.ERROR or "Traceback" in found["traceback"]
+    assert "last words" in outcomes[2]["log"]
+    first, again = outcomes[0]["facts"], outcomes[-1]["facts"]
     assert (first["device"], first["settings"]) == ("cpu", {"width": 3})
     assert (first["pid"], first["cache"]) != (again["pid"], again["cache"])
     assert first["seeded"] == again["seeded"]
@@ -108,4 +108,4 @@ def test_ctrl_c_ends_the_check(server, tmp_path, wait_gone):
     with pytest.raises(KeyboardInterrupt):
         gather([("hangs", {"pid_file": str(pid_file)})], server)
     wait_gone(int(pid_file.read_text()))
-    assert gather([("fine", {})], server)[0].status is Status.OK
+    assert gather([("fine", {})], server)[0]["status"] == Status.OK

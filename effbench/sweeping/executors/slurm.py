@@ -24,7 +24,7 @@ from typing import Any
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import MOST_BYTES, MessageError, decode, encode
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.store import connect
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
@@ -35,7 +35,7 @@ from effbench.sweeping.executors.job import EVENTS, REQUEST
 from effbench.sweeping.interpreters import Interpreter, cache_home
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
-from effbench.sweeping.progress import Progress, count
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, part_of, pools_for, sweep_cache
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.

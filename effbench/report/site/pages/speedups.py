@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from effbench.metrics import METRICS
+from effbench.printable import count
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.report.site.pages.cell import address
@@ -63,7 +64,7 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
     words += [f"95 % interval {entry.interval}"] if brief and entry.interval else []
-    words += [] if entry.trials is None else [f"{entry.trials} trial{'s' * (entry.trials != 1)}"]
+    words += [] if entry.trials is None else [count(entry.trials, "trial")]
     words += ["the baseline"] if entry.baseline else []
     # the baseline shows its time instead of its speedup of 1, and is sorted by it
     value = entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
