@@ -33,8 +33,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
 
-    if isinstance(overrides, str):
-        raise UsageError(f"sweep() takes a list of overrides, such as [{overrides!r}]")
+    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+        raise UsageError("sweep() takes a list of overrides, such as ['model=mlp', 'bs=1,8']")
     outcome = hydra_sweep([*overrides], quiet=quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
@@ -80,6 +80,9 @@ def compare(
 
     if (after is None) == (by is None) or (values and by is None):
         raise UsageError("compare() takes two sweeps, or one and by= (and perhaps values=)")
+    for name, given in (("metrics", metrics), ("values", values)):
+        if isinstance(given, str):
+            raise UsageError(f"compare() takes a list as {name}=, such as [{given!r}]")
     limits = read(config)
     if metrics is not None:
         limits.metrics = [check_metric(name) for name in metrics]

@@ -28,7 +28,7 @@ from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, r
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
-from effbench.stats.intervals import log_difference
+from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
@@ -324,6 +324,11 @@ def gains(
     return [", ".join(ratios), *text]
 
 
+def log_call(mode: Mapping[str, Any]) -> LogEstimate:
+    """Return the logarithm of a ranked mode's time per call."""
+    return stored_log_mean(*(mode.get(name) for name in ("call_ms", "low_ms", "high_ms", "trials", "compilations")))
+
+
 def reasons(
     ranked: list[dict[str, Any]], close: list[str], args: argparse.Namespace, baseline_mode: str, race: Race | None
 ) -> tuple[Any, ...]:
@@ -353,7 +358,7 @@ def reasons(
         # a mode with longer preparation than the best pays off if each call is significantly faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])
         after = mode["break_even"] if best["mode"] == baseline_mode else after  # as the table has it
-        is_tied = None not in (mode["high_ms"], best["low_ms"]) and mode["high_ms"] >= best["low_ms"]
+        is_tied = None not in (mode["high_ms"], best["low_ms"]) and not is_less(*map(log_call, (mode, best)))
         if after is not None and after > 0 and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
     over = f" over {args.calls:,} calls including preparation" if args.calls else ""

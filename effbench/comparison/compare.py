@@ -198,6 +198,8 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
         if any(len(names) != 1 for names in fitting):
             raise UsageError(f"--values {' '.join(values)}: each must name one of {', '.join(known)}")
         chosen = list(dict.fromkeys(name for names in fitting for name in names))
+    if len(known) < 2:
+        raise UsageError(f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps")
     if len(chosen) != 2:
         raise UsageError(f"{title} has {count(len(chosen), 'value')} of {by}, not two: "
                          f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip

@@ -107,9 +107,9 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     wanted = matching(on, (name for known in names.values() for name in known))
     fitting = [[key for key in side.environments if not names[key].isdisjoint(wanted)] for side in sides]
     if not any(fitting):
-        titles = " nor ".join(side.title for side in sides)
+        titles = " or ".join(dict.fromkeys(side.title for side in sides))
         known = ", ".join(machine_names(map(machine_of, rows.values())).values())
-        raise NothingFoundError(f"{titles}: no trial on {on!r}; trials ran on {known or 'nothing yet'}")
+        raise NothingFoundError(f"no trial of {titles} on {on!r}; trials ran on {known or 'nothing yet'}")
     return [side.within(ids) if ids else side for side, ids in zip(sides, fitting, strict=True)]
 
 

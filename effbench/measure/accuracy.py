@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 #: If eager's own relative error against float64 exceeds this, the comparison with float64 is inconclusive.
 MAX_EAGER_ERROR = 0.25
+#: Elements that are compared at a time.
+PIECE = 2**24
 #: Types of values that are compared with `==`.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
@@ -42,17 +44,17 @@ def clone(inputs: Any) -> Any:
     return tree_map_only(torch.Tensor, torch.clone, inputs)
 
 
-def parts(output: Any, name: str = "output") -> Parts:
-    """Return the parts of an output, with tensors cloned so that the next call cannot overwrite them.
+def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
+    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot overwrite them.
 
     Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types.
     """
     if isinstance(output, torch.Tensor):
-        return {name: output.clone()}
+        return {name: output.clone() if copy else output}
     if isinstance(output, PLAIN):
         return {name: output}
     prefix = "output " if name == "output" else f"{name}."
-    inner = [parts(value, f"{prefix}{key}") for key, value in items(output)]
+    inner = [parts(value, f"{prefix}{key}", copy) for key, value in items(output)]
     return {name: part for some in inner for name, part in some.items()}
 
 
@@ -94,41 +96,64 @@ def is_inexact(tensor: torch.Tensor) -> bool:
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return a - b in float64, with 0 where both are the same non-finite value."""
-    a, b = as_real(a).double(), as_real(b).double()
+    """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
+    a, b = a.double(), b.double()
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, a - b)
+
+
+def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield the values of tensors of the same shape in flat slices, so that their float64 copies stay small."""
+    flat = [as_real(tensor).reshape(-1) for tensor in tensors]
+    for start in range(0, flat[0].numel(), PIECE):
+        yield tuple(values[start : start + PIECE] for values in flat)
 
 
 def rms(tensor: torch.Tensor) -> float:
     """Return the root mean square of the finite values in float64; 0 if there are none."""
-    values = as_real(tensor).double()
-    values = values[values.isfinite()]
-    return values.square().mean().sqrt().item() if values.numel() else 0.0
+    total = count = 0.0
+    for (values,) in pieces(tensor):
+        finite = values.isfinite()
+        total += torch.where(finite, values, 0.0).double().square().sum().item()
+        count += finite.sum().item()
+    return math.sqrt(total / count) if count else 0.0
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
     """Return the root mean square error in float64; 0 for empty tensors."""
-    return difference(a, b).square().mean().sqrt().item() if a.numel() else 0.0
+    return distance(a, b) / math.sqrt(as_real(a).numel()) if a.numel() else 0.0
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return ‖a - b‖ in float64. Equal non-finite values match."""
+    return math.sqrt(sum(difference(*pair).square().sum().item() for pair in pieces(a, b)))
 
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite values match."""
-    distance = difference(output, reference).norm().item()
-    if distance == 0:
+    apart = distance(output, reference)
+    if apart == 0:
         return 0.0
-    ref = as_real(reference).double()
-    scale = torch.where(ref.isfinite(), ref, 0.0).norm().item()
-    error = distance / scale if scale else math.inf
+    scale = rms(reference) * math.sqrt(int(as_real(reference).isfinite().sum()))
+    error = apart / scale if scale else math.inf
     return math.inf if math.isnan(error) else error  # NaN: the output is not finite, but eager's is
 
 
 def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     """Return the relative tolerance: `tolerance` if it is set, else the default of the dtype."""
-    return TOLERANCES.get(dtype, 1e-4) if tolerance is None else tolerance
+    return TOLERANCES.get(dtype.to_real(), 1e-4) if tolerance is None else tolerance
 
 
-def compare(output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None) -> Verdict:
-    """Compare structure, shape, dtype and, on `device`, values with eager's. Relative `tolerance`; None: by dtype."""
+def coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
+    """Return the dtype with the larger tolerance: a float32 output of a bfloat16 model has bfloat16's errors."""
+    return max(dtype, other or dtype, key=lambda one: limit_of(one, None))
+
+
+def compare(
+    output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> Verdict:  # fmt: skip
+    """Compare structure, shape, dtype and, on `device`, values with eager's. Relative `tolerance`; None: by the dtype
+    of each output, or of the model (`dtype`) if that is coarser."""
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -146,10 +171,10 @@ def compare(output: Parts, eager: Parts, tolerance: float | None = None, device:
             if not torch.equal(out, ref):
                 reason = reason or f"{name} differs from eager in {int((out != ref).sum())} of {ref.numel()} values"
             continue
-        error, limit = relative_error(out, ref), limit_of(ref.dtype, tolerance)
+        error, limit = relative_error(out, ref), limit_of(coarser(ref.dtype, dtype), tolerance)
         worst = error if worst is None else max(worst, error)
         absolute = limit * rms(ref)
-        if not torch.allclose(as_real(out), as_real(ref), rtol=limit, atol=absolute, equal_nan=True):
+        if not all(torch.allclose(*pair, rtol=limit, atol=absolute, equal_nan=True) for pair in pieces(out, ref)):
             reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}"
     return Verdict(worst, reason, only_values=True)
 
@@ -175,16 +200,19 @@ def factor_of(dtype: torch.dtype) -> int:
 
 
 def compare_with_float64(
-    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None
-) -> str | None:
+    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None,
+    dtype: torch.dtype | None = None,
+) -> str | None:  # fmt: skip
     """Return None if `output` is, on `device`, about as close to the float64 result as eager's is, else what is wrong.
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
     types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
+    `dtype`: of the model, as in `compare`.
     """
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
-        factor = factor_of(ref.dtype)
+        kind = coarser(ref.dtype, dtype) if is_inexact(ref) else dtype or ref.dtype
+        factor = factor_of(kind)
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:
@@ -194,7 +222,7 @@ def compare_with_float64(
         ours, eagers = rmse(out, true), rmse(ref, true)
         if not eagers <= MAX_EAGER_ERROR * scale:
             return f"{name}: eager itself is {eagers:.2g} off float64: it is random, or too sensitive to compare"
-        if not ours <= factor * eagers + limit_of(ref.dtype, tolerance) / 10 * scale:
+        if not ours <= factor * eagers + limit_of(kind, tolerance) / 10 * scale:
             return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None
 

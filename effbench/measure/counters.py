@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -87,6 +87,9 @@ class Observer(logging.Handler):
 
     def __enter__(self) -> Observer:
         import torch._inductor.cudagraph_utils  # noqa: F401 - creates its loggers
+
+        with suppress(AttributeError):  # a private name; by default Dynamo forgets all but the newest 64 compilations
+            dynamo.set_compilation_metrics_limit(10_000)
 
         self.undo = ExitStack()
         for name in LOGGERS:

@@ -34,8 +34,13 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     are read (each once), the parts that are written, and the outputs, but no intermediate tensors.
     """
     outer = tensors(([*module.parameters(), *module.buffers()], args, kwargs))
-    with torch.inference_mode(False), torch.no_grad():
-        work, outputs = observe(outer, lambda: module(*args, **kwargs))
+    is_fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its fused operators are unknown to the counter
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            work, outputs = observe(outer, lambda: module(*args, **kwargs))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_fast)
     known = {pointer(tensor) for tensor in outer}
     written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
     return Work(work.flops, work.min_bytes + sum(written.values()))

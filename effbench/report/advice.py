@@ -209,7 +209,7 @@ def rank_modes(
         never = base is source or (bound is not None and bound <= 1)  # slower, or n.s.
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
         figures |= {"memory_bytes": source.get("peak_reserved_bytes")}
-        figures |= {name: source.get(name) for name in ("trials", "cell_key")}
+        figures |= {name: source.get(name) for name in ("trials", "compilations", "cell_key")}
         ranked.append(figures)
     _, tied = least(scored, column)
     return sorted(ranked, key=itemgetter("score_ms")), [ranked[index]["mode"] for index in tied], excluded

@@ -12,7 +12,7 @@ from effbench.comparison.events import Event, History
 from effbench.comparison.history import DEFAULT_METRICS, OTHER_KINDS, columns_of, history
 from effbench.comparison.limits import ExceptionRule
 from effbench.comparison.verdicts import STATUS
-from effbench.errors import UsageError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import METRICS
 from effbench.printable import count, one_line
@@ -43,14 +43,16 @@ def read(
     only in the newest sweeps, with at most this many results.
 
     `name`: only sweeps with this name (empty: sweeps without a name). `since`: omit earlier events. `everything`:
-    include acknowledged events. Raises UsageError if a filter matches nothing.
+    include acknowledged events.
+
+    Raises NothingFoundError if a filter matches nothing, UsageError for an unknown `since`.
     """
     whole = store.series(columns_of(metrics), models, modes, environment_ids, most)
     series = whole.without_reruns()
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()
         names = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
-        raise UsageError(f"no cell with {', '.join([*models, *modes])}; available: {'; '.join(names)}")
+        raise NothingFoundError(f"no cell with {', '.join([*models, *modes])}; available: {'; '.join(names)}")
     if hosts:
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
@@ -70,12 +72,13 @@ def read(
 def _of_sweeps(
     series: Series, what: str, wanted: Sequence[str], value_of: Callable[[Mapping[str, Any]], str | None]
 ) -> Series:
-    """Return the series of the sweeps that have one of these values. Raises UsageError for a value that none has."""
+    """Return the series of the sweeps that have one of these values. Raises NothingFoundError for one that none has."""
     values = {sweep["id"]: value_of(sweep) for sweep in series.sweeps}
     known = list(dict.fromkeys(repr(value) for value in reversed(values.values()) if value is not None))
     for value in wanted:
         if value not in values.values():
-            raise UsageError(f"no sweep with {what} {value!r}; available: {one_line(', '.join(known) or 'none', TEXT)}")
+            listed = one_line(", ".join(known) or "none", TEXT)
+            raise NothingFoundError(f"no sweep with {what} {value!r}; available: {listed}")
     return series.of({sweep_id for sweep_id, value in values.items() if value in wanted})
 
 

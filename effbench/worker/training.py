@@ -116,7 +116,7 @@ def loss_of(name: str, seed: int) -> Loss:
 
 def floats(output: Any) -> list[Tensor]:
     """Return the float outputs as real tensors of float32 or a wider dtype."""
-    tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output)).values()
+    tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output, copy=False)).values()
     outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor)]
     if not outs:
         raise ValueError("the output has no float tensor to compute a loss from; return one, or use phase=inference")
@@ -136,8 +136,10 @@ def without_dropout(module: nn.Module) -> int:
     for part in module.modules():
         other = OTHER_DROPOUT.get(type(part).__name__)
         name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
-        if name and getattr(part, name, None):
-            setattr(part, name, 0.0)
+        # probabilities that a module passes to functions: `self.attention_dropout`
+        names = [one for one, value in vars(part).items() if "drop" in one and isinstance(value, float) and value > 0]
+        for one in {*names, *([name] if name and getattr(part, name, None) else [])}:
+            setattr(part, one, 0.0)
             changed += 1
     return changed
 

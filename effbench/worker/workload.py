@@ -125,7 +125,8 @@ class Inference:
 
     def judged(self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
-        verdict = accuracy.compare(result, eager, self.tolerance, self.device)
+        dtype = getattr(torch, self.cell.dtype)
+        verdict = accuracy.compare(result, eager, self.tolerance, self.device, dtype)
         if verdict.error is not None:
             self.trial.rel_error = max(self.trial.rel_error or 0.0, verdict.error)
         if verdict.reason is None or not verdict.only_values:
@@ -133,7 +134,7 @@ class Inference:
         # the tolerance may be too strict for this dtype: float64 decides
         self.trial.extra["judged_by_float64"] = True
         try:
-            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance, self.device)
+            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance, self.device, dtype)
         except Exception as error:  # a module may raise anything in an unexpected dtype
             reason = f"no float64 reference ({describe(error)})"
         return reason and f"{verdict.reason}; {reason}"

@@ -160,7 +160,8 @@ def test_modes_by_the_call_and_over_few_calls(advise):
 def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
     """A mode that left a race early may look better in both respects, and then no number of calls pays."""
     best = {"mode": "graph", "call_ms": 2.0, "low_ms": 1.9, "high_ms": 2.1, "prepare_s": 1.0, "break_even": None}
-    other = {"mode": "other", "call_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "prepare_s": preparation_s}
+    best |= {"trials": 3}
+    other = {"mode": "other", "call_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "prepare_s": preparation_s, "trials": 3}
     ranked = [best, other | {"break_even": None}]
     _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", None)
     assert lines == ([] if expected is None else [f"other is faster per call; {expected}"])

@@ -105,7 +105,7 @@ def test_what_is_refused(made, two, effbench):
         ("", "required: SWEEP"),
         ("last", "compare takes two sweeps"),
         ("last last --by dtype", "name one sweep, not 2"),
-        ("last --by dtype", "has 1 value of dtype"),
+        ("last --by dtype", "has only dtype=bfloat16: sweep two values, or compare two"),
         ("last --by colour", "has a parameter 'colour'; use a parameter, such as bs or model.module.width, or python"),
         ("last --by name", "has a parameter 'name'"),
         ("last --by dtype --across dtype", "--across needs two sweeps"),
@@ -116,7 +116,7 @@ def test_what_is_refused(made, two, effbench):
         ("last last --across mode", "--across: unknown name mode"),
         ("last last", "both sides are sweep "),
         ("last --by mode --values eager eager", "1 value of mode, not two"),
-        ("first last --on B200", "no trial on 'B200'"),
+        ("first last --on B200", "on 'B200'; trials ran on NVIDIA H200"),
         ("first last --cell gpt2", "is selected"),
         (f"first {empty}", "has no trial yet"),
     ):

@@ -106,7 +106,7 @@ def test_two_machines_with_the_same_hardware(made, history, read):
         assert (found["flapping"], found["changes"], found["recent"]) == ([], [], [])
         assert f"sweeps: {sweeps}" in found["summary"]
     assert "sweeps: 24" in history("--host", "a", "--host", "b")
-    assert "no sweep with host 'c'; available: 'b', 'a'" in history("--host", "c", code=2)
+    assert "no sweep with host 'c'; available: 'b', 'a'" in history("--host", "c", code=3)
 
 
 def test_little_data(made, history):
@@ -164,7 +164,7 @@ def test_a_line(made, history, read):
     assert latencies(found["changes"]) == [("change", "main6")]
     assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
     assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
-    assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=2)
+    assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")

@@ -45,6 +45,30 @@ def test_tolerance_by_dtype(dtype):
         assert correct((ref * (1 + factor * limit)).to(dtype), ref.to(dtype)) is expected
 
 
+def test_a_wider_output_of_a_half_model_has_its_tolerance():
+    ref = reference(torch.float32)
+    out, exact = ref * 1.01, ref.double()
+    for dtype, is_right in ((None, False), (torch.bfloat16, True), (torch.float64, False)):
+        verdict = accuracy.compare(accuracy.parts(out), accuracy.parts(ref), dtype=dtype)
+        assert (verdict.reason is None) is is_right
+    shifted = (ref * 1.002, ref * 1.001, exact)
+    assert with_float64(*shifted) is None
+    far = [accuracy.parts(value) for value in (ref * 1.0027, ref * 1.001, exact)]
+    assert accuracy.compare_with_float64(*far) and accuracy.compare_with_float64(*far, dtype=torch.bfloat16) is None
+
+
+def test_large_tensors_are_compared_in_pieces(monkeypatch):
+    ref = reference(torch.float64)
+    out = ref + torch.linspace(0, 1e-3, ref.numel(), dtype=torch.float64).reshape(ref.shape)
+    ref.view(-1)[0] = out.view(-1)[0] = float("inf")
+    whole = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [accuracy.rms(ref)]
+    monkeypatch.setattr(accuracy, "PIECE", 7)
+    parts = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [accuracy.rms(ref)]
+    assert parts == pytest.approx(whole, rel=1e-12) and whole[0] > 0
+    finite = ref.view(-1)[1:]
+    assert whole[2] == pytest.approx(finite.square().mean().sqrt().item(), rel=1e-12)
+
+
 def test_integers_must_be_equal():
     for dtype in (torch.int64, torch.uint8, torch.bool):
         ref = torch.tensor([0, 1, 1, 0]).to(dtype)
@@ -58,6 +82,8 @@ def test_complex_outputs():
     wrong = torch.complex(ref.real, ref.imag * 1.01)
     assert compare(wrong, ref).error == pytest.approx(0.01 / 2**0.5, rel=0.01)
     assert not correct(wrong, ref)
+    double = torch.complex(reference(torch.float64), reference(torch.float64))
+    assert not correct(double * (1 + 1e-5), double), "as strict as its real part"
     assert with_float64(wrong, ref, ref.to(torch.complex128))
 
 

@@ -79,6 +79,14 @@ def test_attention_is_counted():
     assert found.min_bytes == 2 * q.nbytes
 
 
+def test_layers_of_torch_are_counted_without_their_fused_operators():
+    layer, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval(), torch.randn(2, 8, 16)
+    found = work.count(layer, (x,), {})
+    matrices = 3 * 16 * 16 + 16 * 16 + 2 * 16 * 32
+    assert found.flops >= 2 * 2 * 8 * matrices
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_fewer_heads_of_keys_than_of_queries():
     query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
     found, _ = work.observe([query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key))

@@ -220,6 +220,16 @@ def test_resuming_notes_which_interpreter_has_changed():
         assert change.startswith(f"the folder of python={B.python} has changed (was")
 
 
+@pytest.mark.parametrize(("target", "number"), [("nets.Mine", 1), ("effbench.models.mlp.MLP", 0)])
+def test_resuming_notes_that_own_code_is_not_under_git(target, number):
+    before, cell = info(HERE), a_cell(settings={"_target_": "effbench.modes.eager.Eager"})
+    before.host["environments"]["e0"] |= {"git_description": None, "git_changes": None}
+    cell.model["module"] = {"_target_": target}
+    cell.mode["_target_"] = "effbench.modes.eager.Eager"
+    notes = list(resume.changes(before, {HERE: "e0"}, before.host["environments"], [cell]))
+    assert len(notes) == number and all("is not under git" in note for note in notes)
+
+
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
     run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
     with pytest.raises(ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"):

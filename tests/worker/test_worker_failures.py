@@ -54,6 +54,9 @@ def test_the_cause_of_an_error_counts():
     status, reason = failures.classify(error, "prepare")
     assert status == "unsupported" and "install g++" in reason
     assert failures.classify(raised(RuntimeError("wrapped"), cause=MemoryError()), None)[0] == "oom"
+    hidden = raised(ValueError("width"), cause=None)
+    hidden.__context__, hidden.__suppress_context__ = MemoryError(), True
+    assert failures.classify(hidden, None)[0] == "error", "raised `from None`"
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert failures.classify(first, None) == ("error", "ValueError: a"), "a chain that bites its tail ends"

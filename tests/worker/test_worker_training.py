@@ -8,7 +8,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
 from effbench.modes.eager import Eager
 from effbench.worker.failures import Ended
-from effbench.worker.training import MeanSquare, Training, user_loss, without_dropout
+from effbench.worker.training import MeanSquare, Training, floats, user_loss, without_dropout
 
 STEPS = 4
 
@@ -224,6 +224,13 @@ def test_dropout_is_off():
     assert (made.trial.extra["dropout_off"], made.module.training, made.module.dropout.p) == (1, True, 0)
     attention = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
     assert (without_dropout(attention), without_dropout(attention)) == (4, 0)
+    attention.attention_dropout, attention.dropped = 0.1, 3
+    assert (without_dropout(attention), attention.attention_dropout, attention.dropped) == (1, 0.0, 3)
+
+
+def test_outputs_are_not_copied_for_the_loss():
+    out = torch.randn(3)
+    assert floats({"logits": out, "ids": torch.ones(2, dtype=torch.int64)})[0].data_ptr() == out.data_ptr()
 
 
 @pytest.mark.parametrize(
