@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from effbench.buckets import bucket_of, capture_sizes, usage
 from effbench.errors import UnsupportedError
+from effbench.measure.accuracy import PLAIN
 from effbench.measure.memory import graph_pool_bytes
 from effbench.measure.timing import no_garbage_collection
 from effbench.models.inputs import Batch, BatchInput
@@ -279,13 +280,16 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple
     """Return for each leaf of the output its batch dimension and its rows per row of the batch (T for [B * T, V]), or
     None if its shape does not depend on the batch. If the largest size is 1, all are None, because nothing is cut off.
 
-    Raises UnsupportedError if a shape depends on the batch in another way.
+    Raises UnsupportedError if a shape depends on the batch in another way, and for an object that may contain tensors.
     """
     sizes = (static.size, max(1, static.size - 1))
     shapes = []
     for size in sizes:
         args, kwargs = static.of(size)
         leaves, _ = tree_flatten(function(*args, **kwargs))
+        if odd := [leaf for leaf in leaves if not (is_tensor(leaf) or isinstance(leaf, PLAIN))]:
+            how = "whose padding cannot be cut off; return tensors, tuples, lists or dicts"
+            raise UnsupportedError(f"the output contains a {type(odd[0]).__name__}, {how}")
         shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
     if len(shapes[0]) != len(shapes[1]):
         raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}")

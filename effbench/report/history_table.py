@@ -20,7 +20,7 @@ from effbench.stats.changepoints import EXACT_SHORTEST
 from effbench.stats.segmentation import SHORTEST
 from effbench.store.sides import Series
 from effbench.store.store import Store
-from effbench.store.sweeps import starts_in_future
+from effbench.store.sweeps import is_future
 from effbench.table import Column, Shown, Table, as_json, markdown_text
 
 #: Longest label and longest other text of a table, in characters; JSON and CSV do not shorten texts.
@@ -86,7 +86,7 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     """Return the position of the first sweep that matches `since`: an id, label, name or date (UTC). `last` is the
     newest sweep that does not start in the future. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
-        return max((at for at, sweep in enumerate(sweeps) if not starts_in_future(sweep["started_at"])), default=0)
+        return max((at for at, sweep in enumerate(sweeps) if not is_future(sweep["started_at"])), default=0)
     named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
     if named:
         return named[0]

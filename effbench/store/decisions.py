@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
-from effbench.store.sweeps import hardware
+from effbench.store.sweeps import hardware, is_future
 from effbench.store.values import now, text
 
 #: Columns that identify an acknowledged change.
@@ -119,7 +119,8 @@ def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
     query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
     query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
     newest: dict[tuple, dict[str, Any]] = {}
-    for row in connection.execute(query).mappings():
+    rows = connection.execute(query).mappings().all()
+    for row in sorted(rows, key=lambda row: not is_future(row["judged_at"])):
         key = (row["claim"], row["experiment"], row["gpu_name"] or row["cpu_name"])
         newest.pop(key, None)
         newest[key] = dict(row)

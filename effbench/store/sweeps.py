@@ -64,9 +64,10 @@ def processes(host: Mapping[str, Any], shard: str | None = None) -> list[Any]:
     return [of_shards.get(name, host.get("process")) for name in running]
 
 
-def starts_in_future(started_at: dt.datetime) -> bool:
-    """Return whether a sweep starts in the future, by its own account. Such a sweep never counts as the newest one."""
-    return started_at > dt.datetime.now(dt.UTC) + CLOCK_SKEW
+def is_future(time: dt.datetime) -> bool:
+    """Return whether a sweep, calibration or verdict is of the future, by its own account. Such a one never counts as
+    the newest."""
+    return time > dt.datetime.now(dt.UTC) + CLOCK_SKEW
 
 
 def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: bool = False) -> list[SweepInfo]:
@@ -97,7 +98,7 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: boo
         if row["state"] == "running" and all(map(liveness.has_ended, processes(row["host"] or {}))):
             facts["state"] = "interrupted"
         infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
-    return sorted(infos, key=lambda sweep: starts_in_future(sweep.started_at))
+    return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 
 
 def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
@@ -118,8 +119,8 @@ def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], datab
     """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
     if not rows:
         raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
-    names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: starts_in_future(row[2]))}
-    started = [sweep_id for sweep_id, _, start in rows if not starts_in_future(start)]
+    names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: is_future(row[2]))}
+    started = [sweep_id for sweep_id, _, start in rows if not is_future(start)]
     started = started or [*names]  # the clock was turned back: the future ones are all there is
     if ref == "last":
         return next((key for key in started if not (names[key] or "").startswith(CONFIRMING)), started[0])
@@ -334,5 +335,6 @@ def calibration(connection: sa.Connection, environment_id: str) -> dict[str, Any
     rows = connection.execute(query.where(CALIBRATION.c.environment_id == environment_id)).mappings().all()
     if not rows:
         return None
+    rows = sorted(rows, key=lambda row: is_future(row["measured_at"]))
     newest = {name: next((row[name] for row in rows if row[name] is not None), None) for name in ("ceilings", "noise")}
     return {"measured_at": rows[0]["measured_at"], "gpu_uuid": rows[0]["gpu_uuid"], **newest}

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-#: samples per call: the batch size, or the mean batch size of a stream; NULL if the server chooses it
+_MEAN_SIZE = CELL.c.params["stream"]["samples_per_call"].as_float()
+#: samples per call: the batch size, or the mean batch size of a stream; NULL if the server chooses it, and for streams
+#: without a period, because their median latency is not that of the mean size
 _SAMPLES_PER_CALL = sa.case(
     (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
-    else_=sa.func.coalesce(CELL.c.params["stream"]["samples_per_call"].as_float(), sa.cast(CELL.c.bs, sa.Double)),
+    (sa.and_(CELL.c.device == "cpu", _MEAN_SIZE.is_not(None)), None),
+    else_=sa.func.coalesce(_MEAN_SIZE, sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"

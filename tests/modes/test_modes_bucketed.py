@@ -1,6 +1,7 @@
 """The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs: tests/gpu."""
 
 import itertools
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -142,6 +143,20 @@ def test_a_model_without_a_batch():
     specs = parse_inputs({"x": {"shape": [4], "batch_dim": None}})
     with pytest.raises(UnsupportedError, match="no input of this model has a batch dimension"):
         prepared(BucketedGraph([2]), torch.nn.Identity(), specs, [2])
+
+
+def test_an_output_that_hides_its_tensors():
+    @dataclass
+    class Output:
+        logits: torch.Tensor
+
+    class Hiding(torch.nn.Module):
+        def forward(self, x):
+            return Output(x * 2)
+
+    specs = parse_inputs({"x": {"shape": [4]}})
+    with pytest.raises(UnsupportedError, match="contains a Output, whose padding cannot be cut off"):
+        prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 
 def test_where_an_output_has_its_batch():

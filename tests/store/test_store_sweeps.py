@@ -4,11 +4,15 @@ import datetime as dt
 import re
 
 import pytest
+import sqlalchemy as sa
 from whole_sweeps import set_state
 
 from effbench.cell import Status, Trial
 from effbench.errors import NothingFoundError, UsageError
 from effbench.report.history_table import position_of
+from effbench.store.schema import CALIBRATION, VERDICT
+
+FUTURE = dt.datetime(2150, 1, 1, tzinfo=dt.UTC)
 
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
@@ -113,12 +117,18 @@ def test_environments(store, environment):
     assert store.environments([]) == []
 
 
+def change(store, table, which, **values):
+    with store._writing() as connection:
+        connection.execute(sa.update(table).where(which).values(**values))
+
+
 def test_the_newest_of_each_counts(store, environment):
     here = store.add_environment(environment(), {})
     assert store.calibration(here) is None
     for copy in (1.0, 4e12):
         store.add_calibration(here, "GPU-1", ceilings={"copy_bytes_per_s": copy})
     store.add_calibration(here, None, noise={"trials": 5})
+    change(store, CALIBRATION, CALIBRATION.c.id == 1, measured_at=FUTURE)
     found = store.calibration(here)
     assert found.pop("measured_at").tzinfo is not None
     assert found == {"ceilings": {"copy_bytes_per_s": 4e12}, "noise": {"trials": 5}, "gpu_uuid": None}
@@ -137,6 +147,7 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
         judged = {"claim": claim, "experiment": experiment, "verdict": verdict, "reason": "holds", "sweep_id": None}
         here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
         store.add_verdicts(here, [{**judged, "measured": {"value": 1.5}}])
+    change(store, VERDICT, VERDICT.c.id == 1, judged_at=FUTURE)
     rows = store.verdicts()
     assert [(row["claim"], row["experiment"], row["gpu_name"], row["verdict"]) for row in rows] == [
         ("P1", "modes", "A100", "undecided"),
