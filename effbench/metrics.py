@@ -196,7 +196,7 @@ _ALL = (
     ),
     Metric(
         "throughput_per_s", "throughput", "samples/s", HIGHER,
-        help="bs (or the mean size of a stream) ÷ period (÷ latency without a period); NULL for arrivals and CPU streams",
+        help="bs (or a stream's mean size) ÷ period (÷ latency without a period); NULL for arrivals and CPU streams",
         of_trial=False,
     ),
     Metric(
