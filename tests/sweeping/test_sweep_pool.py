@@ -1,7 +1,9 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
+from pathlib import Path
+
 import pytest
-from schedule_parts import FACTS
+from schedule_parts import FACTS, PROTOCOL, cells, ok, trials
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
@@ -137,3 +139,17 @@ def test_only_the_baseline_omits_what_only_other_modes_have():
         assert errors == [f"mode {name} has no setting '{setting}'" for name in refused]
         if not errors:
             assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
+
+
+def test_a_cache_that_a_killed_trial_left_is_emptied(make, tmp_path):
+    found = []
+
+    def answer(request, env):
+        cache = Path(request["cache_dir"])
+        found.append(cache.exists())
+        cache.mkdir(parents=True, exist_ok=True)
+        return ok(request, compilation=request["compilation"])
+
+    (tmp_path / cells(1)[0].key[:32] / "0").mkdir(parents=True)
+    make(trials(1, 4), answer, protocol={**PROTOCOL, "rounds": 4, "compilations": 2})
+    assert found == [False, False, True, True]

@@ -104,20 +104,6 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(
         assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
 
 
-def test_a_cache_that_a_killed_trial_left_is_emptied(make, tmp_path):
-    found = []
-
-    def answer(request, env):
-        cache = Path(request["cache_dir"])
-        found.append(cache.exists())
-        cache.mkdir(parents=True, exist_ok=True)
-        return ok(request, compilation=request["compilation"])
-
-    (tmp_path / cells(1)[0].key[:32] / "0").mkdir(parents=True)
-    make(trials(1, 4), answer, protocol={**PROTOCOL, "rounds": 4, "compilations": 2})
-    assert found == [False, False, True, True]
-
-
 def tuned(round):
     return {"compilation": round, "kernel_fingerprint": f"{round}-tuned"}
 
