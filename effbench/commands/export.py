@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
         if args.format:
             how = "--whole" if args.whole else f"--out {args.out}"
             raise UsageError(f"export {how} writes a SQLite file; omit --format, which is for the view `results`")
-        stem, *suffixes = Path(args.out or "").name.split(".")
-        if {*suffixes} & {*FORMATS}:
-            raise UsageError(f"export --whole writes a SQLite file: name it as in {stem}.db")
+        named = Path((args.out or "").removesuffix(".gz"))
+        if named.suffix.removeprefix(".") in FORMATS:
+            raise UsageError(f"export --whole writes a SQLite file: name it as in {named.stem}.db")
         return whole(args)
     if args.no_samples:
         raise UsageError("export --no-samples needs --whole: the view `results` has no samples")

@@ -215,6 +215,7 @@ def test_the_name_of_an_export_says_its_format(two, effbench):
         refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
         assert not Path(out).exists()
     refused(effbench("export", "--whole", "--out", "y.csv.gz"), "writes a SQLite file: name it as in y.db")
+    assert effbench("export", "--whole", "--out", "y.csv.db").code == 0
     for out in ("x.jsonl", "extensionless"):
         assert effbench("export", "--format", "jsonl", "--out", out).code == 0
         assert Path(out).read_bytes().startswith(b"{")
