@@ -1,7 +1,7 @@
 """Measure real models at batch sizes 1, 8 and 64 in five modes and bfloat16, in as many runs as that takes.
 
     python benchmarks/atlas.py --db atlas.db --minutes 25 [overrides]
-    python benchmarks/atlas.py --db atlas.db --join results/reference/h200-sweeps.db
+    python benchmarks/atlas.py --db atlas.db --join results/reference/h200-sweeps.db [--name atlas-h100]
 
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
@@ -9,8 +9,8 @@ until it says that all are complete. A compilation with autotuning, as in `compi
 transformer, 120 s for bert-base and minutes for convolutional networks. Thus only language and speech models have
 `max-autotune`, at batch size 8 and in sweeps of their own.
 
-`--join` adds the trials of the complete sweeps, without samples, to the sweep `atlas` of a reference database. They
-replace its trials of the same cells.
+`--join` adds the trials of the complete sweeps, without samples, to one sweep of a reference database, which has one
+kind of GPU. They replace its trials of the same cells.
 """
 
 from __future__ import annotations
@@ -76,25 +76,34 @@ def states(db: str) -> dict[str, str]:
         return {}
 
 
-def join(db: str, reference: str) -> None:
-    """Add the complete sweeps of `db` to the sweep NAME of `reference`; both are SQLite files. Of the machine, only its
-    GPU and its software are kept."""
+def gpus(connection: sqlite3.Connection, names: list[str]) -> set[str]:
+    query = f"""SELECT DISTINCT gpu_name FROM trial JOIN sweep ON sweep.id = sweep_id
+                JOIN environment ON environment.id = environment_id WHERE name IN ({", ".join("?" * len(names))})"""
+    return {gpu for (gpu,) in connection.execute(query, names)}
+
+
+def join(db: str, reference: str, name: str) -> None:
+    """Add the complete sweeps of `db` to the sweep `name` of `reference`; both are SQLite files. Of the machine, only
+    its GPU and its software are kept."""
     names = [name for name, state in states(db).items() if name.startswith(f"{NAME}-") and state == "completed"]
     with closing(sqlite3.connect(db)) as connection:
         marks = ", ".join("?" * len(names))
         query = f"SELECT DISTINCT cell_key FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name IN ({marks})"
         keys = connection.execute(query, names).fetchall()
+        found = gpus(connection, names)
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         draft = shutil.copy(reference, Path(folder) / "reference.db")
         with closing(sqlite3.connect(draft)) as connection, connection:
+            if len(found := found | gpus(connection, [name])) > 1:
+                sys.exit(f"{name} would have results of several GPUs: {', '.join(sorted(found))}; give another --name")
             connection.execute("PRAGMA foreign_keys = ON")
-            known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [NAME]).fetchone()
+            known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [name]).fetchone()
             for table in ("trial", "result", "sweep_cell") if known else ():
                 connection.executemany(
                     f"DELETE FROM {table} WHERE sweep_id = ? AND cell_key = ?", [(known[0], *key) for key in keys]
                 )
             last = "SELECT coalesce(max(position) + 1, 0) FROM sweep_cell JOIN sweep ON id = sweep_id WHERE name = ?"
-            (position,) = connection.execute(last, [NAME]).fetchone()
+            (position,) = connection.execute(last, [name]).fetchone()
         copied = shutil.copy(db, Path(folder) / "joined.db")
         with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
             query = f"SELECT id, started_at, overrides FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
@@ -111,7 +120,7 @@ def join(db: str, reference: str) -> None:
             given = [json.loads(overrides) for *_, overrides in rows]
             shared = [word for word in given[0] if all(word in other for other in given)]
             words = json.dumps([word for word in shared if not word.startswith("db=")])
-            facts = {"id": target, "name": NAME, "label": "reference", "started_at": started_at, "finished_at": ended,
+            facts = {"id": target, "name": name, "label": "reference", "started_at": started_at, "finished_at": ended,
                      "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
             changes = ", ".join(f"{column} = ?" for column in facts)
             connection.execute(f"UPDATE sweep SET {changes} WHERE id = ?", [*facts.values(), first[0]])
@@ -128,10 +137,11 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--minutes", type=float, help="how long to measure")
     what.add_argument("--join", metavar="REFERENCE.db", help="add what is complete to this database")
+    parser.add_argument("--name", default=NAME, help="sweep of the reference to join to")
     parser.add_argument("--only", help="names of sweeps, such as atlas-vit,atlas-resnet50")
     arguments, overrides = parser.parse_known_args()
     if arguments.join:
-        join(arguments.db, arguments.join)
+        join(arguments.db, arguments.join, arguments.name)
     until, every, only = time.monotonic() + 60 * arguments.minutes, sweeps(), arguments.only
     wanted = {name: words for name, words in every.items() if not only or name in only.split(",")}
     known = states(arguments.db)

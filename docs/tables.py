@@ -280,7 +280,8 @@ def options(command: str) -> str:
 
 
 def reference_rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (REFERENCE / "h200.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [(REFERENCE / f"{gpu}.jsonl").read_text(encoding="utf-8") for gpu in ("h200", "h100")]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
 def speedups(sweep: str) -> SpeedupTable:
@@ -339,6 +340,7 @@ TABLES: dict[str, Callable[[], str]] = {
 MEASURED: dict[str, Callable[[], str]] = {
     "atlas": lambda: speedups("atlas").render("markdown"),
     "atlas-in-short": atlas_in_short,
+    "atlas-h100": lambda: speedups("atlas-h100").render("markdown"),
     "compiled-graphs": lambda: speedups("compiled-graphs").render("markdown"),
     "small-models": lambda: speedups("h200").render("markdown"),
     "claims": claims,

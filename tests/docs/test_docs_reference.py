@@ -31,13 +31,14 @@ def test_the_readme_has_its_two_commands_on_one_line():
 
 def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
     with Store.open(tmp_path / "reference.db", mode="write") as store:
-        with opened(str(TABLES.REFERENCE / "h200-sweeps.db")) as source:
-            arrived = list(copy(source, store, source.sweep_ids()))
-        results = [row for arrival in arrived for row in store.results(arrival.sweep_id)]
+        for gpu in ("h200", "h100"):
+            with opened(str(TABLES.REFERENCE / f"{gpu}-sweeps.db")) as source:
+                list(copy(source, store, source.sweep_ids()))
+        results = [row for sweep in store.sweeps() for row in store.results(sweep.id)]
     found = {(row["sweep_id"], row["cell_key"]): row["latency_ms"] for row in results}
     rows = TABLES.reference_rows()
-    assert len(rows) == 234
-    assert len(found) == 244, "and a server at five rates in two modes"
+    assert len(rows) == 309
+    assert len(found) == 319, "and a server at five rates in two modes"
     for row in rows:
         assert found[row["sweep_id"], row["cell_key"]] == pytest.approx(row["latency_ms"])
 
