@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -324,7 +325,8 @@ class RunningTrial:
             trial.foreign_processes = len(self.gpu.foreign_pids() or ())
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
         if self.prepared.copy_inputs is not None:
-            copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, self.rules).period(COPY_BUDGET_S)
+            rules = replace(self.rules, load_s=COPY_BUDGET_S)
+            copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, rules).period(COPY_BUDGET_S)
             trial.input_copy_ms = statistics.median(copying.samples_ms)
 
     def take_profile(self) -> None:
