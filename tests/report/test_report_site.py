@@ -107,6 +107,13 @@ def test_the_metric_switch(visit, sweeps):
         assert {key: text.removeprefix("★ ") for key, text in found.items()} == expected
 
 
+@pytest.mark.parametrize("metric, status, rows", [("speedup", "ok", 10), ("kernels", "degraded", 1)])
+def test_a_status_selects_rows_without_a_speedup_and_those_with_a_count(visit, metric, status, rows):
+    one = visit("full", "speedups", after=f"#metric={metric}&status={status}")
+    until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
+    assert one.page.locator("#grid tbody tr:has(a)").count() == rows
+
+
 def test_sorting_is_by_number_and_copies_are_of_what_is_shown(visit):
     one = visit("full", "speedups")
     head = one.page.locator("#grid thead th", has_text="compile+graph")

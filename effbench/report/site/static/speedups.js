@@ -11,7 +11,8 @@ document.addEventListener("DOMContentLoaded", () => {
   let hidden = new Set();
   let shown = null;
 
-  const isStatus = (cell, wanted) => cell && typeof cell === "object" && (wanted === "ok" ? cell.v !== undefined : cell.t === wanted);
+  // an ok cell may lack a figure, and a count may precede another status: `3 (degraded)`
+  const isStatus = (cell, wanted) => cell && cell.h && (wanted === "ok" ? !/\bhatched\b/.test(cell.c) : cell.t === wanted || cell.t.endsWith(` (${wanted})`));
   const keep = (row) => !status || status.value === "" || row.some((cell) => isStatus(cell, status.value));
   /** Return the name of a column in the URL: the mode, which is the same for every metric, or the title. */
   const key = (column) => column.mode || column.title;
