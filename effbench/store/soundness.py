@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -226,6 +227,9 @@ _SKIMMER = json.JSONDecoder(parse_float=_skim_number, parse_constant=_skim_numbe
 
 def _sweep_rules(row: Mapping[str, Any]) -> Rule:
     yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not a sweep id"
+    shards = (row["host"].get("shards") or {}).items()
+    right = all(re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", name) and state in STATES for name, state in shards)
+    yield "host", right, "has invalid shards: expected a name such as 1/3 -> state"
     environments = row["host"].get("environments")
     for facts in environments.values() if environments is not None else ():
         given, *scalars = facts.get("given", []), *(value for name, value in facts.items() if name != "given")

@@ -30,7 +30,8 @@ CLOCK_SKEW = dt.timedelta(minutes=5)
 class SweepInfo:
     """A sweep with its numbers of planned cells, recorded trials (all attempts) and results by status. Times are UTC.
 
-    If the process of a running sweep has ended, its state here is `interrupted`. `imported_at`: None if not imported.
+    If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3 shards)` if shards of
+    a completed one are missing. `imported_at`: None if not imported.
     """
 
     id: str
@@ -97,6 +98,10 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: boo
         counts = {"cells": facts.pop("sweep_cell"), "trials": facts.pop("trial")}
         if row["state"] == "running" and all(map(liveness.has_ended, processes(row["host"] or {}))):
             facts["state"] = "interrupted"
+        shards = (row["host"] or {}).get("shards") or {}
+        number = next(iter(shards), "").rpartition("/")[2]  # 3 of `1/3`
+        if row["state"] == "completed" and len(shards) < int(number or 0):  # the others were not imported
+            facts["state"] = f"partial ({len(shards)} of {number} shards)"
         infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 

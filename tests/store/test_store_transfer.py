@@ -230,6 +230,8 @@ FORGED = [
     # what pages read
     (HOST % "[1]", "sweep has inconsistent values"),
     (HOST % '{"x": {"folder": ["a"]}}', "invalid environments"),
+    ("""UPDATE sweep SET host = '{"shards": ["1/3"]}'""", "sweep has inconsistent values"),
+    ("""UPDATE sweep SET host = '{"shards": {"x": "completed"}}'""", "invalid shards"),
     (EXTRA % '{"profile": 3}', "trial has inconsistent values"),
     (EXTRA % '{"profile": {"top": [{"name": "k", "ms": "1"}]}}', "trial has inconsistent values"),
     (EXTRA % '{"profile": {"top": [{"name": "k", "count": 1, "share": 1, "ms": "1"}]}}', "invalid profile"),

@@ -123,7 +123,10 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
     shard_of(whole, "1/1", 1)
     ids = {shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}
     assert len(ids) == 1
-    assert [take(tmp_path / f"{n}.db", merged) for n in (3, 1, 2)] == [["imported"], ["completed"], ["completed"]]
+    assert take(tmp_path / "3.db", merged) == ["imported"]
+    with Store.open(merged) as store:
+        assert store.find_sweep("last").state == "partial (1 of 3 shards)"
+    assert [take(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [["completed"], ["completed"]]
     assert results(merged) == results(whole)
     assert len(results(merged)) == len(CELLS)
     assert Store.check(merged) == []
