@@ -82,19 +82,20 @@ def run(args: argparse.Namespace) -> int:
         options.write(render(found, args.format), args)
     else:
         with options.console(args) as console:
-            show(console, found, args.name, args.all)
+            show(console, found, args)
     return 0
 
 
-def show(console: Console, found: History, name: str | None, everything: bool) -> None:
+def show(console: Console, found: History, args: argparse.Namespace) -> None:
     if events := found.without("new", "dead"):
         console.print_table(events_table(found, events))
-    for line in coming_and_going(found, *([None] if everything else [])):
+    for line in coming_and_going(found, *([None] if args.all else [])):
         console.print_line(escape(line))
     console.print_line(escape(summary(found)))
     if alarms := [event for event in found.changes if event.alarms]:
-        named = "" if name is None else f" --name {shlex.quote(name)}"
-        accept = f'effbench history ack {found.short_id(alarms[0].id)}{named} --reason "why"'
+        hosts = "".join(f" --host {shlex.quote(host)}" for host in args.host)  # like the name, they change the ids
+        named = "" if args.name is None else f" --name {shlex.quote(args.name)}"
+        accept = f'effbench history{hosts} ack {found.short_id(alarms[0].id)}{named} --reason "why"'
         console.print_line(escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim")
 
 
@@ -112,7 +113,10 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
     if unknown := [name for name in patterns if name not in PATTERNS]:
         raise UsageError(f"unknown pattern {unknown[0]}=; choose from {', '.join(PATTERNS)}")
     with Store.open(args.db, mode="read") as store:
-        found = read(store, judgeable(), everything=True, name=args.name, exceptions=exceptions)
+        found = read(
+            store, args.metric or judgeable(), models=args.model, modes=args.mode, hosts=args.host, name=args.name,
+            since=args.since, everything=True, exceptions=exceptions,
+        )  # fmt: skip
     changes = {event.id: event for event in found.changes}
     ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
     chosen = {name: changes[name] for name in ids}
@@ -160,7 +164,8 @@ def take_back(args: argparse.Namespace) -> int:
 
 def list_acknowledgements(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
-        rows = known_acknowledgements(store)
+        names = {sweep.id: sweep.name or "" for sweep in store.sweeps(brief=True)}
+        rows = [row for row in known_acknowledgements(store) if args.name in (None, names.get(row["sweep_id"]))]
     if not rows:
         print("no acknowledgements")
         return 0

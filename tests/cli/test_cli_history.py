@@ -169,6 +169,7 @@ def test_a_line(made, history, read):
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
     assert latencies(read("--name", "main")["changes"]) == []
+    assert (change in history("acks", "--name", "main"), change in history("acks", "--name", "")) == (True, False)
     assert "removed" in history("--name", "main", "ack", "--rm", change)
 
 
@@ -208,6 +209,12 @@ def test_patterns(db, history, read):
     ):
         history("ack", words[0], "--reason", "known", *words[1:])
         assert set(ids(read)) == left, words
+
+
+def test_filters_before_ack_limit_what_it_acknowledges(db, history, read):
+    history("--mode", "fancy", "--host", "a", "ack", "metric=*", "--reason", "known", code=3)
+    history("--mode", "fancy", "ack", "metric=*", "--reason", "known")
+    assert set(ids(read)) == {"slower", "more"}
 
 
 def test_what_is_refused(db, effbench):
