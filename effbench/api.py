@@ -93,6 +93,8 @@ def compare(
         else:
             compared = compare_sweeps(store, old, find(store, after), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
+    # a column in which nothing is known would not be numeric
+    frame = frame.astype(dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float) | {"gates": bool})
     frame.attrs = {"differences": compared.differences, "notes": compared.notes, "limits": limits.source}
     frame.attrs["in_turns"] = compared.interleaved
     return frame

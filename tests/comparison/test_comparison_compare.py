@@ -58,6 +58,10 @@ def test_two_modes_are_compared_round_by_round(made):
     frame = effbench.compare(sweep, db=str(made.path), by="mode", values=("default", "cuda-graph"))
     row = frame[frame.metric == "latency_ms"].iloc[0]
     assert (row.verdict, frame.attrs["in_turns"]) == ("faster", True) and 0.89 < row.ci_low < 0.9 < row.ci_high < 0.91
+    without_interval = effbench.compare(
+        sweep, db=str(made.path), by="mode", values=("eager", "default"), metrics=["kernels"]
+    )
+    assert (without_interval.dtypes == frame.dtypes).drop("reason").all()
     with pytest.raises(UsageError, match="takes two sweeps"):
         effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
 
