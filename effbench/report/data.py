@@ -19,7 +19,7 @@ from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
 from effbench.environments import COLUMNS, TELLING, hardware_of
-from effbench.errors import EffbenchError, UsageError
+from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_label
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
@@ -222,10 +222,13 @@ def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: 
     """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
     wanted = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
     by_id = {info.id: info for info in infos}
+    found = {sweep_id: device_sweeps_of(store, by_id[sweep_id], database) for sweep_id in wanted}
+    for sweep_id in (it for it in found if references and not found[it]):
+        raise NothingFoundError(f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells")
     return [
         device_sweep
         for sweep_id, hardware in wanted.items()
-        for device_sweep in device_sweeps_of(store, by_id[sweep_id], database)
+        for device_sweep in found[sweep_id]
         if hardware is None or device_sweep.hardware in hardware
     ]
 

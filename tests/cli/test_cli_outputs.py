@@ -230,6 +230,13 @@ def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
     assert "holds no sweep yet" in done.err
 
 
+@pytest.mark.parametrize("words", ["show", "report", "report --format markdown --sweep before"])
+def test_a_named_sweep_without_results_has_nothing_to_show(two, made, effbench, words):
+    made.sweep({EAGER: None}, name="empty")
+    done = effbench(*words.split(), "--sweep", "empty")
+    assert (done.code, "has no results yet" in done.err, Path("dashboards").exists()) == (3, True, False)
+
+
 def test_bottlenecks_or_a_metric(two, effbench):
     refused(effbench("show", "--why", "--metric", "energy_mj"), "omit --metric or --why")
 
