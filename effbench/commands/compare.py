@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ from effbench.commands import options
 from effbench.comparison.compare import Compared, compare_parts, compare_sweeps, find
 from effbench.comparison.limits import Limits, check_metric, limits_of, read
 from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
-from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict
+from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict, counted
 from effbench.errors import ConfigError, UsageError
 from effbench.report import comparison
 from effbench.store.store import Store
 from effbench.terminal import Console, escape
 
+#: Rows of cells that only one side has, to print; more are only counted.
+MOST_UNMATCHED = 10
 HELP = "Compare two sweeps cell by cell and metric by metric; with --by, compare two parts of one sweep."
 
 
@@ -45,7 +48,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     add("--across", f"compare even if these differ, separated by commas: {', '.join(ACROSS)}", "NAMES", default="")
     add("--config", "limits and exceptions: a file, or a name in conf/check (default: default)", "NAME|FILE")
     add("--set", "override a setting of --config", "KEY=VALUE", action="append", default=[], dest="settings")
-    parser.add_argument("--all", action="store_true", help="also show rows with the verdict same")
+    parser.add_argument("--all", action="store_true", help="show all rows, also those with the verdict same")
     parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
     options.add_out(parser)
 
@@ -123,17 +126,25 @@ def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
 
 def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:
     if args.format == "markdown":
-        shown = visible(rows, args)
-        return comparison.markdown(compared, shown, len(rows) - len(shown))
+        shown, omitted = visible(rows, args)
+        return comparison.markdown(compared, shown, omitted)
     if args.format == "json":
         return comparison.as_json(compared, rows)
     return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
-def visible(rows: Sequence[Change], args: argparse.Namespace) -> list[Change]:
-    """Return the rows to print: without `same` ones, unless requested (--all, --only) or failing on both sides."""
-    show_same = args.all or args.only
-    return [change for change in rows if show_same or change.verdict is not Verdict.SAME or change.metric == STATUS]
+def visible(rows: Sequence[Change], args: argparse.Namespace) -> tuple[list[Change], str]:
+    """Return the rows to print, and the numbers of the others: `same` ones that do not fail on both sides, and `new` or
+    `missing` ones if there are many, because the sweeps have different matrices. --all and --only omit none."""
+    if args.all or args.only:
+        return [*rows], ""
+    numbers = Counter(change.verdict for change in rows)
+    folded = {verdict for verdict in (Verdict.NEW, Verdict.MISSING) if numbers[verdict] > MOST_UNMATCHED}
+
+    def is_folded(change: Change) -> bool:
+        return change.verdict in folded or (change.verdict is Verdict.SAME and change.metric != STATUS)
+
+    return [change for change in rows if not is_folded(change)], counted([row for row in rows if is_folded(row)])
 
 
 def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
@@ -141,11 +152,10 @@ def show(console: Console, compared: Compared, rows: Sequence[Change], args: arg
     console.print_line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
         console.print_line(f"  {escape(text)}", "yellow")
-    shown = visible(rows, args)
+    shown, omitted = visible(rows, args)
     if shown:
         console.print_table(comparison.table_of(shown))
-    hidden = len(rows) - len(shown)
-    more = f" (the table omits {hidden} rows with the verdict same; --all shows all rows)" if hidden else ""
+    more = f" (the table omits {omitted}; --all shows all rows)" if omitted else ""
     for text in (f"{comparison.counts_text(compared)}{more}", *comparison.summary_lines(compared)):
         console.print_line(escape(text))
     for note in compared.notes:

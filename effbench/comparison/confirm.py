@@ -107,7 +107,7 @@ def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
     """Return the sweep's `timeout_s` and `isolation`, if its command set them."""
     found: dict[str, Any] = {}
     for word in sweep.overrides:
-        if match := re.fullmatch(r"timeout_s=(\d+(?:\.\d+)?)|isolation=(fork|spawn)", word):
+        if match := re.fullmatch(r"timeout_s=(\d+(?:\.\d+)?(?:e\d+)?)|isolation=(fork|spawn)", word):
             found |= {"timeout_s": float(match[1])} if match[1] else {"isolation": match[2]}
     return found
 

@@ -86,7 +86,7 @@ class Pair:
 
     @cached_property
     def kernels(self) -> tuple[str | None, set[str]]:
-        """How the kernels of the sides differ, and the kernels among which autotuning may choose by chance: none if
+        """How the kernels of the sides differ, and the kernels among which the compiler may choose by chance: none if
         each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
         sides = [[*side.compiled.values()] for side in (self.before, self.after)]
         old, new = ({kernels for _, kernels in side if kernels} for side in sides)
@@ -94,7 +94,7 @@ class Pair:
         is_known = old and new and old != new and count and not self.differs
         if max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS):
             return f"other kernels in each of {count} compilations" if is_known else None, set()
-        return "autotuning chose other kernels, unless the code changed" if is_known else None, old | new
+        return "the compiler chose other kernels, unless the code changed" if is_known else None, old | new
 
 
 @dataclass

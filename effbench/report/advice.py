@@ -63,6 +63,9 @@ class Costs:
 def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[LabelledRow]:
     """Return the rows of one model, except streams. `model`: its name, or with other swept parameters `mlp ·
     dtype=float32`. Raises NothingFoundError if no row matches, UsageError if several models do."""
+    rows = list(rows)
+    if not rows:
+        raise NothingFoundError("this sweep has no results yet")
     labelled = label_rows(row for row in rows if "stream.name" not in flatten(row.get("params") or {}))
     cases = list(dict.fromkeys(row.case for row in labelled if model in (None, row.case, row.labels["model"])))
     if not cases:

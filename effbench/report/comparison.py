@@ -113,14 +113,14 @@ def sensitivity(compared: Compared) -> str | None:
     return None
 
 
-def markdown(compared: Compared, changes: Sequence[Change], hidden: int = 0) -> str:
-    """Return a section for a pull request or a job summary. `hidden`: number of omitted unchanged rows."""
+def markdown(compared: Compared, changes: Sequence[Change], omitted: str = "") -> str:
+    """Return a section for a pull request or a job summary. `omitted`: the numbers of omitted rows."""
     return paragraphs(
         f"**{markdown_text(heading(compared))}**",
         bullets(compared.differences),
         counts_text(compared),
         table_of(changes).render("markdown") if changes else "",
-        f"{hidden} unchanged rows are omitted." if hidden else "",
+        f"Omitted: {omitted}." if omitted else "",
         bullets([*summary_lines(compared), *compared.notes]),
     )
 

@@ -24,10 +24,20 @@ def two(made):
 def test_the_table_says_what_changed_and_counts_the_rest(two, effbench):
     done = effbench("compare", *two)
     assert (done.code, done.err) == (0, "")  # a regression is an answer here; `check` is the gate
-    for text in ("▲ slower", "1.100", "1 slower, 23 same (the table omits 23 rows with the verdict same; --all shows"):
+    for text in ("▲ slower", "1.100", "1 slower, 23 same (the table omits 23 same; --all shows"):
         assert text in done.out
     assert "\x1b" not in done.out
     assert effbench("compare", *two, "--all").out.count("= same") == 23
+
+
+def test_many_cells_of_one_side_are_only_counted(made, effbench):
+    before = made.sweep({EAGER: FAST})
+    for more in (1, 11):
+        after = made.sweep({EAGER: FAST} | {a_cell(bs=100 + n): FAST for n in range(more)})
+        done = effbench("compare", before, after)
+        assert done.out.count("+ new") == (more if more == 1 else 0)
+        assert ("the table omits 11 new, 12 same" in done.out) is (more == 11), done.out
+    assert effbench("compare", before, after, "--all").out.count("+ new") == 11
 
 
 def test_times_of_tokens(made, effbench):

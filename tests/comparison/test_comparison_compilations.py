@@ -14,7 +14,7 @@ from effbench.stats.intervals import TUNED_SD
 from effbench.stats.significance import MOST_PAIRS, compare_pairs, confirms
 from effbench.store import Store
 
-TUNED = "autotuning chose other kernels"
+TUNED = "the compiler chose other kernels"
 
 
 def compiled(*kernels, rounds=5):

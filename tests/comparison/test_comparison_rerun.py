@@ -78,7 +78,7 @@ OURS, THEIRS = (
         (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
         ({"latency_ms": steps(1.021, 0.002)}, FAST, "ambiguous", "5 pairs), not significantly beyond 2.0 %"),
         (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
-        ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "autotuning chose other kernels"),
+        ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
     ],
 )
 def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
@@ -113,5 +113,5 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
 
 
 def test_trials_have_the_limits_of_the_sweep():
-    words = ["model=m", "timeout_s=3600", "isolation=spawn", "timeout_s=x"]
+    words = ["model=m", "timeout_s=3.6e3", "isolation=spawn", "timeout_s=x"]
     assert limits_of_trials(SimpleNamespace(overrides=words)) == {"timeout_s": 3600.0, "isolation": "spawn"}

@@ -45,9 +45,9 @@ def test_a_row_of_the_table():
 
 def test_markdown():
     whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
-    text = comparison.markdown(whole, [SLOWER], 3)
+    text = comparison.markdown(whole, [SLOWER], "3 same")
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
-    for line in ("- torch_version 1 → 2", "1 broken, 1 slower", "3 unchanged rows are omitted.", "- a note",
+    for line in ("- torch_version 1 → 2", "1 broken, 1 slower", "Omitted: 3 same.", "- a note",
                  "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"):  # fmt: skip
         assert f"\n{line}\n" in text
     nothing = compared(label=None)
