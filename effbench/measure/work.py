@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-#: Operators that read only the indexed rows of a table.
-LOOKUPS = {"embedding", "index_select", "gather", "index", "take", "take_along_dim"}
-#: Operators that write only part of their argument: as many bytes as their last tensor has.
-SCATTERS = {"index_copy_", "index_put_", "_index_put_impl_", "scatter_", "index_add_", "index_fill_", "masked_fill_"}
+#: Operators that read, or write to, only the part of their first tensor that their second one selects.
+INDEXED = {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "index", "take"}
+INDEXED |= {"masked_select", "masked_fill_", "masked_scatter_", "index_copy_", "index_put_", "_index_put_impl_"}
+INDEXED |= {"index_add_", "index_fill_", "scatter_", "scatter_add_", "scatter_reduce_", "index_reduce_", "put_"}
 
 Shape = Sequence[int]
 
@@ -31,7 +32,7 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     """Run `module` once in eager mode and return its work. The module may change the inputs.
 
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
-    are read (each once), the parts that are written, and the outputs, but no intermediate tensors.
+    are read or written (each once), and the outputs, but no intermediate tensors.
     """
     outer = tensors(([*module.parameters(), *module.buffers()], args, kwargs))
     is_fast = torch.backends.mha.get_fastpath_enabled()
@@ -42,7 +43,9 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     finally:
         torch.backends.mha.set_fastpath_enabled(is_fast)
     known = {pointer(tensor) for tensor in outer}
-    written = {pointer(tensor): tensor.nbytes for tensor in tensors(outputs) if pointer(tensor) not in known}
+    # an expanded output is larger than its memory
+    sizes = {pointer(tensor): min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors(outputs)}
+    written = {at: size for at, size in sizes.items() if at not in known}
     return Work(work.flops, work.min_bytes + sum(written.values()))
 
 
@@ -100,9 +103,9 @@ class Traffic(TorchDispatchMode):
     def __init__(self, outer: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.sizes = {pointer(tensor): tensor.untyped_storage().nbytes() for tensor in outer}
-        self.spans: dict[int, set[tuple[int, int]]] = defaultdict(set)
-        self.scattered: dict[int, int] = defaultdict(int)
-        self.written = 0
+        # by pointer, and whether it is written: spans of bytes, and the bytes that each index selects
+        self.spans: dict[tuple[int, bool], set[tuple[int, int]]] = defaultdict(set)
+        self.selected: dict[tuple[int, bool], dict[int, int]] = defaultdict(dict)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -113,50 +116,56 @@ class Traffic(TorchDispatchMode):
 
     def look(self, func: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         name = func._schema.name.partition("::")[2]
+        if name.startswith("new_") or name.endswith("_like"):  # they only take the shape
+            return
         arguments = func._schema.arguments
         bound = [*zip(arguments, args, strict=False), *((arg, kwargs.get(arg.name)) for arg in arguments[len(args) :])]
         given = [(argument, value) for argument, value in bound if tensors(value)]
         for argument, value in given:
             written = argument.alias_info is not None and argument.alias_info.is_write
+            is_part = name in INDEXED and argument is given[0][0] and len(given) > 1
             for tensor in tensors(value):
                 if pointer(tensor) not in self.sizes:
                     continue
-                if written and name in SCATTERS:
-                    self.written += min(tensor.nbytes, tensors(given[-1][1])[-1].nbytes)
-                elif written:
-                    self.written += tensor.nbytes
-                    if name not in ("copy_", "fill_", "zero_"):
-                        self.read(tensor)
-                elif name in LOOKUPS and tensor.is_floating_point():
-                    rows = sum(out.nbytes for out in tensors(result))
-                    self.scattered[pointer(tensor)] += min(distinct(given, rows), tensor.nbytes)
-                else:
-                    self.read(tensor)
+                if is_part:
+                    index = pointer(tensors(given[1][1])[0])
+                    known = self.selected[pointer(tensor), written]
+                    known[index] = max(known.get(index, 0), selected_bytes(name, tensor, given, result))
+                    continue
+                self.touch(tensor, written)
+                if written and name not in ("copy_", "fill_", "zero_"):
+                    self.touch(tensor, False)
 
-    def read(self, tensor: torch.Tensor) -> None:
+    def touch(self, tensor: torch.Tensor, written: bool) -> None:
         if tensor.numel() == 0:
             return
         start = tensor.storage_offset() * tensor.element_size()
         reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        # a strided or expanded view reads at most its extent, and at most its elements
+        # a strided or expanded view touches at most its extent, and at most its elements
         span = min(reach * tensor.element_size(), tensor.nbytes)
-        self.spans[pointer(tensor)].add((start, start + span))
+        self.spans[pointer(tensor), written].add((start, start + span))
 
     def bytes(self) -> int:
-        """Return the number of bytes that were read (each once) and written."""
-        read = 0
-        for storage, size in self.sizes.items():
+        """Return the number of bytes that were read, and of those that were written, each once."""
+        total = 0
+        for (storage, size), written in product(self.sizes.items(), (False, True)):
             covered = end = 0
-            for start, stop in sorted(self.spans[storage]):
+            for start, stop in sorted(self.spans[storage, written]):
                 covered += max(0, stop - max(start, end))
                 end = max(end, stop)
-            read += min(size, covered + self.scattered[storage])
-        return read + self.written
+            total += min(size, covered + sum(self.selected[storage, written].values()))
+        return total
 
 
-def distinct(given: list[tuple[Any, Any]], result_bytes: int) -> int:
-    """Return the bytes of a lookup's result, counting repeated rows once."""
-    indices = [tensor for _, value in given for tensor in tensors(value) if not tensor.is_floating_point()]
-    if len(indices) != 1 or not indices[0].numel():
-        return result_bytes if not indices else 0
-    return result_bytes * indices[0].unique().numel() // indices[0].numel()
+def selected_bytes(name: str, tensor: torch.Tensor, given: list[tuple[Any, Any]], result: Any) -> int:
+    """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated ones count once."""
+    indices = tensors(given[1][1])
+    if any(index.dtype == torch.bool for index in indices):
+        mask = indices[0]
+        return tensor.nbytes * int(mask.count_nonzero()) // max(1, mask.numel()) if len(indices) == 1 else 0
+    places = torch.stack([it.to(tensor.device).flatten() for it in torch.broadcast_tensors(*indices)])
+    if "embedding" in name:
+        nbytes = tensor[:1].nbytes * places.shape[1]
+    else:
+        nbytes = sum(part.nbytes for part in tensors(given[-1][1] if name.endswith("_") else result))
+    return min(tensor.nbytes, nbytes * places.unique(dim=1).shape[1] // max(1, places.shape[1]))

@@ -1,5 +1,6 @@
 """FLOPs, least bytes and kernels that are known by hand; the profiled pass itself needs a GPU (tests/gpu)."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -70,6 +71,34 @@ def test_what_is_read_and_written_counts_once():
     found = work.count(module, (x,), {})
     assert found.min_bytes == size(module.weight, x) + 2 * 16 * 4
     assert found.flops == 4 * 2 * 2 * 16 * 16
+
+
+class Does(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
+
+
+@pytest.mark.parametrize(
+    ("forward", "rows"),
+    [
+        (lambda x, mask, index: x[:1].sum(0).expand(10, 8), 2),
+        (lambda x, mask, index: x[mask], 2 * 3),
+        (lambda x, mask, index: x.to(torch.int32)[index], 10 + 4),
+        (lambda x, mask, index: x.view(torch.int32)[index], 2 + 4),
+        (lambda x, mask, index: x.masked_select(mask[:, None]), 2 * 3),
+        (lambda x, mask, index: x.masked_fill_(mask[:, None], 0.0), 3),
+        (lambda x, mask, index: x.index_add_(0, index, torch.ones(4, 8)), 2),
+        (lambda x, mask, index: (x.fill_(1), x.fill_(2))[1], 10),
+        (lambda x, mask, index: nn.functional.embedding_bag(index[None], x, mode="sum"), 2 + 1),
+        (lambda x, mask, index: nn.functional.embedding(index[0], x), 2),
+        (lambda x, mask, index: torch.ones_like(x)[:1], 1),
+    ],
+)  # fmt: skip
+def test_bytes_are_at_most_those_that_are_moved(forward, rows):
+    x, mask, index = torch.randn(10, 8), torch.arange(10) < 3, torch.tensor([1, 2, 2, 2])
+    most = rows * 8 * 4 + size(mask, index)
+    assert most - size(mask, index) <= work.count(Does(forward), (x, mask, index), {}).min_bytes <= most
 
 
 def test_attention_is_counted():
