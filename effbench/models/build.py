@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -172,6 +173,9 @@ def _load(path: Path) -> ModuleType:
 
 def _not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
+    if ":" in target and "relative import" in str(error):
+        path = target.replace(".py:", ".").strip("./").replace("/", ".")
+        return f": a file that is given by its path cannot use relative imports; give its import path, such as {path}"
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
@@ -185,7 +189,8 @@ def _not_imported(target: str, error: Exception) -> str:
 def _attribute(target: str, owner: Any, name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
-    public = [key for key in dir(owner) if not key.startswith("_")]
+    inside = (module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", ())))
+    public = [key for key in sorted({*dir(owner), *inside}) if not key.startswith("_")]
     near = suggest(name, public, cutoff=0.6, before="")
     where = getattr(owner, "__name__", type(owner).__name__)
     if where.startswith(FILE):  # a file also has the names that it imports

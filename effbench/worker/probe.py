@@ -69,8 +69,10 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
 
 
 def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None) -> str | None:
-    """Return a mode's error about the values of its settings, or None. Unknown settings are reported elsewhere."""
+    """Return what is wrong with a mode or its settings' values, or None. Unknown settings are reported elsewhere."""
     given = mode_settings(mode)
+    if isinstance(constructor, type) and (inspect.isabstract(constructor) or not hasattr(constructor, "prepare")):
+        return f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module, args, kwargs)"
     if names is None or set(given) <= set(names):
         try:
             constructor(**given)

@@ -94,10 +94,12 @@ def test_what_a_mode_cannot_run():
         ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
         ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system is part of Python"),
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
+        ({"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}}, "mode eager: Mode needs a method prepare"),
+        ({"mode": {**EAGER, "_target_": "torch.nn.Identity"}}, "mode eager: Identity needs a method prepare"),
         ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system is part of Python"),
     ],
 )
-def test_what_python_itself_ships_is_refused_before_the_first_trial(changed, expected):
+def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
     part = {"model": {"module": LINEAR}, "mode": EAGER, "phase": "inference", "device": "cpu", **changed}
     here = SimpleNamespace(call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None))
     with pytest.raises(ConfigError, match=expected):
