@@ -33,7 +33,7 @@ class Prepared:
     `copy_inputs`: does only the copy into static buffers; None if the mode does not copy. `degraded`: why the step does
     not do what the mode's name promises, or None. `compile_cache`: "cold" or "warm", if the mode knows it better than
     Inductor's counters. `facts` are read at the end of the trial, so the step may add to them. `late_facts`: returns
-    facts that are known only after the calls.
+    facts that are known only after the calls. `module`: the copy of the module that the step runs, if any.
     """
 
     step: Callable[..., Any]
@@ -42,6 +42,7 @@ class Prepared:
     compile_cache: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     late_facts: Callable[[], dict[str, Any]] = dict
+    module: torch.nn.Module | None = None
 
     def all_facts(self) -> dict[str, Any]:
         """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
@@ -75,8 +76,8 @@ class Mode(ABC):
     captures_step: bool = False
     #: Whether the mode compiles C++ on all devices.
     wraps_in_cpp: bool = False
-    #: Whether a call changes the module's buffers exactly as eager does. If not, they are not compared.
-    writes_state: bool = True
+    #: The kinds of state that a call changes exactly as eager does. Others are not compared.
+    writes_state: tuple[str, ...] = ("parameter", "buffer", "attribute")
     #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their batch sizes.
     batch: Batch | None = None
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.

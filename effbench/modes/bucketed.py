@@ -45,7 +45,7 @@ class BucketedGraph(Mode):
     guard: Literal[None, "refuse"] = None
 
     static_lengths = True
-    writes_state = False  # padding also writes to rows beyond the batch
+    writes_state = ()  # padding also writes to rows beyond the batch
 
     def __post_init__(self) -> None:
         super().__post_init__()

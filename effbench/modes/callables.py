@@ -45,7 +45,7 @@ class GraphedCallables(Mode):
         calls = calls_of(copy, parts, args, kwargs)
         for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
             part.forward = step.__call__  # a bound method, because assigning a module would register a submodule
-        return Prepared(copy, facts={"graphs": len(calls), "graphed_modules": list(parts)})
+        return Prepared(copy, facts={"graphs": len(calls), "graphed_modules": list(parts)}, module=copy)
 
     def graphed(self, calls: Sequence[tuple[nn.Module, tuple, dict[str, Any]]]) -> list[Callable[..., Any]]:
         """Return a step that replays a graph for each (module, example inputs), in the order in which they run.

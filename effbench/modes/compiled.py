@@ -74,9 +74,10 @@ class Compiled(Mode):
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         self.mark(args, kwargs)
         compiled, facts = self.compile(module)
+        ran = getattr(compiled, "_orig_mod", compiled)  # a copy if parts are compiled
         if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
             compiled = marking_steps(compiled)
-        return Prepared(compiled, facts=facts)
+        return Prepared(compiled, facts=facts, module=ran)
 
 
 def dynamic_argument(dynamic: bool | str | None) -> bool | None:

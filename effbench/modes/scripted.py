@@ -26,8 +26,9 @@ class TorchScript(Mode):
     settling_calls = 3  # the executor profiles the first calls, then specialises the code
 
     @property
-    def writes_state(self) -> bool:
-        return not (self.freeze or self.optimize_for_inference)  # freezing copies the buffers
+    def writes_state(self) -> tuple[str, ...]:
+        # attributes are constants of a trace and copies in a script; freezing also copies the buffers
+        return () if self.freeze or self.optimize_for_inference else ("parameter", "buffer")
 
     @property
     def phases(self) -> tuple[str, ...]:

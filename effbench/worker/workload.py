@@ -33,14 +33,15 @@ def copies(inputs: Inputs) -> Inputs:
 
 class Inference:
     """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
-    `written`: inputs that the step writes to; `kept`: their values by id; `degraded`: which effect is missing."""
+    `written`: inputs that the step writes to; `kept`: their values by id; `degraded`: which effect is missing; `ran`:
+    the module that the step runs, which may be a copy."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
-        self.initial, self.written, self.kept, self.degraded = {}, set(), {}, None
+        self.initial, self.written, self.kept, self.degraded, self.ran = {}, set(), {}, None, module
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
@@ -64,8 +65,8 @@ class Inference:
             timing.synchronizer(self.device)()
             after = self.tensors_of((args, kwargs)).items()
             output |= {name: value for name, value in after if not torch.equal(value, before[name].to(value))}
-            if number == len(inputs) and self.mode.writes_state:
-                output |= accuracy.tensors(state.save(module, self.initial))
+            if number == len(inputs):
+                output |= accuracy.tensors(state.save(module, self.compared()))
             yield output
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
@@ -87,22 +88,27 @@ class Inference:
                 raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
             if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, f"eager {name} not finite")
-        compared = self.initial.keys() & final.keys() if self.mode.writes_state else ()
-        references[-1] |= accuracy.tensors({name: final[name] for name in compared})
+        references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
         return references
+
+    def compared(self) -> list[str]:
+        """Return the names of the state that the mode must change as eager does."""
+        return [name for name in self.initial if name.split(" ")[0] in self.mode.writes_state]
 
     def calling(self, step: Callable) -> Callable:
         """Return the callable of this workload for a step that a mode prepared."""
         return step
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
+        prepared = required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
+        self.ran = prepared.module or self.module
+        return prepared
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
         """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""
         if reason := self.wrong(step, inputs, references):
             raise Ended(Status.INCORRECT, reason)
-        state.restore(self.module, self.initial, self.device)
+        state.restore(self.ran, self.initial, self.device)
 
     def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
         """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
@@ -113,7 +119,7 @@ class Inference:
             return enumerate(self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given))))
 
         # one result at a time, on the device: those of a large vocabulary take gigabytes
-        results = zip(map(self.tensors_of, inputs), self.follow(step, self.module, inputs), references, strict=True)
+        results = zip(map(self.tensors_of, inputs), self.follow(step, self.ran, inputs), references, strict=True)
         for number, (given, result, eager) in enumerate(results):
             for name in eager.keys() & given.keys() - result.keys():
                 self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"

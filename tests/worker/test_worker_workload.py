@@ -1,11 +1,15 @@
 """What is compared besides outputs: inputs that a module writes to, its state, and all of it again after timing."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from effbench.cell import Cell, Status, Trial
+from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
+from effbench.modes.scripted import JitScript, JitTrace
 from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference
 
@@ -116,7 +120,7 @@ def test_other_state_than_eagers_is_seen(which, name, reason):
     made = workload(Counts(which))
     assert verdict(made, step).startswith(reason)
     made = workload(Counts(which))
-    made.mode.writes_state = False  # a package with copies of the buffers
+    made.mode.writes_state = ()  # a package with copies of the buffers
     assert (verdict(made, step) is None) == (which is None)
 
 
@@ -169,3 +173,31 @@ def test_tensors_that_cannot_be_compared_do_not_fail_a_cell(make):
     made = workload(Holds(make()))
     assert verdict(made, made.module, timed=1) is None
     assert not made.module.linear.weight.is_inference(), "torch.export refuses inference tensors"
+
+
+class Keeps(nn.Module):
+    """Keeps its output as an attribute, and adds `adds` times the previous one."""
+
+    def __init__(self, adds):
+        super().__init__()
+        self.adds, self.last, self.inner = adds, torch.zeros(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    def forward(self, x, y):
+        self.last = self.inner(x) + y + self.adds * self.last
+        return self.last * 2
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+@pytest.mark.parametrize(
+    ("mode", "adds"),
+    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 0.0), (JitTrace(), 0.0)],
+)
+def test_modes_that_run_a_copy_of_the_module(monkeypatch, fresh_dynamo, mode, adds):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    made = workload(Keeps(adds))
+    made.mode = mode
+    with made.context():
+        references = made.reference(inputs())
+        step = made.prepare(*inputs()[0]).step
+        made.check(step, inputs(), references)
+        assert made.after_timing(step, inputs(), references) is None
