@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format != "table":
         sys.stdout.write(Table.of(columns, rows).render(args.format))
         return 0
-    shown = rows[: args.limit or None]
+    shown = rows[: max(0, args.limit) or None]
     terminal().print_table(Table.of(columns, shown))
     if hidden := len(rows) - len(shown):
         print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")

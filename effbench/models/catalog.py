@@ -15,7 +15,7 @@ from typing import Any
 #: Library -> module of effbench.models with its `check` and `network`.
 LIBRARIES = {"torchvision": "vision", "timm": "timm_networks", "transformers": "transformers_networks"}
 REGISTERED = re.compile(r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\(", re.M)
-MODEL_TYPE = re.compile(r"^    model_type(?:: str)? = \"([\w.-]+)\"$", re.M)
+MODEL_TYPE = re.compile(r"^ +\(?\"([\w.-]+)\"[,:] \"\w+Config\"", re.M)
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,6 @@ def networks() -> Iterator[tuple[str, str, str]]:
             for name in found((home / "models").glob("*.py"), REGISTERED):
                 yield library, name, "image classification"
     if home := folder("transformers"):
-        for name in found((home / "models").glob("*/configuration_*.py"), MODEL_TYPE):
+        for name in found((home / "models").glob("auto/*auto*.py"), MODEL_TYPE):
             if name not in PRESETS:
                 yield "transformers", name, "default configuration"
