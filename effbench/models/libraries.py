@@ -48,6 +48,8 @@ def network(library: str, **settings: Any) -> nn.Module:
 
 def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
+    if not isinstance(arch := settings.get("arch"), str):
+        raise ConfigError(f"model.arch must be the name of a network, got {arch!r}; see `effbench models {library}`")
     module_of(library).check(**settings)
 
 

@@ -150,6 +150,7 @@ def test_weights_come_from_safetensors_alone(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
+        ({"library": "timm", "arch": None}, "model.arch must be the name of a network, got None"),
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
         ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
