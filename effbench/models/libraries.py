@@ -50,7 +50,12 @@ def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
     if not isinstance(arch := settings.get("arch"), str):
         raise ConfigError(f"model.arch must be the name of a network, got {arch!r}; see `effbench models {library}`")
-    module_of(library).check(**settings)
+    try:
+        module_of(library).check(**settings)
+    except ConfigError:
+        raise
+    except Exception as error:  # transformers checks the values of a configuration in many ways
+        raise ConfigError(f"{arch} of {library} refuses its settings: {' '.join(str(error).split())[:200]}") from error
 
 
 def load(name: str) -> ModuleType:

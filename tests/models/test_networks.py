@@ -159,6 +159,10 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}}, "allowed: encode"),
         ({"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}}, "did you mean n_embd"),
         ({"library": "transformers", "arch": "gpt2", "task": None, "config": {}, "pretrained": "no"}, "config.json"),
+        (
+            {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_layer": "x"}},
+            "expected int, got str",
+        ),
     ],
 )
 def test_errors_before_anything_is_built(settings, text):
