@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.errors import ConfigError, suggest
+from effbench.errors import ConfigError, UnsupportedError, suggest
 
 #: Lists of modules, which have no forward.
 NOT_CALLED = (nn.ModuleList, nn.ModuleDict)
@@ -127,7 +127,7 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
 
     `regional` is true: choose the class whose siblings (modules of one class with the same parent, such as layers of a
     stack) have the most weights. Siblings with submodules precede others; on a tie, fewer blocks win. Raises
-    ConfigError if there is no such class.
+    UnsupportedError if there are none, and ConfigError for an unknown name.
     """
     by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
@@ -143,7 +143,7 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
         return regional, outermost(by_class[regional])
     repeated = {where: parts for where, parts in siblings.items() if len(parts) > 1 and weights_in(parts)}
     if not repeated:
-        raise ConfigError(
+        raise UnsupportedError(
             f"mode.regional=true: {type(module).__name__} contains no repeated siblings with weights; {has}"
         )
 

@@ -5,7 +5,7 @@ import torch
 import torch._dynamo.utils
 from torch import nn
 
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, UnsupportedError
 from effbench.modes.selective import Selection, blocks_of, matching, shared_weight_copy
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -107,5 +107,5 @@ def test_blocks_by_name():
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
     with pytest.raises(ConfigError, match="Stack contains no such module; it contains: Block, LayerNorm, Linear, ReLU"):
         blocks_of(Stack(), "Layer")
-    with pytest.raises(ConfigError, match="Sequential contains no repeated siblings with weights"):
+    with pytest.raises(UnsupportedError, match="Sequential contains no repeated siblings with weights"):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)
