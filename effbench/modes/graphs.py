@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -74,7 +74,8 @@ class CudaGraph(Mode):
             # compile again for each capture, because a compiled copy of a part has the weights of its creation
             function, forward_facts = self.forward(module)
             facts.update(forward_facts)
-            return capture(function, args, kwargs, self.warmups, self.mark)
+            prepared = capture(function, args, kwargs, self.warmups, self.mark)
+            return replace(prepared, module=getattr(function, "_orig_mod", function))  # a copy if parts are compiled
 
         prepared = guarded(module, self.guard, capture_again, args, kwargs)
         prepared.facts.update(facts)

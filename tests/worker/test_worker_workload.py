@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 from effbench.cell import Cell, Status, Trial
+from effbench.modes import graphs
+from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
+from effbench.modes.graphs import CompiledCudaGraph
 from effbench.modes.scripted import JitScript, JitTrace
 from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference
@@ -190,10 +193,12 @@ class Keeps(nn.Module):
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
 @pytest.mark.parametrize(
     ("mode", "adds"),
-    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 0.0), (JitTrace(), 0.0)],
-)
+    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 0.0), (JitTrace(), 0.0),
+     (CompiledCudaGraph(inner="default", regional=True), 1.0)],
+)  # fmt: skip
 def test_modes_that_run_a_copy_of_the_module(monkeypatch, fresh_dynamo, mode, adds):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
     made = workload(Keeps(adds))
     made.mode = mode
     with made.context():
