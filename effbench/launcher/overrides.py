@@ -47,6 +47,8 @@ def arrange(argv: Sequence[str]) -> list[str]:
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
     given = parser.parse_intermixed_args(argv)
+    if sum(word.partition("=")[0] in ("--config-dir", "-cd") for word in argv) > 1:  # argparse would take the last one
+        raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
     for word in given.overrides:
         if "=" not in word and not word.startswith("~"):
             how = "write overrides as key=value, such as bs=8, and put a command first; see effbench --help"
@@ -63,9 +65,10 @@ def arrange(argv: Sequence[str]) -> list[str]:
 
 
 def refuse_hidden(words: Iterable[str]) -> None:
-    """Raise ConfigError if a file in --config-dir has the name of a shipped file: Hydra would silently ignore it."""
-    folders = [value_of(word) for word in words if key_of(word) == "--config-dir"]
-    for folder in filter(None, folders):
+    """Raise ConfigError for files in --config-dir that Hydra would silently ignore: those with the name of a shipped
+    file, and options outside the folder of their group."""
+    given = {name: value_of(word) for word in words if (name := key_of(word)) in CONFIG_OPTIONS}
+    for folder in filter(None, [given.get("--config-dir")]):
         for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*/*.yaml")]):
             inside = path.relative_to(folder)
             ships = shipped("conf") / inside
@@ -74,6 +77,9 @@ def refuse_hidden(words: Iterable[str]) -> None:
                 what = f"{path.parent.name}={path.stem}" if is_option else f"a file {path.name}"
                 how = "rename the file" if is_option else "rename it and add --config-name=NAME, or use --config-path"
                 raise ConfigError(f"{path} would be ignored, because effbench ships {what}: {how}")
+        if "--config-name" not in given and [*Path(folder).glob("*.yaml")] and not [*Path(folder).glob("*/**/*.yaml")]:
+            how = "put them into folders such as model/ and mode/, and give the folder that contains these"
+            raise ConfigError(f"--config-dir={folder}: Hydra ignores YAML files that are directly in it; {how}")
 
 
 def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], list[str]]:
@@ -104,6 +110,10 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
     # continue in the database that holds the sweep: the stored db= may name another one, and has no password
     dropped = {*given, "db", "protocol.max_warmup_calls"}  # a setting of older versions
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
+    for word in replayed:
+        if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():
+            where = f"sweep {sweep.id} began in {sweep.host.get('folder')}"
+            raise UsageError(f"{word}: no such folder here; {where}: resume it there, or add --config-dir=DIR")
     together = [*replayed, *(word for word in words if key_of(word) != "resume"), f"resume={sweep.id}"]
     return sorted(together, key=lambda word: not word.startswith("-")), sweep.overrides
 

@@ -67,6 +67,8 @@ REFUSED = (
     (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
     (["-m", "model=tiny", "--db=x.db"], ["; a sweep takes db=x.db\n"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
+    (["--config-dir=a", "-cd", "b"], ["--config-dir is given twice"]),
+    ([f"--config-dir={shipped('conf') / 'model'}"], ["ignores YAML files that are directly in it", "such as model/"]),
     (["hydra/launcher=basic"], ["do not override hydra/launcher"]),
     (["resume=last", "db=elsewhere.db"], ["at elsewhere.db", "in the folder of the sweep, or give db="]),
 )

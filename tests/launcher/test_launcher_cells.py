@@ -8,7 +8,7 @@ import whole_sweeps as whole
 from omegaconf import OmegaConf
 
 from effbench.cell import Cell
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, UsageError
 from effbench.launcher import cells, overrides
 from effbench.launcher.adaptive import every_kind
 from effbench.launcher.cells import resolve
@@ -180,3 +180,9 @@ class TestWords:
                                                         "protocol.max_warmup_calls=9"])  # fmt: skip
         words, _ = overrides.expand(["resume=last", f"db={path}"])
         assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]
+        with Store.open(path, mode="write") as store:
+            sweep_id = whole.sweep(store, overrides=["--config-dir=own"], host={"folder": "/of/the/sweep"})
+        with pytest.raises(UsageError, match=f"own: no such folder here; sweep {sweep_id} began in /of/the/sweep: "):
+            overrides.expand([f"resume={sweep_id}", f"db={path}"])
+        words, _ = overrides.expand(["--config-dir=other", f"resume={sweep_id}", f"db={path}"])
+        assert words[0] == "--config-dir=other"
