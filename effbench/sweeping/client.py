@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,14 +90,18 @@ class Request:
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. Raises ConfigError if `python` cannot be run.
+    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if `python` cannot be run.
     """
 
     _ids = itertools.count(1)
 
-    def __init__(self, python: str | None = None, preload: bool = True, folder: str | None = None) -> None:
+    def __init__(
+        self, python: str | None = None, preload: bool = True, folder: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
-        search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        variables = {**os.environ, **(env or {})}
+        search_path = os.pathsep.join(filter(None, [package_root, variables.get("PYTHONPATH")]))
         arguments = ["effbench.worker.server", ",".join(NEEDED), *([] if preload else ["--no-preload"])]
         self.python = python
         # torch's default is a folder in /tmp, where another user could put code
@@ -110,7 +114,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
-                env={**caches, **os.environ, **bytecode, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
+                env={**caches, **variables, **bytecode, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
                 start_new_session=True,
             )
         except OSError as error:

@@ -55,8 +55,8 @@ class ServerPool:
         self.users: Counter[ForkServer] = Counter()
         self.lock = threading.Lock()
 
-    def start(self, preload: bool = True) -> ForkServer:
-        return ForkServer(**self.interpreter.given, preload=preload)
+    def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
+        return ForkServer(**self.interpreter.given, preload=preload, env=env)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
         """Determine the environment, and check these parameters of cells (see the function `probe`)."""
@@ -70,12 +70,15 @@ class ServerPool:
         self.cells, self.last_round = cells, last_round
 
     @contextmanager
-    def server(self, round: int, alone: bool = False, preload: bool = True) -> Iterator[ForkServer]:
-        """Yield a live server for a trial of this round. `alone`: a separate server, which is closed afterwards.
+    def server(
+        self, round: int, alone: bool = False, preload: bool = True, env: Mapping[str, str] | None = None
+    ) -> Iterator[ForkServer]:
+        """Yield a live server for a trial of this round. `alone`: a separate server, with `env`, which is closed
+        afterwards.
 
         Raises WorkerError if a new server does not start.
         """
-        server = self.load(self.start(preload), preload) if alone else self.take(round)
+        server = self.load(self.start(preload, env), preload) if alone else self.take(round)
         try:
             yield server
         finally:

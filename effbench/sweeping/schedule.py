@@ -194,10 +194,13 @@ class Schedule:
         for pause in (*RETRY_PAUSES_S, None):
             try:
                 record, request = self.run_once(slot, trial, alone=server_died)
-            except (WorkerError, OSError) as error:
-                if pause is None:
+            except (WorkerError, OSError, ValueError) as error:
+                if pause is None and not trial.run.cell.env:
                     raise
                 reason = str(error)
+                record = Trial(trial.run.cell.key, trial.round, Status.CRASHED, reason, trial.attempt)
+                if pause is None:  # the cell's variables may be why
+                    break
             else:
                 if record is None:
                     return None
@@ -248,9 +251,9 @@ class Schedule:
             turns.phase(request, phase)
 
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        # torch may read the variables when it is imported, so a cell with `env` needs a fresh interpreter
+        # the loader, Python and torch read variables when they start, so a cell with `env` needs a fresh interpreter
         is_spawned = self.settings.isolation == "spawn" or bool(cell.env)
-        with pool.server(trial.round, alone=alone or is_spawned, preload=not is_spawned) as server:
+        with pool.server(trial.round, alone or is_spawned, preload=not is_spawned, env=cell.env) as server:
             start = time.monotonic()
             env = {**slot.env, **cell.env}
             request = server.run("trial", message.to_json(), self.settings.timeout_s, env, on_phase, self.stop)

@@ -106,6 +106,7 @@ class SeesItsEnvironment(Base):
     def mischief(self, x):
         assert os.environ["FOO"] == "1"
         assert os.environ["BAR"] == "true"
+        assert not sys.flags.hash_randomization, "Python has read PYTHONHASHSEED when it started"
         command = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")
         assert "--no-preload" in command, command
 

@@ -82,7 +82,7 @@ def test_modes_of_ones_own(workshop):
     ("name", "settings"),
     [
         ("NotANumber", ["model.allow_nonfinite=true"]),
-        ("SeesItsEnvironment", ["env.FOO=1", "env.BAR=true"]),  # it asserts that it has them, and a fresh interpreter
+        ("SeesItsEnvironment", ["env.FOO=1", "env.BAR=true", "env.PYTHONHASHSEED=0"]),
     ],
 )
 def test_settings_of_a_cell_reach_its_trial(workshop, name, settings):

@@ -146,5 +146,6 @@ class TestScheduled:
         assert slot_of[cells(4)[3].key] in slot_of.values(), "a GPU that is gone does not block"
 
     def test_fresh_interpreters_are_those_asked_for(self, pairs, started):
-        pairs(trials(cell_runs(1, interpreters=BOTH)), isolation="spawn")
-        assert [server.options for server in started] == [{"python": one.python, "preload": False} for one in BOTH]
+        pairs(trials(cell_runs(1, env={"A": "1"}, interpreters=BOTH)), isolation="spawn")
+        options = {"preload": False, "env": {"A": "1"}}
+        assert [server.options for server in started] == [{"python": one.python, **options} for one in BOTH]

@@ -1,9 +1,10 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from schedule_parts import FACTS, PROTOCOL, cells, ok, trials
+from schedule_parts import FACTS, PROTOCOL, Server, cell_runs, cells, ok, trials
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
@@ -153,3 +154,9 @@ def test_a_cache_that_a_killed_trial_left_is_emptied(make, tmp_path):
     (tmp_path / cells(1)[0].key[:32] / "0").mkdir(parents=True)
     make(trials(1, 4), answer, protocol={**PROTOCOL, "rounds": 4, "compilations": 2})
     assert found == [False, False, True, True]
+
+
+def test_a_cell_whose_variables_break_its_server_has_crashed(make, monkeypatch):
+    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("no module named encodings")))
+    (one,) = make(trials(cell_runs(1, env={"PYTHONHOME": "/x"})), server=Server()).recorded
+    assert (one.status, one.reason) == ("crashed", "no module named encodings")

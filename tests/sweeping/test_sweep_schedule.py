@@ -297,11 +297,12 @@ def test_a_stop_ends_what_runs_and_records_none_of_it(make):
 
 def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started):
     shared = make(trials(2), isolation="spawn").server
-    assert [(one.options, one.closed, len(one.envs)) for one in started] == [({"preload": False}, True, 1)] * 2
-    assert shared.envs == []
+    fresh = {"preload": False, "env": {}}
+    assert [(one.options, one.closed, len(one.envs)) for one in started] == [(fresh, True, 1)] * 2
+    assert not shared.envs
     make(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]), server=shared)
     server = started[-1]
-    assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", "FOO": "1"}])
+    assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", **server.options["env"]}])
 
 
 class TestLock:
