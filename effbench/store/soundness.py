@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status
+from effbench.environments import MACHINE
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
@@ -232,9 +233,11 @@ def _sweep_rules(row: Mapping[str, Any]) -> Rule:
     yield "host", right, "has invalid shards: expected a name such as 1/3 -> state"
     environments = row["host"].get("environments")
     for facts in environments.values() if environments is not None else ():
-        given, *scalars = facts.get("given", []), *(value for name, value in facts.items() if name != "given")
-        right = _is_texts(given) and not any(isinstance(value, dict | list) for value in scalars)
+        right = _is_texts(facts.get("given", [])) and _is_flat(v for name, v in facts.items() if name != "given")
         yield "host", right, "has invalid environments: expected environment id -> facts of its interpreter"
+    yield "host", isinstance(row["host"].get("processes") or {}, dict), "has invalid processes: expected an object"
+    yield "host", _is_flat(row["host"].get(name) for name in MACHINE), f"has invalid facts: {', '.join(MACHINE)}"
+    yield "protocol", _is_flat(row["protocol"].values()), "has a setting that is no plain value"
 
 
 def _cell_rules(row: Mapping[str, Any]) -> Rule:
@@ -256,6 +259,7 @@ def _cell_rules(row: Mapping[str, Any]) -> Rule:
 def _environment_rules(row: Mapping[str, Any]) -> Rule:
     facts = Environment(**{name: row[name] for name in Environment.__dataclass_fields__})
     yield "id", row["id"] == facts.id, "does not match the environment: damaged or forged"
+    yield "flags", _is_flat(row["flags"].values()), "has a flag that is no plain value"
 
 
 def _trial_rules(row: Mapping[str, Any]) -> Rule:
@@ -289,6 +293,10 @@ _RULES = {
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and {*map(type, value)} <= {str}
+
+
+def _is_flat(values: Iterable[Any]) -> bool:
+    return not any(isinstance(value, dict | list) for value in values)
 
 
 def _is_below(name: str, folder: str) -> bool:
