@@ -69,7 +69,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     given = os.fspath(url)
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
-    if "://" not in given:
+    if "://" not in given and not re.match(r"(sqlite|postgres\w*)(\+\w+)?:", given):
         return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
     try:
         parsed = sa.make_url(given)

@@ -106,6 +106,7 @@ def test_urls_that_cannot_be(monkeypatch):
         ("sqlite://x.db", "sqlite:///PATH"),
         ("postgresql://u:secret@h:port/db", "not a database URL"),
         ("://", "not a database URL"),
+        ("postgresql:/me:secret@h/db", "not a database URL"),
         ("", "URL is empty"),
         ("postgresql://user:secret@127.0.0.1:1/db", "cannot be reached"),
     ):
