@@ -45,13 +45,17 @@ def print_plan(
         except StoreError as error:  # a sweep would create it
             progress.note(f"no history: {str(error).partition(';')[0]}")
         cells = cells_of(runs)
-        slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
+        is_local = settings.executor["name"] == "local"
+        gpus = max((pool.gpus for pool in pools.values()), key=len)
+        slots = slots_of(gpus, cells, settings.executor) if is_local else [Slot("SLURM", "")]
         history: dict[CellRun, list[Trial]] = {}
         durations: Durations = {}
         if store and settings.resume:
             info = store.find_sweep(settings.resume)
             resume.check_same_plan(info, store.planned(info.id), cells, settings)
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
+            if is_local:
+                resume.check_same_interpreters(info, ids.keys())
             history = recorded_trials(store, info.id, cells, ids)
         if store:
             here = {(pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()}

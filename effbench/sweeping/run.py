@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,15 +146,18 @@ def run_sweep(
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard)
 
 
-def pools_for(
-    asked: Asked, server: ForkServer | None, settings: Settings, progress: Progress
-) -> AbstractContextManager[Pools]:
+@contextmanager
+def pools_for(asked: Asked, server: ForkServer | None, settings: Settings, progress: Progress) -> Iterator[Pools]:
     """Return the pools of all interpreters as a context manager."""
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
     progress.planning(len(asked), "importing their modules and modes")
-    return open_pools(wanted, server, settings.baseline_mode)
+    with open_pools(wanted, server, settings.baseline_mode) as pools:
+        if settings.executor["name"] == "slurm":  # device=auto means the devices of the jobs, not of this machine
+            for pool in pools.values():
+                pool.gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
+        yield pools
 
 
 def known_ceilings(

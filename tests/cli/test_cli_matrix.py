@@ -11,6 +11,8 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert (done.code, done.err) == (0, ""), done
     for text in ("3 cells × 1 round", "exclude removes 1 cell", "unknown", "no cell matches the rule {bs: 77}"):
         assert text in done.out
+    on_cluster = cli.sweep(*WORDS, "executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
+    assert "2 cells × 1 round (quick) on SLURM" in on_cluster.out, "auto is the device of the jobs"
     assert not cli.db.exists()
     assert cli.sweep(*WORDS, rules).code == 0
     with Store.open(cli.db) as store:
@@ -18,6 +20,7 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert planned == {(1, "eager"), (2, "eager"), (1, "jit-trace")}
     again = cli.run("-m", "resume=last", "--dry-run")
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
+    assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
     done = cli.sweep(*WORDS, "--dry-run")
     assert "4 trials to run" in done.out and "duration: about" in done.out, done
     with Store.open(cli.db) as store:

@@ -77,8 +77,6 @@ def run_on_cluster(
     queue.check(settings.executor)
     with Store.open(settings.db, mode="write") as store:
         with pools_for(asked, server, settings, progress) as pools:
-            for pool in pools.values():  # device=auto means the devices of the jobs, not of this machine
-                pool.gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
             planned = plan(pools)
             here = {interpreter: (pool.environment, pool.details) for interpreter, pool in pools.items()}
         runs = list(dict.fromkeys(filter(None, planned)))
