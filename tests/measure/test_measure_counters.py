@@ -77,6 +77,15 @@ def test_graph_breaks_and_recompiles():
         assert counters.read().recompiles == before + more
 
 
+def test_more_recompiles_than_dynamo_remembers_by_default():
+    dynamo = torch._dynamo.utils
+    dynamo.set_compilation_metrics_limit(64)
+    recompiled = dynamo.CompilationMetrics(recompile_reason="size mismatch")  # compiling so often takes seconds
+    with counters.Observer(dynamo=False):
+        dynamo._compilation_metrics.extend([recompiled] * 70)
+    assert counters.read().recompiles == 70
+
+
 def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
     with torch.compiler.set_stance("force_eager"):
         compiled(lambda x: x + 1)(torch.ones(2))
