@@ -20,7 +20,7 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -114,8 +114,8 @@ class EffbenchSweeper(Sweeper):
         values: dict[str, list[str]] = {}
         for override in parsed:
             key = override.get_key_element()
+            check_value(key, override, key in values)
             if not override.is_sweep_override():
-                check_value(key, override, key in values)
                 values[key] = [f"{key}={override.get_value_element_as_str()}"]
             elif override.is_discrete_sweep():  # a range may be infinite
                 values[key] = [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)]
@@ -133,10 +133,14 @@ def check_value(key: str, override: Override, is_repeated: bool) -> None:
     if is_repeated and isinstance(value, dict):
         raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
     text = override.input_line.partition("=")[2].strip()
-    if key.lstrip("+").startswith("env.") and isinstance(value, int | float):
-        passed = str(value).lower() if isinstance(value, bool) else str(value)
-        if passed != text:
-            exact = f"{key}='\"{text}\"'"
+    choices = value.list if isinstance(value, ChoiceSweep) else [value]
+    texts = text.removeprefix("choice(").removesuffix(")").split(",") if len(choices) > 1 else [text]
+    if not key.lstrip("+").startswith("env.") or len(texts) != len(choices):  # texts with commas
+        return
+    for choice, written in zip(choices, map(str.strip, texts), strict=True):
+        passed = str(choice).lower() if isinstance(choice, bool) else str(choice)
+        if isinstance(choice, int | float) and passed != written:
+            exact = f"{key}='\"{written}\"'"
             raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; write {exact}")
 
 
