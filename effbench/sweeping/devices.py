@@ -90,7 +90,7 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
         known = {gpu["index"]: gpu for gpu in gpus}
         if missing := [index for index in wanted if index not in known]:
             raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
-        gpus = [known[index] for index in wanted]
+        gpus = [known[index] for index in dict.fromkeys(wanted)]
     devices = {cell.device for cell in cells}
     slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
     if "cpu" in devices or not slots:

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from effbench.cell import Cell
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
 from effbench.sweeping.devices import Slot, lock_folder, parse_cores, share_cores, wanted_cores
@@ -200,3 +201,11 @@ def test_what_is_refused():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=reason):
             wanted_cores(setting, ALL)
+
+
+def test_a_gpu_that_is_named_twice_is_one_slot():
+    """Two slots would wait for each other's lock."""
+    gpus = [{"index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+    cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
+    slots = devices.slots_of(gpus, cells, {"gpus": [1, 1, 0], "cores": None})
+    assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
