@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from effbench.config import DEFAULT_DB
@@ -17,7 +17,7 @@ class Sweep:
     """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its results."""
 
     id: str
-    db: str
+    db: str = field(repr=False)  # it may contain a password
     state: str
 
     def results(self) -> pd.DataFrame:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from math import prod
 from typing import Any
 
@@ -132,16 +133,15 @@ def check_value(key: str, override: Override, is_repeated: bool) -> None:
     value = override.value()
     if is_repeated and isinstance(value, dict):
         raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
+    if key.lstrip("+").partition(".")[0] != "env":
+        return
     text = override.input_line.partition("=")[2].strip()
     choices = value.list if isinstance(value, ChoiceSweep) else [value]
-    texts = text.removeprefix("choice(").removesuffix(")").split(",") if len(choices) > 1 else [text]
-    if not key.lstrip("+").startswith("env.") or len(texts) != len(choices):  # texts with commas
-        return
-    for choice, written in zip(choices, map(str.strip, texts), strict=True):
-        passed = str(choice).lower() if isinstance(choice, bool) else str(choice)
-        if isinstance(choice, int | float) and passed != written:
-            exact = f"{key}='\"{written}\"'"
-            raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; write {exact}")
+    for one in chain.from_iterable(choice.values() if isinstance(choice, dict) else [choice] for choice in choices):
+        passed = str(one).lower() if isinstance(one, bool) else str(one)
+        if isinstance(one, int | float) and not re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text):
+            exact = f"write {key}='\"{text}\"'" if one is value else "quote it, as in '\"12.10\"'"
+            raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; {exact}")
 
 
 class EffbenchLauncher(Launcher):
