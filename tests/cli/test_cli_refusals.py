@@ -168,7 +168,7 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
         (["env.V=12.10"], "would set 12.1, because Hydra reads a value; write env.V='\"12.10\"'"),
         (["env.V=True"], "would set true"),
         (["env.V=1, 2.50"], "env.V=1, 2.50 would set 2.5, because Hydra reads a value; quote it, as in"),
-        (["env={A:x,V:012}"], "would set 12"),
+        (["env={A:x,V:12.10}"], "would set 12.1, because Hydra reads a value; quote it"),
         (["env={A:1}", "env={B:2}"], "env is given twice; write all its keys as one: env={A:1,B:2}"),
     ],
 )
