@@ -303,9 +303,7 @@ def seconds(value: float) -> str:
     return "< 1 ms" if value < 0.001 else f"{value:.2g} s"
 
 
-def gains(
-    chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str
-) -> list[str]:  # fmt: skip
+def gains(chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, baseline_mode: str) -> list[str]:
     """Return what a mode gains and costs: `3.10× (2.90–3.30×) the speed of eager in latency, 4.50× in period`,
     `preparation takes 0.4 s`, `needs 34 MiB more memory`."""
     base = next((mode for mode in ranked if mode["mode"] == baseline_mode), chosen)

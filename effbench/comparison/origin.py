@@ -33,9 +33,7 @@ print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 git = partial(quick_git, timeout_s=TIMEOUT_S)
 
 
-def current(
-    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime
-) -> Interpreter:  # fmt: skip
+def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime) -> Interpreter:
     """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts. Raises UsageError
     if that is impossible here, or if the cells' code has changed `since` the sweep began."""
     if not facts:
