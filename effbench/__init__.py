@@ -12,24 +12,15 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+_ERRORS = (
+    "EffbenchError", "UsageError", "ConfigError", "ResumeError", "StoreError", "SchemaError", "WorkerError",
+    "UnsupportedError", "NothingFoundError",
+)  # fmt: skip
+#: Public name -> its module.
 _PUBLIC = {
-    "sweep": "effbench.api",
-    "results": "effbench.api",
-    "compare": "effbench.api",
-    "Sweep": "effbench.api",
-    "Cell": "effbench.cell",
-    "Environment": "effbench.cell",
-    "Status": "effbench.cell",
-    "Trial": "effbench.cell",
-    "EffbenchError": "effbench.errors",
-    "UsageError": "effbench.errors",
-    "ConfigError": "effbench.errors",
-    "ResumeError": "effbench.errors",
-    "StoreError": "effbench.errors",
-    "SchemaError": "effbench.errors",
-    "WorkerError": "effbench.errors",
-    "UnsupportedError": "effbench.errors",
-    "NothingFoundError": "effbench.errors",
+    **dict.fromkeys(("sweep", "results", "compare", "Sweep"), "effbench.api"),
+    **dict.fromkeys(("Cell", "Environment", "Status", "Trial"), "effbench.cell"),
+    **dict.fromkeys(_ERRORS, "effbench.errors"),
 }
 __all__ = ["__version__", *_PUBLIC]
 
