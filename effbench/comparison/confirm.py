@@ -203,16 +203,15 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
     verdict stays if the re-run gives no figure, is noisy or has too few pairs. `pairs`: their number, None if only the
     new side ran."""
-    row = rows.get((change.key, change.metric), rows.get((change.key, STATUS)))
+    row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
-        change.reason = joined(change.reason, f"{UNSETTLED}: no figure when run again", row and row.reason)
-        return
-    if row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
-        change.reason = joined(change.reason, f"{UNSETTLED}: {row.reason} when run again")
-        return
-    if row.metric != STATUS and pairs is not None and pairs < LEAST_PAIRS:
-        ratio = ratio_text(row.ratio, row.low, row.high)
-        change.reason = joined(change.reason, f"{UNSETTLED}: {ratio}, but only {pairs} pairs ({how})")
+        why = joined("no figure when run again", row and row.reason)
+    elif row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
+        why = f"{row.reason} when run again"
+    elif row.metric != STATUS and pairs is not None and pairs < LEAST_PAIRS:
+        why = f"{ratio_text(row.ratio, row.low, row.high)}, but only {pairs} pairs ({how})"
+    if why:
+        change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
         return
     if row.metric == STATUS:
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
