@@ -178,11 +178,8 @@ def configured(preset: Preset, given: dict[str, Any], source: str | None) -> Any
             raise libraries.unknown("setting of model.config", name, default.to_dict(), advice)
     if source is None:
         # hidden_size of GPT-2 is called n_embd, too
-        named = [
-            {kind.attribute_map.get(name, name): value for name, value in it.items()}
-            for it in (preset.dimensions, given)
-        ]
-        config = kind(**named[0] | named[1])
+        values = {kind.attribute_map.get(name, name): value for name, value in (preset.dimensions | given).items()}
+        config = kind(**values)
     else:
         config = from_source(transformers.AutoConfig, source, **given)
         if not isinstance(config, kind):
