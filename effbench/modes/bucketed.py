@@ -167,6 +167,7 @@ class StaticInputs:
         return sum(value.nbytes for value in self.buffers.values() if is_tensor(value))
 
 
+@dataclass(eq=False)
 class BucketRunner:
     """A step that replays captured graphs. A call uses the smallest graph that holds its rows, with padding; a call
     that is larger than all graphs runs `eager`. `calls`: size -> number of calls so far.
@@ -175,18 +176,16 @@ class BucketRunner:
     replay and raises if graphs are stale. The constructor calls `eager` to find the outputs' batch dimensions.
     """
 
-    def __init__(
-        self, eager: Callable[..., Any], static: StaticInputs, padding: str, outputs: str,
-        check: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        self.eager = eager
-        self.static = static
-        self.padding = padding
-        self.outputs = outputs
-        self.check = check
+    eager: Callable[..., Any]
+    static: StaticInputs
+    padding: str
+    outputs: str
+    check: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
         self.graphs: dict[int, Captured] = {}
         self.sizes: list[int] = []
-        self.batch_dims = batch_dims(eager, static)
+        self.batch_dims = batch_dims(self.eager, self.static)
         self.plans: dict[int, Plan | None] = {}
         self.calls: Counter[int] = Counter()
 
