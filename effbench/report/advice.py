@@ -211,7 +211,7 @@ def rank_modes(
         bound = source.get(INTERVALS[TIMES[column]][0])
         never = base is source or (bound is not None and bound <= 1)  # slower, or n.s.
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
-        figures |= {"memory_bytes": source.get("peak_reserved_bytes")}
+        figures["memory_bytes"] = source.get("peak_reserved_bytes")
         figures |= {name: source.get(name) for name in ("trials", "compilations", "cell_key")}
         ranked.append(figures)
     _, tied = least(scored, column)
