@@ -172,8 +172,5 @@ def pivot_table(pivot: Pivot, rows: Any) -> Table:
         key = tuple(value_text(row[name]) for name in pivot.rows)
         lines.setdefault(key, {}).setdefault(heading, []).append(text)
     columns = [Column(name) for name in pivot.rows] + [Column(f"{name} ", name, numeric=True) for name in across]
-    body = [
-        {**dict(zip(pivot.rows, key, strict=True)), **{f"{name} ": ", ".join(texts) for name, texts in line.items()}}
-        for key, line in lines.items()
-    ]
-    return Table(columns, [{**{f"{name} ": ABSENT for name in across}, **line} for line in body])
+    body = [[*key, *(", ".join(line.get(name, [ABSENT])) for name in across)] for key, line in lines.items()]
+    return Table.of(columns, body)
