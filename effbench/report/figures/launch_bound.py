@@ -73,7 +73,7 @@ def _name_points(figure: Drawing, rows: Sequence[Row]) -> None:
         if all(abs(at[0] - x) > NEAR[0] or abs(at[1] - y) > NEAR[1] for x, y in placed):
             placed.append(at)
             place = {"x": math.log10(row["launch_ratio"]), "y": math.log10(row["speedup"]), "yshift": 13}
-            figure.annotate((f"{short(row['case'], 24)} · {point(row)}"), font={"size": 11}, **place)
+            figure.annotate(f"{short(row['case'], 24)} · {point(row)}", font={"size": 11}, **place)
 
 
 FIGURE = Figure(
