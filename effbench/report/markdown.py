@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
-from effbench.report.tables import NO_REASON, speedup_table
+from effbench.report.tables import NO_REASON
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
@@ -24,7 +24,7 @@ def report(device_sweeps: Iterable[DeviceSweep]) -> str:
 
 def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
-    modes, speedups = summary.by_mode(rows), speedup_table(rows, "speedup", baseline)
+    modes, speedups = summary.by_mode(rows), device_sweep.speedups
     counts = summary.count_statuses(rows)
     lines = [f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}", ""]
     lines += [escape(summary.headline(speedups, modes)), ""]
