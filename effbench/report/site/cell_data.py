@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -184,14 +185,15 @@ def errors(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(distinct.values())
 
 
+@dataclass
 class ArtifactFiles:
-    """Copies artifacts from `home` into `folder` of the site, so that links work after the site is moved."""
+    """Copies artifacts from `home` into `folder` of the site, so that links work after the site is moved. `room`: bytes
+    that may still be copied."""
 
-    def __init__(self, writer: Writer, folder: str, home: Path | None) -> None:
-        self.writer = writer
-        self.folder = folder
-        self.home = home
-        self.room = MOST
+    writer: Writer
+    folder: str
+    home: Path | None
+    room: int = MOST
 
     def links(self, trials: Iterable[Trial]) -> list[list[str | None]]:
         """Return [name, link relative to the page or None, reason for None] for each artifact of the trials."""
