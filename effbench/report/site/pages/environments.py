@@ -55,9 +55,8 @@ def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
     columns += [Column(row["id"], row["title"], wide=True) for row in seen]
     rows = []
-    for part, name in sorted(
-        dict.fromkeys(key for facts in known for key in facts), key=lambda key: PARTS.index(key[0])
-    ):
+    facts_by_part = dict.fromkeys(key for facts in known for key in facts)
+    for part, name in sorted(facts_by_part, key=lambda key: PARTS.index(key[0])):
         values = [facts.get((part, name), ABSENT) for facts in known]
         rows.append([part, name, "yes" if len(set(values)) > 1 else "no", *values])
     return Table.of(columns, rows, "Machines and software")
