@@ -38,9 +38,8 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     longest = max((len(track.rows) for track in past.tracks), default=0) if past else 0
     values: dict[str, Any] = {"longest": longest, "least": SHORTEST}
     if longest > 1:
-        values["changes"] = (
-            folder.grid("changes", events_table(past, past.events[:MOST_CHANGES])) if past.events else None
-        )
+        listed = past.events[:MOST_CHANGES]
+        values["changes"] = folder.grid("changes", events_table(past, listed)) if listed else None
         values["index"] = write_lines(folder, past)
         values |= {"summary": summary(past, short_ones=False), "lead": lead(past), "older": past.series.older}
         values["judged"] = sum(state != "short" for state in past.states.values())
