@@ -24,7 +24,9 @@ class Writer:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        claim(out)
+        out.mkdir(parents=True, exist_ok=True)
+        if not is_site(out):  # list no files yet, so that a new site may replace this one if writing fails
+            _write_list(out, [])
 
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
@@ -67,13 +69,6 @@ def as_json(value: Any) -> str:
     with suppress(TypeError, ValueError):  # nearly all values need no conversion
         return _COMPACT.encode(value)
     return _COMPACT.encode(plain(value))
-
-
-def claim(out: Path) -> None:
-    """Create the folder of a site with an empty list of files, so that a new site may replace it if writing fails."""
-    out.mkdir(parents=True, exist_ok=True)
-    if not is_site(out):
-        _write_list(out, [])
 
 
 def is_site(folder: Path) -> bool:
