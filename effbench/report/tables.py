@@ -139,14 +139,12 @@ class SpeedupTable:
 
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
-        ties = sum(len(row.best) > 1 for row in self.rows)
+        ties, texts = sum(len(row.best) > 1 for row in self.rows), {entry.text for entry in self.entries}
         marks = {
             "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
             f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
-            f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in it.text for it in self.entries),
-            f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one": any(
-                it.text == UNCLEAR for it in self.entries
-            ),
+            f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in text for text in texts),
+            f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one": UNCLEAR in texts,
             "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
         return [*(text for text, applies in marks.items() if applies), *self.notes()]
@@ -180,11 +178,8 @@ class SpeedupTable:
         columns += [Column(f"mode {mode}", mode, numeric=True, mode=mode) for mode in self.modes]
         columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
         rows = [
-            {
-                **row.labels,
-                "its quantity": row.quantity,
-                "its best": "tie: " * (len(row.best) > 1) + ", ".join(row.best),
-            }
+            row.labels
+            | {"its quantity": row.quantity, "its best": "tie: " * (len(row.best) > 1) + ", ".join(row.best)}
             | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]
