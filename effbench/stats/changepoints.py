@@ -200,11 +200,8 @@ def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
         next((later.at for later in changes[index + 1 :] if abs(later.after - change.before) <= floor), None)
         for index, change in enumerate(changes)
     ]
-    undoes: dict[int, int] = {}
-    for change, back in zip(changes, undone, strict=True):
-        if back is not None:
-            undoes.setdefault(back, change.at)
-    pairs = zip(changes, undone, strict=True)
+    pairs = list(zip(changes, undone, strict=True))
+    undoes = {back: change.at for change, back in reversed(pairs)}  # the earliest change counts
     return [replace(change, undone_at=back, undoes=undoes.get(change.at)) for change, back in pairs]
 
 
