@@ -72,7 +72,7 @@ def undisturbed(device: torch.device, seconds: float) -> dict[str, Any]:
     watch, until = HostWatch(None, 1.0, moves=True, team=False), time.monotonic() + seconds
     with watch.watching():
         while time.monotonic() < until:
-            watch.choose_core(watch.cores)
+            watch.choose_core()
             watch.read()
     return {"host_ms": watch.low_ms, "hostname": platform.node()}
 
@@ -97,15 +97,15 @@ class HostWatch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Choose the quietest core, and give the thread its cores back afterwards."""
-        cores = os.sched_getaffinity(0)
+        self.cores = os.sched_getaffinity(0)
         if self.moves:
-            self.choose_core(cores)
+            self.choose_core()
         for _ in range(FIRST):
             self.read()
         try:
             yield
         finally:
-            os.sched_setaffinity(0, cores)
+            os.sched_setaffinity(0, self.cores)
 
     def read(self) -> Reading:
         # the faster of two: the first one warms the core's cache again
@@ -134,14 +134,13 @@ class HostWatch:
             return
         self.unquiet_s = 0.0
         if self.moves:
-            self.choose_core(self.cores)
+            self.choose_core()
         time.sleep(PAUSE_S)
 
-    def choose_core(self, cores: set[int]) -> None:
+    def choose_core(self) -> None:
         """Run this thread on the core where the work is fastest."""
-        self.cores = cores
         speeds = {}
-        for core in cores:
+        for core in self.cores:
             os.sched_setaffinity(0, {core})
             speeds[core] = min(piece() for _ in range(3))
         os.sched_setaffinity(0, {min(speeds, key=speeds.__getitem__)})
