@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError, suggest
+from effbench.models.catalog import LIBRARIES
 from effbench.printable import describe
 
 KEY = "_target_"
@@ -27,8 +28,6 @@ KEY = "_target_"
 FILE = "effbench_file_"
 #: Device of the module that is being built, for factories that draw many weights.
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
-#: Packages of the extra `models`.
-EXTRA = frozenset({"torchvision", "timm", "transformers"})
 #: Classes of the standard library that a configuration may use, because they only contain values.
 PLAIN = (SimpleNamespace, OrderedDict)
 
@@ -179,7 +178,7 @@ def _not_imported(target: str, error: Exception) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
-    if package in EXTRA:
+    if package in LIBRARIES:
         return f' needs {package}, which is not installed; fix: pip install "effbench[models]"'
     if target.startswith(error.name):
         return f": no module named {error.name} in the working directory or the environment"
