@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from effbench import streams
-from effbench.buckets import EXACT, LISTS, capture_sizes
+from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB
@@ -122,7 +122,7 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
     best = best_list(trace, costs, budget)
     if best is None:
         raise NothingFoundError(f"no list serves sizes up to {max(trace)}; {remedy(max(trace), costs, eager)}")
-    presets = {name: capture_sizes(name, list(trace)) for name in (*LISTS, EXACT)}
+    presets = {name: capture_sizes(name, list(trace)) for name in PRESETS}
     presets |= {"no graph": []} if costs.eager_ms else {}
     lists = [best, *(evaluate(name, sizes, trace, costs) for name, sizes in presets.items())]
     columns = [
