@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 import yaml
 
@@ -41,11 +42,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def every_model() -> list[tuple[str, str, str]]:
-    """Return name, overrides and description of each model: effbench's own, then presets, then all others."""
-    rows = []
+def every_model() -> Iterator[tuple[str, str, str]]:
+    """Yield name, overrides and description of each model: effbench's own, then presets, then all others."""
     for path in sorted((shipped("conf") / "model").glob("*.yaml")):
-        rows.append((path.stem, f"model={path.stem}", yaml.safe_load(path.read_text())["description"]))
+        yield path.stem, f"model={path.stem}", yaml.safe_load(path.read_text())["description"]
     for library, name, description in networks():
-        rows.append((name, f"model={library} model.arch={name}", description))
-    return rows
+        yield name, f"model={library} model.arch={name}", description
