@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +193,14 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row)
         for label, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
     ]
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
+    """Return key -> its items, both in order of appearance."""
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:

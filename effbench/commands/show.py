@@ -7,12 +7,13 @@ import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import NothingFoundError, UsageError, suggest
-from effbench.labels import LabelledRow, label_rows
+from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.printable import count, listed
 from effbench.report.reasons import sentence
@@ -22,7 +23,6 @@ from effbench.report.tables import (
     NO_REASON,
     NOT_PROFILED,
     WHY_NOT_PROFILED,
-    Row,
     SpeedupTable,
     bottleneck_table,
     rows_of,
@@ -96,10 +96,8 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     if all(entry.value is None for entry in table.entries):
         about += " · no cell of this sweep has this metric"
     console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
-    by_case: dict[str, list[Row]] = {}
-    for row in table.rows:
-        by_case.setdefault(row.case, []).extend([row] * bool(row.best))
-    for text in [*(f"{case}: {sentence(of_case)}" for case, of_case in by_case.items() if of_case), *reasons(rows)]:
+    by_case = grouped((row for row in table.rows if row.best), attrgetter("case"))
+    for text in [*(f"{case}: {sentence(of_case)}" for case, of_case in by_case.items()), *reasons(rows)]:
         console.print_line(escape(text))
     modes = by_mode(rows)
     if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:

@@ -12,7 +12,7 @@ from effbench.comparison.limits import Limits
 from effbench.comparison.sides import BY_ENVIRONMENT, Side
 from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, Verdict, judge
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import mode_order
+from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
@@ -210,9 +210,7 @@ def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
     """Return a change for each phase and mode in latency and period, if these are compared; one change without a ratio
     if no cell has figures on both sides."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
-    groups: dict[tuple[str, str], list[Change]] = {}
-    for change in changes if timed else ():
-        groups.setdefault((change.about["phase"], change.about["mode"]), []).append(change)
+    groups = grouped(changes if timed else (), lambda change: (change.about["phase"], change.about["mode"]))
     order = mode_order((mode, mode) for _, mode in groups)
     found = []
     for (phase, mode), rows in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):

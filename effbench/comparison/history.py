@@ -20,6 +20,7 @@ from effbench.comparison.events import Event, History, SeriesId, Track, event_id
 from effbench.comparison.limits import ExceptionRule
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between, separating
+from effbench.labels import grouped
 from effbench.metrics import INTERVALS, METRICS, Better, Metric
 from effbench.stats.changepoints import EXACT_SHORTEST, Alternation, Found, find_all, find_exact, mark_undone, runs
 from effbench.stats.intervals import Interval, is_number, stored_log_mean
@@ -274,9 +275,7 @@ def _sort(timeline: History) -> None:
     def group(event: Event) -> tuple:
         return (event.after_sweep, event.series.cell_key, event.series.place)
 
-    groups: dict[tuple, list[Event]] = defaultdict(list)
-    for event in timeline.changes:
-        groups[group(event)].append(event)
+    groups = grouped(timeline.changes, group)
 
     def rank(key: tuple) -> tuple:
         worst, newest = min(map(badness, groups[key])), -timeline.position[key[0]]

@@ -11,7 +11,7 @@ from effbench.cell import digest
 from effbench.comparison.verdicts import Pair
 from effbench.environments import FLAGS, OWN, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import flatten, row_names
+from effbench.labels import flatten, grouped, row_names
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -42,10 +42,7 @@ class Side:
     @property
     def machines(self) -> dict[Machine, list[str]]:
         """Machine -> ids of its environments: two, for example, if the sweep was resumed after a software update."""
-        machines: dict[Machine, list[str]] = {}
-        for key, row in self.environments.items():
-            machines.setdefault(machine_of(row), []).append(key)
-        return machines
+        return grouped(self.environments, lambda key: machine_of(self.environments[key]))
 
     def within(self, environment_ids: Collection[str]) -> Side:
         """Return the part of this side in these environments."""

@@ -20,7 +20,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB
 from effbench.environments import COLUMNS, TELLING, hardware_of
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
-from effbench.labels import LabelledRow, axis_of, label_rows, mode_order, short_label
+from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_order, short_label
 from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
@@ -254,9 +254,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
     environments = {facts["id"]: facts for facts in store.environments(row["environment_id"] for row in rows)}
-    by_hardware: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_hardware.setdefault(hardware_of(environments[row["environment_id"]]), []).append(row)
+    by_hardware = grouped(rows, lambda row: hardware_of(environments[row["environment_id"]]))
     overrides = store.cell_overrides(info.id)
     return [
         DeviceSweep(

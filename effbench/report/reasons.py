@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from effbench.labels import grouped
 from effbench.metrics import METRICS, change_text, percent
 from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
@@ -51,15 +52,10 @@ def sentence(rows: Sequence[Row]) -> str:
     """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins latency and period
     (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×), default wins period (2.40×).
     At bs 1, launch-bound: 15 launches become one graph.`"""
-    points: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.best:
-            points.setdefault(str(row.labels["bs"]), []).append(row)
+    points = grouped((row for row in rows if row.best), lambda row: str(row.labels["bs"]))
     if not points:
         return undecided(rows)
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for bs, point in points.items():
-        groups.setdefault(tuple((outcome_of(row), row.quantity) for row in point), []).append(bs)
+    groups = grouped(points, lambda bs: tuple((outcome_of(row), row.quantity) for row in points[bs]))
     texts = []
     for key, sizes in groups.items():
         clauses = []

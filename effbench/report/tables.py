@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from effbench.environments import labelled
 from effbench.errors import UsageError
-from effbench.labels import ABSENT, LabelledRow, mode_order
+from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import is_less, stored_log_mean
@@ -217,11 +217,8 @@ def speedup_table(
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
-    points: dict[tuple, list[LabelledRow]] = {}
-    for row in rows:
-        points.setdefault(tuple(row.labels.values()), []).append(row)
     pivoted = []
-    for point in points.values():
+    for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         ok = [row.source for row in point if row.source["status"] == "ok"]
         known = {name for source in ok for name in (*SPEEDUPS, *TIMES) if source.get(name) is not None}
         has_period = ("period_speedup" if "speedup" in known else "period_ms") in known  # times without a baseline

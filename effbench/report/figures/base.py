@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from effbench.labels import grouped
 from effbench.metrics import INTERVALS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
@@ -47,10 +48,7 @@ class Figure:
 
     def parts(self, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
         """Return (model, its rows) for each drawing; the model is empty if one drawing shows all models."""
-        by_case: dict[str, list[Row]] = {}
-        for row in rows:
-            by_case.setdefault(row["case"] if self.small_multiples else "", []).append(row)
-        return list(by_case.items())
+        return list(grouped(rows, lambda row: row["case"] if self.small_multiples else "").items())
 
 
 class Drawing:

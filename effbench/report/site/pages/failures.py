@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Status
-from effbench.labels import LabelledRow, label_rows
+from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import CELL, TRIALS, cell_of, link
@@ -85,10 +85,7 @@ def bad_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
 
 def reasons_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
     """Return a row per status and reason with its number of cells; the worst status and most frequent reason first."""
-    groups: dict[tuple[Shown, str], list[LabelledRow]] = {}
-    for row in rows:
-        groups.setdefault(outcome(row), []).append(row)
-    ordered = sorted(groups.items(), key=lambda group: (group[0][0].value, -len(group[1])))
+    ordered = sorted(grouped(rows, outcome).items(), key=lambda group: (group[0][0].value, -len(group[1])))
     columns = [Column("status", filter=True), Column("cells", numeric=True), Column("reason", wide=True),
                Column("one of them", "example")]  # fmt: skip
     rows_shown = [

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
+from effbench.labels import grouped
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.cell import address
 from effbench.report.site.pages.speedups import SCALE, shown
-from effbench.report.tables import Row, SpeedupTable
+from effbench.report.tables import SpeedupTable
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
@@ -31,9 +33,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     rows = device_sweep.labelled
     table = device_sweep.speedups
     modes = summary.by_mode(rows)
-    models: dict[str, list[Row]] = {}
-    for row in table.rows:
-        models.setdefault(row.case, []).append(row)
+    models = grouped(table.rows, attrgetter("case"))
     failures = summary.worst_first(rows)
     return {
         "device_sweep": device_sweep,
