@@ -94,11 +94,9 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         raise ConfigError(f"{where}: bool does not allow low and high; omit them (random values), or give value")
     if (low is None) != (high is None) or (dtype in INTEGERS and not has_value and not has_range):
         raise ConfigError(f"{where}: {dtype} requires low and high (values in [low, high)), or value for a constant")
-    for key in ("value", "low", "high"):
-        # `high` is exclusive, so it may exceed the largest value by one
-        if given.get(key) is not None and not _fits(
-            given[key] - 1 if key == "high" and _is_int(high) else given[key], dtype
-        ):
+    largest = high - 1 if _is_int(high) else high  # `high` is exclusive
+    for key, value in {"value": given.get("value"), "low": low, "high": largest}.items():
+        if value is not None and not _fits(value, dtype):
             raise ConfigError(f"{where}.{key} must be {_held_by(dtype)} for {dtype}, got {given[key]!r}")
     if has_range and low >= high:
         raise ConfigError(f"{where}: low must be below high (values in [low, high)), got low={low} and high={high}")
