@@ -133,12 +133,9 @@ def _from_path(target: str) -> Any:
         raise ConfigError(f"{KEY}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net")
     value: Any = importlib.import_module(names[0])
     for name in names[1:]:
-        if (
-            not hasattr(value, name)
-            and hasattr(value, "__path__")
-            and importlib.util.find_spec(f"{value.__name__}.{name}")
-        ):
-            importlib.import_module(f"{value.__name__}.{name}")
+        may_be_inside = hasattr(value, "__path__") and not hasattr(value, name)
+        if may_be_inside and importlib.util.find_spec(submodule := f"{value.__name__}.{name}"):
+            importlib.import_module(submodule)
         value = _attribute(target, value, name)
     return value
 
