@@ -61,7 +61,6 @@ class Side:
 
 
 def load(store: Store, info: SweepInfo) -> Side:
-    """Return a sweep as one side of a comparison."""
     cells = {cell["key"]: cell for cell in store.planned_cells(info.id)}
     # in the user's order, if the sweep records it
     order = list(info.host.get("environments") or ())

@@ -190,7 +190,6 @@ class BucketRunner:
         self.calls: Counter[int] = Counter()
 
     def capture(self, size: int, function: Callable[..., Any], capture: Capture) -> None:
-        """Capture and add the graph of a size."""
         args, kwargs = self.static.of(size)
         self.graphs[size] = capture(function, args, kwargs)
         self.sizes = sorted(self.graphs)

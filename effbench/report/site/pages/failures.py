@@ -72,7 +72,6 @@ def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:
 
 
 def outcome(row: LabelledRow) -> tuple[Shown, str]:
-    """Return the status and the reason of a result."""
     status = str(row.source["status"])
     return Shown(severity(status), status, "status"), row.source.get("reason") or NO_REASON
 

@@ -95,7 +95,6 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
 
 
 def numbers(values: Sequence[Any]) -> list[float | int | None]:
-    """Return `number` of each value."""
     kinds = {*map(type, values)} - {NoneType}
     if kinds == {float}:  # nearly always, and formatted at once this takes a third of the time
         text = f"%.{DIGITS}g " * len(values) % tuple(math.nan if value is None else value for value in values)
