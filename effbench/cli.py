@@ -15,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from effbench import __version__
-from effbench.errors import EffbenchError, UsageError, nearest
+from effbench.errors import INTERRUPTED, EffbenchError, UsageError, nearest
 from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
 
@@ -25,7 +25,6 @@ _NAMES = (
 )  # fmt: skip
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
-INTERRUPTED = 130
 #: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
 WITHOUT_SERVER = r"(-h|--help|--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
 #: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 #: Other common names of settings, which are not similar to ours.
 SYNONYMS = dict.fromkeys(("batch", "batch_size", "batchsize"), "bs")
+#: Exit code after Ctrl-C.
+INTERRUPTED = 130
 
 
 class EffbenchError(Exception):

@@ -16,7 +16,7 @@ from effbench.comparison.compare import Compared, compare_sweeps, one_baseline
 from effbench.comparison.sides import ACROSS, machine_names, machine_of
 from effbench.comparison.verdicts import FAILING, Change, Verdict, counted
 from effbench.config import DEFAULT_DB
-from effbench.errors import EffbenchError, NothingFoundError, UsageError
+from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
 from effbench.outputs import refuse_database
 from effbench.printable import one_line
 from effbench.report import comparison
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if confirmation and confirmation.interrupted:
         again = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
-        return options.INTERRUPTED
+        return INTERRUPTED
     return 1 if compared.failing else 0 if compared.judged else NothingFoundError.exit_code
 
 

@@ -18,8 +18,6 @@ from effbench.store.connect import sqlite_file
 from effbench.terminal import PLAIN_WIDTH, Console, terminal
 
 STDOUT = "/dev/stdout"
-#: Exit code after Ctrl-C.
-INTERRUPTED = 130
 #: First line of a file, by format; it marks the file as written by effbench.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
 WHICH_SWEEP = "sweep: an id, the unique start of an id, a name, or last"

@@ -12,7 +12,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.errors import NothingFoundError, UsageError, suggest
+from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
 from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.printable import count, listed
@@ -150,5 +150,5 @@ def end_of_sweep(outcome: Any) -> int:
     for name, words in steps.items():
         console.print_line(f"{name}: {escape(shlex.join(['effbench', *words, *option]))}")
     if outcome.state == "interrupted":
-        return options.INTERRUPTED
+        return INTERRUPTED
     return int(outcome.on_failure == "fail" and has_failed)
