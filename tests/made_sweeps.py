@@ -55,6 +55,12 @@ def steps(value: float, relative: float) -> list[float]:
     return [value * (1 + relative) ** step for step in (-2, -1, 0, 1, 2)]
 
 
+A100 = environment(gpu_name="NVIDIA A100")
+EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
+#: Latencies of five rounds, and 10 % above them.
+FAST, SLOW = ({"latency_ms": steps(value, 0.001)} for value in (1.0, 1.1))
+
+
 def trials_of(cell: Cell, figures: Mapping[str, Any], rounds: int = 5) -> list[Trial]:
     """`figures`: fields of `Trial` over those of FIGURES; `statuses`: of each round, as (status, reason)."""
     values = {**FIGURES, **figures}

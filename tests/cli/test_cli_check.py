@@ -4,12 +4,10 @@ from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
-from made_sweeps import a_cell, environment, steps
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment
 
 from effbench.comparison import confirm as rerun
 
-EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
-FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 ERROR = {"status": "error", "reason": "boom"}
 BROKEN = {"status": "degraded", "reason": "CUDA graphs skipped: mutated inputs"}
 

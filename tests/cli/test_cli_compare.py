@@ -2,11 +2,7 @@ import csv
 import json
 
 import pytest
-from made_sweeps import a_cell, environment, steps
-
-EAGER, DEFAULT = a_cell(), a_cell("default")
-FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
-A100 = environment(gpu_name="NVIDIA A100")
+from made_sweeps import A100, DEFAULT, EAGER, FAST, SLOW, a_cell, steps
 
 
 def rows(done):

@@ -7,12 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from made_sweeps import a_cell, loosen, sql
+from made_sweeps import EAGER, GRAPH, loosen, sql
 
 from effbench.store import Store
 from effbench.store.values import CODEC, encode_samples
 
-EAGER, GRAPH = a_cell("eager"), a_cell("cuda-graph")
 READING = ("show", "ls --cells", "report --format markdown", "history", "export --out x.db")
 COMPARING = ("compare main last", "check --baseline main")
 #: A statement, and what the line of `db check` about it holds.

@@ -8,9 +8,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from made_sweeps import a_cell
+from made_sweeps import DEFAULT, EAGER
 
-EAGER, DEFAULT = a_cell(), a_cell("default")
 DB = "results/effbench.db"
 NOTES = "# My notes\n"
 #: Commands, and the kinds of file that each can write.

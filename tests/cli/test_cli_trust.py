@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import Made, environment, sql, steps
+from made_sweeps import FAST, SLOW, Made, environment, sql
 
 from effbench.cell import Cell
 from effbench.commands import show
@@ -23,7 +23,6 @@ from effbench.sweeping.run import Outcome
 
 MARKER = Path("marker")
 FORGED = ["model=custom", "model.module._target_=subprocess.getoutput", f"+model.module.cmd=touch {MARKER}", "bs=1"]
-FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 
 
 def a_cell(target="torch.nn.Linear", **arguments):

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from made_sweeps import a_cell, environment, steps
+from made_sweeps import A100, DEFAULT, EAGER, FAST, GRAPH, SLOW, a_cell, environment, steps
 
 import effbench
 from effbench.commands.check import baseline_of, verdict_line
@@ -10,10 +10,6 @@ from effbench.comparison.limits import STATUS, Limits, limits_of
 from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store import Store
-
-EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
-FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
-A100 = environment(gpu_name="NVIDIA A100")
 
 
 def compared(made, before, after, settings=None, **options):

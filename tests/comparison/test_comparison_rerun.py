@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import a_cell, environment, steps
+from made_sweeps import DEFAULT, EAGER, FAST, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower
@@ -11,8 +11,6 @@ from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
 from effbench.store import Store
 
-CELL, OTHER = a_cell(), a_cell("default")
-FAST, SLOW = {"latency_ms": steps(1.0, 0.001)}, {"latency_ms": steps(1.1, 0.001)}
 CRASHED = {"status": "crashed", "reason": "signal 11"}
 NOISY = {"status": "noisy", "reason": "throttled"}
 ONE_NOISY = [("ok", None)] * 4 + [("noisy", "throttled")]
@@ -57,7 +55,7 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
     ],
 )
 def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
-    judged, (row,) = again(made, {CELL: new}, old and {CELL: old})
+    judged, (row,) = again(made, {EAGER: new}, old and {EAGER: old})
     assert (row.metric, row.verdict) == ("latency_ms", verdict)
     assert said in row.reason
     assert row.gates is (verdict != "ambiguous")
@@ -84,22 +82,22 @@ OURS, THEIRS = (
 def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
     """By pairs and the floor alone, although earlier sweeps vary by more than the change."""
     for number in range(8):
-        made.sweep({CELL: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
-    _, (row,) = again(made, {CELL: new}, {CELL: old}, after={"latency_ms": steps(1.1, 0.01)})
+        made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
+    _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
     assert (row.metric, row.verdict, row.gates) == ("latency_ms", verdict, verdict in ("slower", "broken"))
     assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold") and said in row.reason
 
 
 def test_only_pairs_settle_ambiguous_rows(made):
-    for old, verdict in (({CELL: FAST}, "slower"), (None, "ambiguous")):
+    for old, verdict in (({EAGER: FAST}, "slower"), (None, "ambiguous")):
         noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
-        judged, (row,) = again(made, {CELL: SLOW}, old, before=noise[0], after=noise[1])
+        judged, (row,) = again(made, {EAGER: SLOW}, old, before=noise[0], after=noise[1])
         assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])
 
 
 def test_each_cell_by_its_own(made):
     """One cell whose old side cannot run does not take the pairs from another."""
-    _, rows = again(made, {CELL: SLOW, OTHER: SLOW}, {CELL: CRASHED, OTHER: FAST})
+    _, rows = again(made, {EAGER: SLOW, DEFAULT: SLOW}, {EAGER: CRASHED, DEFAULT: FAST})
     said = {row.about["mode"]: row.reason for row in rows}
     assert "the baseline's side did not run" in said["eager"]
     assert "old and new alternating, 5 pairs" in said["default"]
@@ -107,7 +105,7 @@ def test_each_cell_by_its_own(made):
 
 def test_another_software_than_the_baselines_is_not_held_against(made):
     there = environment(flags=THERE.flags, torch_version="2.99")
-    judged, (row,) = again(made, {CELL: SLOW}, {CELL: FAST}, there)
+    judged, (row,) = again(made, {EAGER: SLOW}, {EAGER: FAST}, there)
     assert (row.verdict, "alternating" in row.reason) == ("slower", False)
     assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_sweeps import H200, a_cell, environment
+from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
 from effbench.comparison.sides import Side, differences, machine_names, machine_of, on_one_machine, pairs_of
 from effbench.errors import NothingFoundError, UsageError
@@ -11,8 +11,6 @@ from effbench.store.sides import CellResult
 from effbench.store.values import cell_row
 
 HERE = (environment(),)
-A100 = environment(gpu_name="NVIDIA A100")
-EAGER, DEFAULT, GRAPH = (a_cell(mode) for mode in ("eager", "default", "cuda-graph"))
 
 
 def row(env):
