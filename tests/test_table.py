@@ -15,10 +15,10 @@ from effbench.terminal import Console
 EVIL = "<b>|x|\x1b[31m\nnext *line*"
 
 
-def drawn(table):
-    console = Console(file=io.StringIO(), width=100)
-    console.print_table(table)
-    return console.file.getvalue().splitlines()
+def drawn(table, width=100, **options):
+    console = Console(file=io.StringIO(), width=width)
+    console.print_table(table, **options)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
 @pytest.fixture
@@ -78,10 +78,7 @@ def test_a_table_that_is_too_wide_breaks_the_longest_heading_first_and_never_a_w
         (42, ["       max-autotune-no-", "model        cudagraphs  compile+graph"]),
         (31, ["               max-", "       autotune-no-  compile+", "model    cudagraphs     graph"]),
     ]:
-        console = Console(file=io.StringIO(), width=width)
-        console.print_table(Table(columns, rows))
-        lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-        assert lines[:-1] == heads, width
+        assert drawn(Table(columns, rows), width)[:-1] == heads, width
 
 
 def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
@@ -108,6 +105,4 @@ def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
 def test_second_lines_stand_below_or_in_brackets():
     table = Table([Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}])
     for stacked, lines in [(False, ["2.00× (1.90–2.10) ★"]), (True, ["  2.00× ★", "1.90–2.10"])]:
-        console = Console(file=io.StringIO(), width=60)
-        console.print_table(table, stacked=stacked)
-        assert [line.rstrip() for line in console.file.getvalue().splitlines()[1:]] == lines
+        assert drawn(table, stacked=stacked)[1:] == lines
