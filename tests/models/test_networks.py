@@ -88,7 +88,8 @@ def test_images_keep_their_signal(name, arch):
     assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (arch == "test_convnext")
 
 
-def test_the_library_knows_the_size_of_images():
+def test_the_library_knows_the_size_of_images(monkeypatch):
+    monkeypatch.setattr("effbench.models.vision.IMAGES", 1)
     for name, arch, kwargs, size in (
         ("torchvision", "inception_v3", {"init_weights": False}, 299),
         ("timm", "test_vit", {}, 160),
