@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import gc
 import io
 import os
 import resource
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With --no-loadscope-reorder files run in this order: none of minutes is left to one process at the end."""
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.parent.name, len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: looking for cycles in it again and again takes a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def heed_ctrl_c() -> None:
