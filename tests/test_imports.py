@@ -1,6 +1,7 @@
 """Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
 
 import ast
+import functools
 import os
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Every module that a file imports, wherever in it."""
     found = set()
