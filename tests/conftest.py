@@ -152,6 +152,25 @@ def lasting_servers(folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def lasting_composers() -> Iterator[None]:
+    """Commands get the composer of an earlier one with the same files and settings of Hydra: composing takes most of a
+    tiny sweep's time. Files in a folder that the command line names may have changed since."""
+    from effbench.launcher import launch
+
+    original, kept = launch.Composer, {}
+
+    def composer(loader, master):
+        made, places = original(loader, master), loader.get_search_path().get_path()
+        if any("command-line" in place.provider for place in places):
+            return made
+        return kept.setdefault((str(places), str(master.hydra.overrides.hydra), made.is_local), made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "Composer", composer)
+        yield
+
+
 class Cli:
     """`effbench` in `folder`. Every process that it starts is in a session of its own.
 

@@ -10,7 +10,6 @@ import pytest
 
 from effbench import cli
 from effbench.launcher import cells, launch, overrides
-from effbench.launcher.compose import Composer
 from effbench.launcher.launch import hydra_sweep
 from effbench.sweeping import run
 
@@ -22,23 +21,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def composer():
-    """Makes a composer, one for all commands with the same folders and Hydra's settings: most commands choose the same
-    options."""
-    made = {}
-
-    def composer(loader, master):
-        key = str(loader.get_search_path()), str(master.hydra.overrides.hydra)
-        if key not in made:
-            made[key] = Composer(loader, master)
-        return made[key]
-
-    return composer
-
-
 @pytest.fixture
-def planned(monkeypatch, folder, composer):
+def planned(monkeypatch, folder):
     """Sweeps end after the plan; what was planned lies in the list."""
     found = []
 
@@ -56,7 +40,6 @@ def planned(monkeypatch, folder, composer):
     for conductor in ("conduct", "print_plan"):
         monkeypatch.setattr(launch, conductor, plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
-    monkeypatch.setattr(launch, "Composer", composer)
     yield found
     # Hydra's --info has every message printed from then on
     logging.root.setLevel(logging.WARNING)
