@@ -31,7 +31,7 @@ class Repeated(Mode):
             return found
         return Prepared(step, facts={"times": self.times, "kind": "loop"})
 """
-MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbench_test_own_mode.Repeated\ntimes: 400\n"
+MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbench_test_own_mode.Repeated\ntimes: 60\n"
 QUICK = ["protocol.budget_s=0.02", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu",
          "protocol.host_tolerance=null"]  # fmt: skip
 EXPERIMENT = '''"""What does repeating cost?"""
@@ -127,7 +127,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     assert (rows["slower"]["sweep_id"], sweep.name, measured["sweeps"]) == (sweep.id, "mine", [sweep.id])
     assert measured["value"] == found["slower"].value.value and measured["evidence"] == {}
     assert [(part["label"], part["holds"]) for part in measured["parts"]] == [("bs=1", True), ("bs=2", True)]
-    assert len(measured["also"]["all of them"]) == 4 and measured["also"]["times"] == [400, 400]
+    assert len(measured["also"]["all of them"]) == 4 and measured["also"]["times"] == [60, 60]
     assert measured["also"]["kind"] == [None, "loop", None, "loop"]
     assert rows["counts"]["sweep_id"] is None, "it rests on a check alone"
     measured = rows["counts"]["measured"]
