@@ -73,6 +73,10 @@ class Drawing:
             "hoverlabel": {"align": "left"},
         } | layout
 
+    def add(self, kind: str = "scatter", **settings: Any) -> None:
+        """Add a trace that belongs to no mode."""
+        self.data.append({"type": kind, "showlegend": False, **settings})
+
     def add_mode(self, rows: Sequence[Row], x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
         """Add a trace for the rows of one mode, in the mode's style and with one hover text per row."""
         series = rows[0]["series"]

@@ -94,8 +94,8 @@ def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) ->
         if low >= high:
             continue
         xs = [10**low, 10**high]
-        looks = {"mode": "lines", "line": {"width": 1, "dash": "dot", "color": GRAY}, "hoverinfo": "skip"}
-        figure.data.append({"type": "scatter", "x": xs, "y": [x * 10**shift for x in xs], "showlegend": False, **looks})
+        line = {"width": 1, "dash": "dot", "color": GRAY}
+        figure.add(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip", line=line)
         below = "top" if high < x_range[1] else "bottom"
         place = {"x": high, "y": high + shift, "xanchor": "right", "yanchor": below}
         figure.annotate(f"{10**power:,} calls", font={"size": 10}, **place)
