@@ -22,6 +22,9 @@ SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 def quick(words):
     """The words of a sweep, with a tiny model, few modes and a short protocol."""
     kept = ["model=tiny" if SHIPPED.match(word) else word for word in words if not word.startswith("protocol")]
+    kept = ["stream.high=4" if word.startswith("stream.high=128") else word for word in kept]
+    kept += ["model.config.num_hidden_layers=1"] * ("model=transformers" in kept)
+    kept += ["generate.new_tokens=4"] * ("phase=generate" in kept)
     modes = [word for word in kept if word.startswith("mode=")]
     short = [",".join(dict.fromkeys(word.replace("max-autotune", "default").split(","))) for word in modes]
     return [short[modes.index(word)] if word in modes else word for word in kept] + FAST
