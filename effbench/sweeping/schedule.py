@@ -187,7 +187,7 @@ class Schedule:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial may be the cause.
-        Raises WorkerError or OSError if no fork server can be started.
+        Raises WorkerError or OSError if no fork server can be started; a cell with `env` is then `crashed`.
         """
         reasons: list[str] = []
         server_died = False
