@@ -48,6 +48,11 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    says_so = isinstance(error, RuntimeError) and any(known in text_of(error).lower() for known in OOM_TEXTS)
+    return says_so or isinstance(error, (MemoryError, torch.OutOfMemoryError))
+
+
 def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
     """Return the status and the reason: phase, type, first line and, for an error, the location that raised it."""
     where = f"in {phase}: " if phase else ""
@@ -55,14 +60,24 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
         text = text_of(link)
         if isinstance(link, UnsupportedError):
             return Status.UNSUPPORTED, first_line(text)
-        says_oom = isinstance(link, RuntimeError) and any(known in text.lower() for known in OOM_TEXTS)
-        if says_oom or isinstance(link, (MemoryError, torch.OutOfMemoryError)):
+        if is_out_of_memory(link):
             return Status.OOM, f"{where}{first_line(text) or type(link).__name__}"
         for known, advice in MISSING.items():
             if known == type(link).__name__ or known in text:
                 return Status.UNSUPPORTED, advice
     place = location(error)
     return Status.ERROR, f"{where}{describe(error)}" + (f" ({place})" if place else "")
+
+
+def without_float64(doubt: str, error: Exception) -> str:
+    """Return the reason of a result that only float64 could have cleared of a `doubt`, but its computation failed.
+
+    Raises Ended if memory ran out: other trials may have used it, so this says nothing about the result.
+    """
+    reason = f"{doubt}; no float64 reference ({describe(error)})"
+    if any(map(is_out_of_memory, chain(error))):
+        raise Ended(Status.OOM, reason) from error
+    return reason
 
 
 def location(error: BaseException) -> str:

@@ -25,8 +25,7 @@ from effbench.measure.training_accuracy import Comparison, Exact, Named, Traject
 from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared, required
-from effbench.printable import describe
-from effbench.worker.failures import Ended
+from effbench.worker.failures import Ended, without_float64
 from effbench.worker.state import is_dense, on_host, places, restore, save
 from effbench.worker.workload import Inference
 
@@ -266,11 +265,6 @@ class Training(Inference):
         comparison = Comparison(trajectory, references, self.initial, tolerance)
         reason = comparison.wrong()
         doubts = [] if reason else list(comparison.doubts(self.device))
-        if doubts:
-            try:
-                reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
-            except Exception as error:  # a module may raise anything in an unexpected dtype
-                reason = f"{doubts[0]}; no float64 reference ({describe(error)})"
         self.trial.rel_error = comparison.error()
         self.trial.extra["training"] = {
             "steps": len(trajectory.losses),
@@ -278,6 +272,11 @@ class Training(Inference):
             "judged_by_float64": bool(doubts),
             "not_within_tolerance": len(doubts),
         }
+        if doubts:
+            try:
+                reason = comparison.far_from_float64(lambda state, n: self.exact(state, self.inputs_of(inputs, n)))
+            except Exception as error:  # a module may raise anything in an unexpected dtype
+                reason = without_float64(doubts[0], error)
         if reason:
             raise Ended(Status.INCORRECT, reason)
         self.restore()

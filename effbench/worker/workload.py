@@ -19,9 +19,8 @@ from effbench.measure.timing import Inputs
 from effbench.models.inputs import cut, make_inputs
 from effbench.models.spec import InputSpec, length_dims
 from effbench.modes.base import Mode, Prepared, required
-from effbench.printable import describe
 from effbench.worker import quantization, state
-from effbench.worker.failures import Ended
+from effbench.worker.failures import Ended, without_float64
 
 
 def copies(inputs: Inputs) -> Inputs:
@@ -142,7 +141,7 @@ class Inference:
         try:
             reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance, self.device, dtype)
         except Exception as error:  # a module may raise anything in an unexpected dtype
-            reason = f"no float64 reference ({describe(error)})"
+            return without_float64(verdict.reason, error)
         return reason and f"{verdict.reason}; {reason}"
 
     def renew(self, given: Inputs) -> None:

@@ -45,6 +45,14 @@ def test_tolerance_by_dtype(dtype):
         assert correct((ref * (1 + factor * limit)).to(dtype), ref.to(dtype)) is expected
 
 
+def test_the_reason_counts_values_if_the_error_of_all_is_within_the_tolerance():
+    out, ref = reference(torch.float32), reference(torch.float32)
+    out[0, :3] += 0.01
+    verdict = compare(out, ref, 1e-3)
+    assert verdict.error < 1e-3 and verdict.reason.endswith("tolerance 0.001, which 3 of 2,048 values exceed")
+    assert "values" not in compare(out * 1.1, ref, 1e-3).reason
+
+
 def test_a_wider_output_of_a_half_model_has_its_tolerance():
     ref = reference(torch.float32)
     out, exact = ref * 1.01, ref.double()

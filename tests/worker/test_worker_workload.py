@@ -1,5 +1,6 @@
 """What is compared besides outputs: inputs that a module writes to, its state, and all of it again after timing."""
 
+import re
 from functools import partial
 
 import pytest
@@ -137,6 +138,32 @@ def test_float64_decides_about_state_too():
     made = workload(Counts("half"))
     assert verdict(made, step) is None
     assert made.trial.extra["judged_by_float64"]
+
+
+class OnlyFloat32(nn.Module):
+    def forward(self, x, y):
+        if x.dtype == torch.float64:
+            raise self.error
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TypeError("no float64"), Status.INCORRECT),
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.OOM),  # it says nothing about the output
+        (RuntimeError("cublas: ALLOC_FAILED"), Status.OOM),
+    ],
+)
+def test_no_float64_reference(error, status):
+    made = workload(OnlyFloat32())
+    made.module.error = error
+    references = made.reference(inputs())
+    with pytest.raises(Ended) as ended:
+        made.check(lambda x, y: made.module(x, y) * 1.01, inputs(), references)
+    assert ended.value.status is status
+    assert re.fullmatch(r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason)
+    assert str(error) in ended.value.reason
 
 
 @pytest.mark.parametrize("calls", [4, 10**6])
