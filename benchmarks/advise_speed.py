@@ -129,7 +129,7 @@ def main() -> None:
         return replay(sys.argv[2], sys.argv[3:])
     models = [word for word in sys.argv[1:] if "=" not in word.partition("+")[0]]
     common = [word for word in sys.argv[1:] if word not in models]
-    if not models:
+    if not models or models[0].startswith("-"):
         sys.exit(__doc__)
     ratios, same = [], 0
     print("| model | full matrix | best, and ties | advised | slower than best | trials | full s | advice s | ratio |")
