@@ -15,7 +15,10 @@ ELSEWHERE = re.compile(
     r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by |history ack"
 )
 FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu",
-        "protocol.compilations=1", "protocol.host_tolerance=null"]  # fmt: skip
+        "protocol.compilations=1", "protocol.min_samples=2", "protocol.host_tolerance=null"]  # fmt: skip
+SMALL = [
+    f"model.module.{setting}" for setting in ("layers=1", "width=64", "heads=4", "kv_heads=2", "ffn=64", "vocab=99")
+]
 SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 
 
@@ -24,6 +27,7 @@ def quick(words):
     kept = ["model=tiny" if SHIPPED.match(word) else word for word in words if not word.startswith("protocol")]
     kept = ["stream.high=4" if word.startswith("stream.high=128") else word for word in kept]
     kept += ["model.config.num_hidden_layers=1"] * ("model=transformers" in kept)
+    kept += SMALL * ("model=llama-1b-decode" in kept)
     kept += ["generate.new_tokens=4"] * ("phase=generate" in kept)
     modes = [word for word in kept if word.startswith("mode=")]
     short = [",".join(dict.fromkeys(word.replace("max-autotune", "default").split(","))) for word in modes]
