@@ -88,7 +88,7 @@ class CudaGraph(Mode):
         function, facts = self.forward(module)
         prepared = capture(step_over(function), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(facts)
-        return prepared
+        return replace(prepared, module=getattr(function, "_orig_mod", function))
 
 
 @dataclass

@@ -110,6 +110,7 @@ def guarded(
     fingerprint = Fingerprint(module)
     facts = {**current.facts, "guard": policy, "guarded_tensors": len(fingerprint.slots), "recaptures": 0}
     inner: Prepared | None = current
+    ran = current.module
     del current
 
     def fresh(args: tuple, kwargs: dict[str, Any]) -> Prepared:
@@ -130,4 +131,4 @@ def guarded(
     def copy_inputs(*args: Any, **kwargs: Any) -> None:
         fresh(args, kwargs).copy_inputs(*args, **kwargs)
 
-    return Prepared(step, copy_inputs=copy_inputs, facts=facts)
+    return Prepared(step, copy_inputs=copy_inputs, facts=facts, module=ran)

@@ -166,7 +166,7 @@ class Training(Inference):
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.module.named_buffers() if is_dense(value)}
+        return {name: value for name, value in self.ran.named_buffers() if is_dense(value)}
 
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
@@ -191,7 +191,7 @@ class Training(Inference):
     def restore(self) -> None:
         """Restore the initial parameters, buffers, attributes and optimizer state (zeros), and the random seed. Tensors
         are changed in place, because CUDA graphs use their addresses."""
-        restore(self.module, self.others, self.device)
+        restore(self.ran, self.others, self.device)
         with torch.no_grad():
             for name, value in self.parameters.items():
                 value.copy_(self.initial[name])
@@ -254,7 +254,7 @@ class Training(Inference):
         self.restore()
         return eager
 
-    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def made(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         prepared = self.mode.prepare_training(self.module, self.step_over, args, kwargs)
         return required(prepared, self.mode.prepare_training)
 

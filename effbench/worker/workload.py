@@ -98,9 +98,13 @@ class Inference:
         """Return the callable of this workload for a step that a mode prepared."""
         return step
 
+    def made(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        """Return the step that the mode makes of the module."""
+        return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
+
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        prepared = required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
-        self.ran = prepared.module or self.module
+        prepared = self.made(args, kwargs)
+        self.ran = self.module if prepared.module is None else prepared.module
         return prepared
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:

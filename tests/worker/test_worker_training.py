@@ -1,12 +1,18 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a few steps."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
+from effbench.modes import graphs
+from effbench.modes.base import Prepared
+from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
+from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.worker.failures import Ended
 from effbench.worker.training import MeanSquare, Training, floats, user_loss, without_dropout
 
@@ -29,6 +35,20 @@ class Net(nn.Module):
     def forward(self, x):
         x = self.dropout(self.norm(self.first(x)).relu())
         return torch.softmax(self.second(x) + self.constant, -1)
+
+
+class Smooths(nn.Module):
+    """Adds a mean over its calls, in a buffer that each call replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        out = self.inner(x)
+        self.mean = 0.5 * self.mean + 0.5 * out.detach().mean(0)
+        return out + self.mean
 
 
 def settings(**changed):
@@ -255,3 +275,21 @@ def test_the_work_of_a_step(optimizer, state):
     assert counted.flops == 2 * 2 * 6 * 8 * 4
     weight, step_count = 4 * 8 * 4, 4 * bool(state)
     assert counted.min_bytes == 2 * (2 * weight + state * weight + step_count) + 6 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [Compiled(), Compiled(only="inner.0"), CompiledCudaGraph(inner="default", only="inner.0"), CudaGraph()],
+    ids=["whole", "part", "part in a graph", "graph"],
+)
+def test_the_state_of_a_copy_with_compiled_parts_is_compared(monkeypatch, fresh_dynamo, mode):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
+    made = training(Smooths())
+    made.mode = mode
+    references = made.reference(inputs())
+    step = made.prepare(*inputs()[0]).step
+    step(*inputs()[0][0])
+    made.check(step, inputs(), references)
+    assert made.trial.extra["training"]["not_within_tolerance"] == 0
+    assert torch.equal(made.ran.mean, torch.zeros(4)), "restored"

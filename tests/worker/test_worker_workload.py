@@ -221,7 +221,8 @@ class Keeps(nn.Module):
 @pytest.mark.parametrize(
     ("mode", "adds"),
     [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 0.0), (JitTrace(), 0.0),
-     (CompiledCudaGraph(inner="default", regional=True), 1.0)],
+     (CompiledCudaGraph(inner="default", regional=True), 1.0),
+     (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0)],
 )  # fmt: skip
 def test_modes_that_run_a_copy_of_the_module(monkeypatch, fresh_dynamo, mode, adds):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
