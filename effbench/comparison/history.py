@@ -33,8 +33,9 @@ DEFAULT_METRICS = (
     "latency_ms", "period_ms", "gpu_busy_ms", "peak_reserved_bytes", "compile_cold_s",
     "kernels", "graph_breaks", "recompiles", "cudagraph_skips",
 )  # fmt: skip
-#: A change of a metric with one value per sweep counts from this factor and this many seconds on.
-BOUND_RATIO, BOUND_S = 1.25, 1.0
+#: A change of a compile time or an error counts from this factor and this amount (in its unit) on, as in conf/check.
+BOUNDS = {"rel_error": (4.0, 1e-4), "quantization_error": (1.5, 1e-3)}
+BOUND = (1.25, 1.0)
 #: `new`: first seen in the newest sweeps, this many; `dead`: not seen in these sweeps.
 NEWEST = 3
 #: Order of the events that are not changes.
@@ -96,10 +97,11 @@ def _judge_metric(timeline: History, metric: Metric) -> None:
     else:
         values = [np.log(series).tolist() for series in values]
         rows_of = list(measured.values())
-        floor = BOUND_RATIO - 1 if metric.compare == "bound" else FLOOR
+        factor, least = BOUNDS.get(metric.name, BOUND)
+        floor = factor - 1 if metric.compare == "bound" else FLOOR
         judged = find_all(values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor)
     if metric.compare == "bound":
-        judged = [_large_only(result) for result in judged]
+        judged = [_large_only(result, factor, least) for result in judged]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
         _add_found(timeline, series, rows, levels, result)
 
@@ -113,13 +115,13 @@ def _error(row: Any, name: str) -> float:
     return math.nan if error is None else error
 
 
-def _large_only(judged: Found) -> Found:
-    """Return the judgement without changes below BOUND_S."""
+def _large_only(judged: Found, factor: float, least: float) -> Found:
+    """Return the judgement without changes up to `least`."""
 
     def is_large(change: Any) -> bool:
-        return abs(math.exp(change.after) - math.exp(change.before)) > BOUND_S
+        return abs(math.exp(change.after) - math.exp(change.before)) > least
 
-    changes = mark_undone([change for change in judged.changes if is_large(change)], math.log(BOUND_RATIO))
+    changes = mark_undone([change for change in judged.changes if is_large(change)], math.log(factor))
     recent = judged.recent if judged.recent and is_large(judged.recent) else None
     return replace(judged, changes=tuple(changes), recent=recent)
 

@@ -14,7 +14,8 @@ from effbench.environments import changes_between
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
-COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(DEFAULT_METRICS)))
+JUDGED = (*DEFAULT_METRICS, "rel_error")
+COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
 
 
 class Made:
@@ -152,6 +153,13 @@ def test_counters_and_compile_seconds():
         for place, value in enumerate(noisy(20)):
             made.sweep().result(compile_cold_s=(before if place < 10 else after) * value)
         changes = made.judge("compile_cold_s").changes
+        assert [(event.after_sweep, event.worse) for event in changes] == expected
+    # errors have no seconds: they count from the limits of conf/check on
+    for before, after, expected in ((1e-5, 1e-2, [("s010", True)]), (1e-6, 5e-5, []), (0.01, 0.03, [])):
+        made = Made()
+        for place, value in enumerate(noisy(20)):
+            made.sweep().result(rel_error=(before if place < 10 else after) * value)
+        changes = made.judge("rel_error").changes
         assert [(event.after_sweep, event.worse) for event in changes] == expected
 
 
