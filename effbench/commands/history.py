@@ -18,6 +18,7 @@ from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, change_text, coming_and_going, events_table, read, render, summary
 from effbench.store.connect import existing
+from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import Console, escape, terminal
@@ -95,7 +96,8 @@ def show(console: Console, found: History, args: argparse.Namespace) -> None:
     if alarms := [event for event in found.changes if event.alarms]:
         hosts = "".join(f" --host {shlex.quote(host)}" for host in args.host)  # like the name, they change the ids
         named = "" if args.name is None else f" --name {shlex.quote(args.name)}"
-        accept = f'effbench history{hosts} ack {found.short_id(alarms[0].id)}{named} --reason "why"'
+        db = "" if args.db == options.DEFAULT_DB else f" --db {shlex.quote(masked_url(args.db))}"
+        accept = f'effbench history{hosts} ack {found.short_id(alarms[0].id)}{named}{db} --reason "why"'
         console.print_line(escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim")
 
 

@@ -16,7 +16,7 @@ from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, jo
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
-from effbench.store.sides import CellResult
+from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
@@ -203,12 +203,13 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
     verdict stays if the re-run gives no figure, is noisy or has too few pairs. `pairs`: their number, None if only the
     new side ran."""
+    is_paired = change.metric in PER_TRIAL  # others have one figure per compilation or sweep
     row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
         why = joined("no figure when run again", row and row.reason)
     elif row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
         why = f"{row.reason} when run again"
-    elif row.metric != STATUS and pairs is not None and pairs < LEAST_PAIRS:
+    elif row.metric != STATUS and is_paired and pairs is not None and pairs < LEAST_PAIRS:
         why = f"{ratio_text(row.ratio, row.low, row.high)}, but only {pairs} pairs ({how})"
     if why:
         change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
@@ -217,7 +218,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
     else:
         is_shown = row.verdict is change.verdict is Verdict.SLOWER
-        if METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
+        if is_paired and METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
             # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
             change.limit, how = row.limit, f"{how}, {pairs} pairs"

@@ -167,6 +167,9 @@ def test_a_line(made, history, read):
     assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
+    elsewhere = shutil.copy(made.path, made.path.with_name("other place.db"))
+    accept = f"ack {change} --name main --db '{elsewhere}' --reason"
+    assert accept in history("--name", "main", "--db", str(elsewhere)).replace("\n", " ")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
     assert latencies(read("--name", "main")["changes"]) == []
     assert (change in history("acks", "--name", "main"), change in history("acks", "--name", "")) == (True, False)

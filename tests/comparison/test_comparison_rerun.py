@@ -63,6 +63,28 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
     assert judged.changes[0] is row or not row.gates
 
 
+@pytest.mark.parametrize(
+    ("new_s", "old_s", "verdict", "said"),
+    [
+        (10.0, 10.0, "ambiguous", "not confirmed: 1.000"),
+        (10.0, 4.0, "slower", "confirmed: 2.500 (old and new alternating)"),
+        (None, 4.0, "slower", "neither confirmed nor refuted: no figure when run again"),
+    ],
+)
+def test_what_becomes_of_compile_seconds(made, new_s, old_s, verdict, said):
+    """There are as many as compilations, which are fewer than pairs of times must be."""
+
+    def compiled(seconds):
+        caches = {"compilation": [0, 1, 2, 0, 1], "compile_cache": ["cold"] * 3 + ["warm"] * 2}
+        return {**FAST, **caches, "compile_s": seconds and [seconds] * 3 + [0.5] * 2}
+
+    _, rows = again(
+        made, {DEFAULT: compiled(new_s)}, {DEFAULT: compiled(old_s)}, before=compiled(4.0), after=compiled(10.0)
+    )
+    (row,) = (row for row in rows if row.metric == "compile_cold_s")
+    assert (row.verdict, said in row.reason) == (verdict, True), row.reason
+
+
 OURS, THEIRS = (
     {"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": [f"{name}-tuned" for name in names]}
     for names in ("abcab", "xyzxy")

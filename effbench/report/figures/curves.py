@@ -125,8 +125,8 @@ THROUGHPUT = Figure(
     name="throughput",
     title="Throughput against {axis}",
     order=32,
-    caption="The device is saturated where a line flattens. Samples per second of back-to-back calls, or of single ones "
-    "on CPUs and in generation, on logarithmic axes; bars are 95 % intervals.",
+    caption="The device is saturated where a line flattens. Samples per second of back-to-back calls (on CPUs and in "
+    "generation: of single ones) on logarithmic axes; bars are 95 % intervals.",
     absent="No ok result of this sweep has a throughput.",
     data=throughput_data,
     draw=partial(draw, "throughput_per_s", "throughput_ci_low", "throughput_ci_high", "throughput (samples/s)"),
