@@ -12,7 +12,15 @@ from effbench.comparison.compare import Compared, finish
 from effbench.comparison.limits import STATUS
 from effbench.comparison.origin import current, origin
 from effbench.comparison.sides import Side, load, software_changed
-from effbench.comparison.verdicts import LEAST_COMPILATIONS, Change, Verdict, joined, ordered, verdict_of_statuses
+from effbench.comparison.verdicts import (
+    LEAST_COMPILATIONS,
+    Change,
+    Verdict,
+    joined,
+    ordered,
+    shared_rounds,
+    verdict_of_statuses,
+)
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
@@ -186,12 +194,6 @@ def judge_again(
     compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
         compared.notes.append(f"not alternating: {why}; the machine may have drifted between the sessions")
-
-
-def shared_rounds(metric: str, *sides: CellResult | None) -> int:
-    """Return the number of rounds in which every side has a figure."""
-    figures = [side.figures.get(metric, {}) if side else {} for side in sides]
-    return sum(all(of.get(number) is not None for of in figures) for number in figures[0])
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:

@@ -140,8 +140,13 @@ def judge(
     for pair in pairs:
         whole = status_change(pair, limits)
         changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
-    sides = [(pair.key, side) for pair in pairs for side in (pair.before, pair.after) if side]
-    launch_bound = {key: 0.0 if interleaved else HOST_CHANGE for key, side in sides if side.bound == "launch"}
+    sides = [(pair, side) for pair in pairs for side in (pair.before, pair.after) if side]
+    launch_bound = {
+        # parts of a sweep that was resumed after an update have different rounds
+        pair.key: 0.0 if interleaved and shared_rounds("latency_ms", pair.before, pair.after) >= 2 else HOST_CHANGE
+        for pair, side in sides
+        if side.bound == "launch"
+    }
     # families of tests, so that ignored changes do not affect the others
     for ignored, of_sizes in itertools.product((False, True), repeat=2):
         tested = [change for change in changes if change.floor is not None and change.ignored is ignored]
@@ -170,6 +175,12 @@ def counted(changes: Sequence[Change]) -> str:
     """Return `2 slower, 1 broken`, the most important first."""
     numbers = Counter(row.verdict for row in changes)
     return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict])
+
+
+def shared_rounds(metric: str, *sides: CellResult | None) -> int:
+    """Return the number of rounds in which every side has a figure."""
+    figures = [side.figures.get(metric, {}) if side else {} for side in sides]
+    return sum(all(of.get(number) is not None for of in figures) for number in figures[0])
 
 
 # --- statuses ---
