@@ -166,6 +166,8 @@ def selected_bytes(name: str, tensor: torch.Tensor, given: list[tuple[Any, Any]]
     places = torch.stack([it.to(tensor.device).flatten() for it in torch.broadcast_tensors(*indices)])
     if "embedding" in name:
         nbytes = tensor[:1].nbytes * places.shape[1]
+    elif name.endswith("_") and len(given) == 2:  # a number is written to at least each place
+        nbytes = tensor.element_size() * places.shape[1]
     else:
         nbytes = sum(part.nbytes for part in tensors(given[-1][1] if name.endswith("_") else result))
     return min(tensor.nbytes, nbytes * places.unique(dim=1).shape[1] // max(1, places.shape[1]))

@@ -89,6 +89,7 @@ class Does(nn.Module):
         (lambda x, mask, index: x.masked_select(mask[:, None]), 2 * 3),
         (lambda x, mask, index: x.masked_fill_(mask[:, None], 0.0), 3),
         (lambda x, mask, index: x.index_add_(0, index, torch.ones(4, 8)), 2),
+        (lambda x, mask, index: x.view(torch.int8).view(-1).scatter_(0, index, 1), 2 / 32),
         (lambda x, mask, index: (x.fill_(1), x.fill_(2))[1], 10),
         (lambda x, mask, index: nn.functional.embedding_bag(index[None], x, mode="sum"), 2 + 1),
         (lambda x, mask, index: nn.functional.embedding(index[0], x), 2),
