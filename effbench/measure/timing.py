@@ -187,11 +187,12 @@ class Timer:
         rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
         rules, until = self.rules.of_passes(self.whole), time.perf_counter() + PATIENCE * budget_s
         while passes := next_batch(pass_means(result.samples_ms, self.whole), seconds, rules, budget_s):
-            if self.host and not result.samples_ms and result.disturbed_ms:
-                passes = math.ceil(BATCH_MS / result.disturbed_ms[-1] / self.whole)
+            if self.host and not result.samples_ms and result.disturbed_ms:  # a tenth of the budget, as later
+                passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept = len(result.samples_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
-            if self.watch and self.watch.disturbed():
+            # to ask the driver takes longer than some series
+            if self.watch and len(result.samples_ms) > kept and self.watch.disturbed():
                 result.drop(kept)
             else:
                 seconds += elapsed
@@ -235,10 +236,12 @@ class Timer:
         rotation, result, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
         # if the GPU is the bottleneck, the host's speed does not show in the period
         host = self.host if self.block_ms[0] > HOST_BOUND * self.block_ms[1] else None
-        until = time.perf_counter() + PATIENCE * budget_s
         load(self.step, rotation, calls, self.rules.load_s)
+        until = time.perf_counter() + PATIENCE * budget_s
+        tenth = int(budget_s * 100 / (calls * self.block_ms[1]))
         while batch := next_batch(result.samples_ms, seconds, self.rules, budget_s):
-            blocks = min(batch, MOST_BLOCKS)
+            # a series costs time besides its blocks, so short ones would waste quiet moments
+            blocks = min(max(batch, tenth) if host else batch, MOST_BLOCKS)
             events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)]
             readings = [host.read()] if host else []
             began = time.perf_counter()
@@ -259,11 +262,13 @@ class Timer:
                     readings.append(host.read())
             events[-1][1].synchronize()
             elapsed = time.perf_counter() - began
-            is_lost = bool(self.watch and self.watch.disturbed())
-            for (start, end), pair in itertools.zip_longest(events, itertools.pairwise(readings)):
-                counts = not is_lost and (pair is None or host.is_undisturbed(*pair, elapsed / blocks))
-                (result.samples_ms if counts else result.disturbed_ms).append(start.elapsed_time(end) / calls)
-                seconds += counts * elapsed / blocks
+            pairs = itertools.pairwise(readings)
+            quiet = [host.is_undisturbed(*pair, elapsed / blocks) for pair in pairs] if host else [True] * blocks
+            is_lost = bool(self.watch and any(quiet) and self.watch.disturbed())
+            for (start, end), counts in zip(events, quiet, strict=True):
+                kept = result.samples_ms if counts and not is_lost else result.disturbed_ms
+                kept.append(start.elapsed_time(end) / calls)
+                seconds += (counts and not is_lost) * elapsed / blocks
             if host:
                 if time.perf_counter() >= until:
                     break

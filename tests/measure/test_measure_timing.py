@@ -147,17 +147,27 @@ class TestStream:
         assert (found.max_samples, found.min_samples) == (2, timing.FEWEST_PASSES)
 
 
-def test_every_call_is_counted_for_the_energy(monkeypatch):
+class Event:
+    """As torch.cuda.Event, by the host's clock."""
+
+    def __init__(self, enable_timing=False): ...
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self): ...
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+
+@pytest.fixture
+def without_cuda(monkeypatch):
+    """Let the timer of the period run on the CPU."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
+
+
+def test_every_call_is_counted_for_the_energy(monkeypatch, without_cuda):
     """Each run begins with a block that is not timed: its calls use energy as well."""
-
-    class Event:
-        def __init__(self, enable_timing=False): ...
-        def record(self):
-            self.at = time.perf_counter()
-
-        def synchronize(self): ...
-        def elapsed_time(self, other):
-            return (other.at - self.at) * 1e3
 
     class Polled:
         def poll(self, calls):
@@ -168,12 +178,21 @@ def test_every_call_is_counted_for_the_energy(monkeypatch):
             return False
 
     made, watch, choose_block = [], Polled(), Timer.choose_block
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: None)
     monkeypatch.setattr(Timer, "choose_block", lambda *args: (choose_block(*args), made.clear())[0])
     short = rules(min_time_s=0.05, load_s=0.0)
     Timer(lambda *args, **kwargs: (made.append(1), time.sleep(0.002)), INPUTS, CPU, short, watch).period(0.3)
     assert watch.counted == len(made) > 0
+
+
+def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_blocks_count(without_cuda):
+    series, asked = [], []
+    watch = SimpleNamespace(poll=lambda calls: None, disturbed=lambda: asked.append(1))
+    host = SimpleNamespace(read=lambda: 0.0, calm=lambda: series.append(1), is_undisturbed=lambda *_: len(series) == 3)
+    step = lambda *args, **kwargs: time.sleep(0.002)  # noqa: E731
+    found = Timer(step, INPUTS, CPU, rules(load_s=0.0), watch, host=host).period(0.3)
+    assert len(series) > 5 and len(asked) == 1
+    assert len(found.samples_ms) >= 3, "a tenth of the budget holds five blocks, or fewer if sleeping takes longer"
+    assert len(found.disturbed_ms) >= 3 * (len(series) - 1)
 
 
 def test_no_garbage_is_collected_while_timing():
