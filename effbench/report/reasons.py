@@ -84,12 +84,14 @@ def outcome_of(row: Row) -> str:
 
 def _range(rows: Sequence[Row]) -> str:
     """Return the range of the best figures; empty where the baseline is among the best modes, or nothing is known."""
-    best = [row.cells[row.leader] for row in rows if not any(row.cells[mode].baseline for mode in row.best)]
-    known = sorted(it.value for it in best if it.value is not None and it.text != UNCLEAR)
+    best = [row for row in rows if not any(row.cells[mode].baseline for mode in row.best)]
+    cells = {str(row.labels["bs"]): row.cells[row.leader] for row in best}
+    known = {bs: cell.value for bs, cell in cells.items() if cell.value is not None and cell.text != UNCLEAR}
     if not known:
         return ""
-    low, high = map(METRICS[rows[0].metric].format, (known[0], known[-1]))
-    return low if low == high else f"{low.removesuffix('×')}–{high}"
+    low, high = map(METRICS[rows[0].metric].format, (min(known.values()), max(known.values())))
+    where = "" if len(known) == len(cells) else f" at bs {_and([*known])}"
+    return (low if low == high else f"{low.removesuffix('×')}–{high}") + where
 
 
 def _and(words: Sequence[str]) -> str:
