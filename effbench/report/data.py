@@ -262,7 +262,7 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
             hardware=hardware,
             rows=of_hardware,
             environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in of_hardware)],
-            unmeasured=unmeasured(store, info, of_hardware),
+            unmeasured=unmeasured(store, info, of_hardware, environments),
             database=database,
             overrides=overrides,
         )
@@ -270,11 +270,15 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
     ]
 
 
-def unmeasured(store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the planned cells that have no result in an environment of these rows, as rows of the view."""
+def unmeasured(
+    store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the planned cells that have no result under an interpreter of these rows, as rows of the view.
+    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after an upgrade."""
     names = ("environment_id", *TELLING, *COLUMNS)
-    places = {row["environment_id"]: {name: row[name] for name in names if name in row} for row in rows}
-    measured = {(row["cell_key"], row["environment_id"]) for row in rows}
+    under = {key: tuple((row["flags"] or {}).get(name) for name in COLUMNS) for key, row in environments.items()}
+    places = {under[row["environment_id"]]: {name: row[name] for name in names if name in row} for row in rows}
+    measured = {(row["cell_key"], under[row["environment_id"]]) for row in rows}
     return [
         {**cell, **place, "cell_key": cell["key"]}
         for cell in store.planned_cells(info.id)

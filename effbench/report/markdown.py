@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from effbench.printable import count
 from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.tables import NO_REASON
@@ -33,10 +34,14 @@ def section(device_sweep: DeviceSweep) -> str:
     state = device_sweep.sweep.get("state") or "completed"
     if state != "completed" or device_sweep.unmeasured:
         is_now = "is still running" if state == "running" else f"is {state}"
-        lines += [f"**This sweep {escape(is_now)}: {len(device_sweep.unmeasured)} planned cells have no result.**", ""]
+        waiting = len(device_sweep.unmeasured)
+        missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
+        lines += [f"**This sweep {escape(is_now)}{missing}.**", ""]
     lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
     lines += ["", speedups.render("markdown")]
-    shown = [f"Speedups over {escape(baseline)}, whose column shows its times", *speedups.legend()]
+    is_shown = any(entry.baseline for entry in speedups.entries)
+    column = "whose column shows its times" if is_shown else "which was not run: all columns show times"
+    shown = [f"Speedups over {escape(baseline)}, {column}", *speedups.legend()]
     lines += [f"{'; '.join(shown)}."]
     failures = summary.worst_first(rows)
     if failures:

@@ -7,6 +7,7 @@ from typing import Any
 
 from effbench.labels import grouped
 from effbench.metrics import METRICS, change_text, percent
+from effbench.printable import count
 from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
@@ -40,7 +41,7 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     if after.get("graph_pool_bytes") is not None and kernels and kernels > 1:
         single = after.get("phase") == "inference" and not after.get("graph_breaks")
         graphs = "one graph" if single else "graphs"
-        changes.append(f"{kernels:,} launches become " + (f"{graphs} of {fewer:,} kernels" if fused else graphs))
+        changes.append(f"{kernels:,} launches become " + (f"{graphs} of {count(fewer, 'kernel')}" if fused else graphs))
     elif fused:
         changes.append(f"{kernels:,} kernels become {fewer:,}")
     if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
@@ -74,7 +75,8 @@ def sentence(rows: Sequence[Row]) -> str:
 
 def undecided(rows: Sequence[Row]) -> str:
     """Return why the rows have neither winners nor ties."""
-    return f"{NO_INTERVAL if any(row.compares for row in rows) else 'fewer than two modes are ok'}, so no mode wins."
+    why = NO_INTERVAL if any(row.compares for row in rows) else "fewer than two modes are ok at each point"
+    return f"{why}, so no mode wins."
 
 
 def outcome_of(row: Row) -> str:

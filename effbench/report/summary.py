@@ -77,6 +77,8 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
             best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
             also = f", {ties} {'is a tie' if ties == 1 else 'are ties'}" if ties else ""
             text = f"{best} wins {wins[best]} of {len(rows)} {points}{also}"
+            if equal := [mode for mode in wins if wins[mode] == wins[best] and mode != best]:
+                text += f", as many as {' and '.join(equal)}"
             if not means[best].group and scores[best].value and scores[best].clear:
                 text += f"; its mean speedup is {score_text(scores[best])}"
         sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")
@@ -168,10 +170,11 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
     for mode in modes:
         score = mode.scores["speedup"]
         passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, mode.memory, mode.compiled
+        rate = 100 if passed == 1 else min(round(100 * passed), 99)
         row = [
             Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
             *(Shown(it.value, score_text(it), "strong", score_interval(it)) for it in map(mode.scores.get, metrics)),
-            Shown(passed, f"{100 * passed:.0f} %", sub=f"{score.passed} of {score.total}"),
+            Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
             Shown(mode.not_ok, mode.not_ok, "status"),
             Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
             Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),

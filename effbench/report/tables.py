@@ -28,6 +28,7 @@ UNCLEAR = "unclear"
 #: Follows the interval of an unclear mean.
 TOO_WIDE = "too wide to state a mean"
 NO_INTERVAL = "one round: no intervals"
+SOME_INTERVALS = "without an interval: the mode or its baseline has one round"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
@@ -153,7 +154,9 @@ class SpeedupTable:
         """Return what the intervals lack."""
         lacking = [it for it in self.entries if it.value is not None and it.low is None and not it.baseline]
         used = {it.source.get("compilations") for it in self.entries if it.status == "ok" and it.interval} - {None}
-        notes = {NO_INTERVAL: lacking and self.metrics[0] in INTERVALS, ONE_COMPILATION: used == {1}}
+        # modes may be eliminated after one round
+        rounds = SOME_INTERVALS if any(it.interval for it in self.entries) else NO_INTERVAL
+        notes = {rounds: lacking and self.metrics[0] in INTERVALS, ONE_COMPILATION: used == {1}}
         return [text for text, applies in notes.items() if applies]
 
     def render(self, fmt: str) -> str:

@@ -91,7 +91,8 @@ def why(row: Mapping[str, Any]) -> str | None:
         busy_at = f"the GPU is busy {percent(1 - idle)} of the time, but at {percent(near or 0.0)}"
         return f"{busy_at} of its nearest ceiling: {each}"
     verb = "takes" if number == 1 else "take"
-    text = f"the GPU is idle {percent(idle)} of the time: {kernels} {verb} {significant(busy, 3)} of {_ms(period)}"
+    took = significant(min(busy, period), 3)
+    text = f"the GPU is idle {percent(idle)} of the time: {kernels} {verb} {took} of {_ms(period)}"
     if bottleneck != "launch":
         return text
     enqueue = row.get("enqueue_ms")

@@ -50,6 +50,11 @@ def test_latency_and_period_each_have_a_mean_and_a_winner():
         "Latency: eager wins 1 of 1 points (model × batch size); its mean speedup is 1.00×. "
         "Period: default wins 1 of 1 points; its mean speedup is 3.00×."
     )
+    rows = label_rows([make.row(), make.row(mode="default", latency_ms=0.2), make.row(bs=8),
+                       make.row(bs=8, mode="default", latency_ms=0.01)])  # fmt: skip
+    assert headline(speedup_table(rows), by_mode(rows)).startswith(
+        "Latency: default wins 1 of 2 points (model × batch size), as many as eager;"
+    )
     assert [column.key for column in modes_table(modes).columns][1:3] == ["speedup", "period_speedup"]
     assert modes_table(modes).rows[1]["period_speedup"].text == "3.00×"
     assert "period_speedup" not in [column.key for column in modes_table(by_mode(label_rows(make.cpu_quick()))).columns]
@@ -134,6 +139,20 @@ def test_one_sentence_says_where_each_mode_wins():
     once = [make.row(mode=mode, trials=1, **period) for mode in ("eager", "default")]
     assert reasons.sentence(speedup_table(label_rows(once)).rows) == "one round: no intervals, so no mode wins."
     assert "fewer than two modes" in reasons.sentence(speedup_table(label_rows([make.row()])).rows)
+
+
+def test_one_of_many_and_a_part_are_named_as_they_are():
+    many = [speedup(2.0)] * 249 + [speedup(None, status="oom", reason="full")]
+    (row,) = modes_table([default(*many)]).rows
+    assert (row["pass_rate"].text, row["pass_rate"].sub) == ("99 %", "249 of 250")
+    fused = {"kernels": 1, "graph_pool_bytes": 8, "phase": "inference", "graph_breaks": 0}
+    assert reasons.effects({"kernels": 15}, fused) == ["15 launches become one graph of 1 kernel"]
+    text = markdown.report([device_sweep([make.row(mode=mode) for mode in ("default", "cuda-graph")])])
+    assert "Speedups over eager, which was not run: all columns show times" in text
+    apart = [make.row(), make.failed("mlp", 1, "default", "oom", "full"),
+             make.failed("mlp", 8, "eager", "oom", "full"), make.row(bs=8, mode="default")]  # fmt: skip
+    text = reasons.sentence(speedup_table(label_rows(apart)).rows)
+    assert text == "fewer than two modes are ok at each point, so no mode wins."
 
 
 def test_the_answer_modes_speedups_and_failures():

@@ -12,7 +12,14 @@ from omegaconf import OmegaConf
 from effbench.errors import UsageError
 from effbench.labels import label_rows, row_names
 from effbench.report import tables
-from effbench.report.tables import NOT_PROFILED, ONE_COMPILATION, SPEEDUPS, bottleneck_table
+from effbench.report.tables import (
+    NO_INTERVAL,
+    NOT_PROFILED,
+    ONE_COMPILATION,
+    SOME_INTERVALS,
+    SPEEDUPS,
+    bottleneck_table,
+)
 from effbench.terminal import Console
 
 
@@ -65,6 +72,14 @@ def test_significance_and_the_legend():
         assert entry.significant is significant and mark in legend
         assert entry.text.endswith("n.s.") is (mark == "includes 1")
         assert not any(other in legend for other in {"includes 1", "one round: no intervals", "unclear"} - {mark})
+
+
+def test_modes_that_stopped_after_one_round():
+    stopped = make.row(mode="cuda-graph", speedup_ci_low=None, speedup_ci_high=None)
+    for rows, notes in (
+        ([make.row(), with_interval(1.0, 1.2), stopped], [SOME_INTERVALS]), ([make.row(), stopped], [NO_INTERVAL])
+    ):  # fmt: skip
+        assert speedup_table(rows).notes() == notes
 
 
 def test_only_a_mode_that_is_significantly_faster_than_every_other_is_the_best():

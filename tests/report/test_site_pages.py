@@ -166,6 +166,37 @@ def test_environments_with_all_that_is_known(report):
     assert len(set(environments.titles(alike).values())) == 2
 
 
+def test_environments_of_one_interpreter_share_the_plan(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "shards.db")
+    here, there, missing = a_cell("mlp"), a_cell("gpt"), a_cell("vit")
+    sweep = made.sweep({here: {}, there: None, missing: None})
+    made.sweep([there], env=environment(cpu_name="EPYC"), into=sweep)
+    ((row,),) = (found.unmeasured for found in report_of(made.path).device_sweeps)
+    assert row["cell_key"] == missing.key
+
+
+def test_the_last_sweep_of_an_environment_has_the_pages_of_its_gpu(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "gpus.db")
+    sweep = made.sweep([a_cell()])
+    made.sweep([a_cell()], env=environment(gpu_name="A100"), into=sweep)
+    report = report_of(made.path)
+    seen = environments.seen_environments(report)
+    (row,) = (row for row in environments.facts_table(seen, report).rows if row["fact"] == "last sweep")
+    slugs = {found.hardware: found.slug for found in report.device_sweeps}
+    assert len(slugs) == 2
+    for place in seen:
+        assert row[place["id"]].link == f"{slugs[place['gpu_name']]}/speedups.html"
+
+
+def test_links_of_models_set_the_filters_of_what_was_swept(tmp_path):
+    made = copied(template(tmp_path), tmp_path / "dtypes.db")
+    made.sweep([a_cell(dtype=dtype, bs=bs) for dtype in ("float32", "bfloat16") for bs in (1, 8)])
+    (found,) = report_of(made.path).device_sweeps
+    assert [labels for _, labels, _ in index.answer(found)["sentences"]] == [
+        {"model": "mlp", "dtype": "float32"}, {"model": "mlp", "dtype": "bfloat16"}
+    ]  # fmt: skip
+
+
 def changed(path, sweep_id):
     return index.changed(report_of(path, [sweep_id]).device_sweeps[0].changes, "x/cell.html")
 

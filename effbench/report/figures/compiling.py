@@ -82,7 +82,7 @@ def break_even_draw(rows: Sequence[Row]) -> Drawing:
 def log_range(values: Sequence[float]) -> list[float]:
     """Return the ends of an axis for positive values, as decimal logarithms."""
     low, high = math.log10(min(values)), math.log10(max(values))
-    pad = max(0.06 * (high - low), 0.08)
+    pad = max(0.06 * (high - low), 0.08, (0.6 - (high - low)) / 2)  # so that a line of `_equal_lines` crosses them
     return [low - pad, high + pad]
 
 
@@ -120,7 +120,7 @@ BREAK_EVEN = Figure(
     page="cost",
     caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
     "calls at its end. Modes that are not faster than the baseline never pay back and are only in the numbers.",
-    absent="No mode pays back: nothing was compiled, or no compiled result is significantly faster than the baseline.",
+    absent="Compiling does not pay back: nothing compiled is significantly faster than the baseline.",
     data=break_even_data,
     draw=break_even_draw,
 )

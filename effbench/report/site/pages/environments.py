@@ -50,7 +50,7 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     """Return a table of all facts, with one column per environment."""
     names = {sweep["id"]: sweep.get("name") or sweep["id"] for sweep in report.sweeps}
-    slugs = {row.sweep["id"]: row.slug for row in report.device_sweeps}
+    slugs = {(row.sweep["id"], row.hardware): row.slug for row in report.device_sweeps}
     known = [facts_of(row) | {("record", "last sweep"): last_sweep(row, names, slugs)} for row in seen]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
     columns += [Column(row["id"], row["title"], wide=True) for row in seen]
@@ -62,13 +62,14 @@ def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
     return Table.of(columns, rows, "Machines and software")
 
 
-def last_sweep(row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[str, str]) -> Any:
-    """Return the name of an environment's last sweep, linked if the site has its pages."""
+def last_sweep(row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[tuple[str, str], str]) -> Any:
+    """Return the name of an environment's last sweep, linked if the site has its pages for this hardware."""
     if not row["sweeps"]:
         return ABSENT
     last = row["sweeps"][-1]
     name = names.get(last, last)
-    return Shown(last, name, link=f"{slugs[last]}/speedups.html" if last in slugs else "")
+    slug = slugs.get((last, hardware_of(row)))
+    return Shown(last, name, link=f"{slug}/speedups.html" if slug else "")
 
 
 def facts_of(row: Mapping[str, Any]) -> dict[tuple[str, str], Any]:

@@ -49,7 +49,7 @@ def lead(rows: Sequence[LabelledRow], bad: Sequence[LabelledRow]) -> str:
     if not rows:
         return "There is no result yet."
     if not bad:
-        return f"All {len(rows)} results are ok."
+        return "The only result is ok." if len(rows) == 1 else f"All {len(rows)} results are ok."
     counts = ", ".join(f"{number} {status}" for status, number in count_statuses(bad).items())
     return f"{len(bad)} of {len(rows)} results {'is' if len(bad) == 1 else 'are'} not ok: {counts}."
 

@@ -40,7 +40,10 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "counts": summary.count_statuses(rows),
         "results": len(rows),
         "headline": summary.headline(table, modes),
-        "sentences": {case: reasons.sentence(group) for case, group in list(models.items())[:MOST_MODELS]},
+        "sentences": [
+            (case, {name: it for name, it in group[0].labels.items() if name != "bs"}, reasons.sentence(group))
+            for case, group in list(models.items())[:MOST_MODELS]
+        ],
         "more_models": len(models) - MOST_MODELS,
         "notes": table.notes(),
         "has_period": len(table.metrics) > 1,

@@ -66,11 +66,12 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     words += [f"95 % interval {entry.interval}"] if brief and entry.interval else []
     words += [] if entry.trials is None else [count(entry.trials, "trial")]
     words += ["the baseline"] if entry.baseline else []
+    words += [entry.reason] if entry.reason else []
     # the baseline shows its time instead of its speedup of 1, and is sorted by it
     value = entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
     tone, beyond = shade(entry) if metric in SPEEDUPS else (entry.tone, "")
     text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    return Shown(value, text, tone, "" if brief else entry.interval, link, ", ".join(words) or entry.reason)
+    return Shown(value, text, tone, "" if brief else entry.interval, link, ", ".join(words))
 
 
 def shade(entry: Entry) -> tuple[str, str]:

@@ -12,6 +12,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   const LONG = 60; // characters of a text; longer ones get no column of a table
   let index = null;
 
+  const number = (count, noun, end = "s") => `${count} ${noun}${count === 1 ? "" : end}`;
   const digits = (value) => String(Number(value.toPrecision(4)));
   function bytes(value) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -80,7 +81,7 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   function kernels({ passes, calls, in_graphs: inGraphs, rows }) {
-    const line = `The ten largest kernels of each pass, averaged over ${passes} profiled passes${calls ? ` of ${calls} calls` : ""}. ${inGraphs} kernels per call run inside CUDA graphs.`;
+    const line = `The ten largest kernels of each pass, averaged over ${number(passes, "profiled pass", "es")}${calls ? ` of ${number(calls, "call")}` : ""}. In CUDA graphs: ${number(inGraphs, "kernel")} per call.`;
     const columns = [{ title: "kernel", wide: true }, ...["per call (ms)", "GPU time (%)", "launches per call", "passes"].map((name) => ({ title: name, numeric: true }))];
     const cells = rows.map(([name, count, ms, fraction, listed]) => [name, ms, 100 * fraction, count, listed]);
     return section("kernels", "Kernels", text(line), table(columns, cells, "Kernels with the most GPU time"));

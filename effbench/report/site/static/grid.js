@@ -20,8 +20,8 @@
   }
 
   /** Return the value that a cell is sorted by; null comes last in both directions. */
-  const sortable = (cell, numeric) => {
-    const exact = value(cell);
+  const sortable = (cell, { numeric, mode }) => {
+    const exact = mode && cell?.v === undefined ? null : value(cell); // the time of a mode without a speedup
     if (numeric) return Number.isNaN(parseFloat(exact)) ? null : parseFloat(exact); // also of texts with a unit
     return exact === null || exact === undefined || exact === "" ? null : String(exact).toLowerCase();
   };
@@ -106,7 +106,7 @@
     /** Filter and sort the rows, and show the first page. */
     function draw() {
       const keys = order.filter(([index]) => source.columns[index]);
-      shown = source.rows.filter(fits).map((row) => [row, keys.map(([index]) => sortable(row[index], source.columns[index].numeric))]);
+      shown = source.rows.filter(fits).map((row) => [row, keys.map(([index]) => sortable(row[index], source.columns[index]))]);
       if (keys.length) {
         shown.sort(([, one], [, other]) => {
           for (const [at, [, direction]] of keys.entries()) {
