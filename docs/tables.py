@@ -47,7 +47,7 @@ UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", 
 COLUMNS = {
     "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
     "id": "number of the trial",
-    "sweep_id": "key of `sweep`; it begins with the start time",
+    "sweep_id": "key of `sweep`",
     "sweep_name": "`sweep.name`",
     "label": "`sweep.label`, or `git describe` of the working directory",
     "started_at": "when the sweep or trial began",

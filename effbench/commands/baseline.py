@@ -7,6 +7,7 @@ import argparse
 from effbench.commands import options
 from effbench.errors import NothingFoundError
 from effbench.printable import one_line
+from effbench.store.connect import option
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import terminal
@@ -55,7 +56,8 @@ def listed(store: Store, args: argparse.Namespace) -> int:
         name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
         rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
     if not rows:
-        raise NothingFoundError(f"{store.name} has no baseline; `effbench baseline set main last` sets one")
+        how = f"effbench baseline set main last{option(store.name)}"
+        raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")
     columns = [
         *map(Column, ("name", "hardware", "sweep", "label")),
         Column("started_at", "sweep began (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone"),

@@ -13,7 +13,7 @@ from effbench.comparison.events import History, SeriesId, event_id
 from effbench.comparison.history import DEFAULT_METRICS, judgeable
 from effbench.comparison.limits import PATTERNS, ExceptionRule
 from effbench.comparison.limits import read as read_limits
-from effbench.errors import NothingFoundError, UsageError
+from effbench.errors import UsageError
 from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, change_text, coming_and_going, events_table, read, render, summary
@@ -72,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
             return take_back(args) if args.rm else acknowledge(args, exceptions)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
-            raise NothingFoundError(
-                f"{store.name} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one"
-            )
+            store.find_sweep("last")  # raises NothingFoundError with what to do
         found = read(
             store, args.metric or DEFAULT_METRICS, models=args.model, modes=args.mode, hosts=args.host, name=args.name,
             since=args.since, everything=args.all, exceptions=exceptions,

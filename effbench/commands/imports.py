@@ -50,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 raise
             errors.append(str(error))  # the other sources can still be imported
     if errors:
-        more = f" (and {count(len(errors) - 1, 'more error')})" if len(errors) > 1 else ""
-        raise StoreError(errors[0] + more)
+        raise StoreError("\n".join(errors))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.items())
     database = connect.describe(connect.parse_url(args.db))
     print(f"{count(outcomes.total(), 'sweep')}: {counts} · database {database}")

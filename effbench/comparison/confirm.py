@@ -66,7 +66,7 @@ def confirm(
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
-        foreign = {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
+        name, foreign = store.name, {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
     more = {"eliminate": None, "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
@@ -89,7 +89,7 @@ def confirm(
         return done
     why = "the re-run was interrupted"
     try:
-        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, foreign, trust_imported)
+        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
         done.sweep_id, done.interrupted = outcome.sweep_id, outcome.state != "completed"
     except KeyboardInterrupt:  # before the re-run began: the first verdicts are still reported
         done.interrupted = True
@@ -122,20 +122,21 @@ def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
 
 def run_again(
     compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
-    run: Callable[..., Outcome], foreign: Collection[str], trust_imported: bool,
+    run: Callable[..., Outcome], foreign: Collection[str], trust_imported: bool, name: str,
 ) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
     """Run the cells on the new side and, if possible, alternating on the baseline's side. Return the outcome, the new
-    side, the baseline's side, and why this is None. `foreign`: sweeps that run nothing without `trust_imported`."""
+    side, the baseline's side, and why this is None. `foreign`: sweeps of the database `name` that run nothing without
+    `trust_imported`."""
     for sweep in (before, after):
         if sweep.id in foreign and trust_imported:
             resume.announce(sweep, cells)
     if after.id in foreign and not trust_imported:
-        raise UsageError(resume.refusal(after))
+        raise UsageError(resume.refusal(after, name))
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     here = current(new_facts, after.id, cells, after.started_at)
     try:
         if before.id in foreign and not trust_imported:
-            raise UsageError(resume.refusal(before))
+            raise UsageError(resume.refusal(before, name))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
             return run(cells, there, here), here, there, None

@@ -100,7 +100,7 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
         sweep = store.find_sweep(reference)
         if not store.is_own(sweep.id):
             if not trust_imported:
-                raise UsageError(resume.refusal(sweep))
+                raise UsageError(resume.refusal(sweep, store.name))
             resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
     shards = sweep.host.get("shards") or {}
     if len(shards) > 1 and "shard" not in given:

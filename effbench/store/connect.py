@@ -12,7 +12,6 @@ import shlex
 import sqlite3
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from effbench.config import DEFAULT_DB
 from effbench.errors import SchemaError, StoreError
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
@@ -58,6 +58,10 @@ _EXPLANATIONS = (
 
 class DamagedError(StoreError):
     """The file of a SQLite database is damaged."""
+
+
+class EmptyError(StoreError):
+    """The database has no tables yet."""
 
 
 class NoDatabaseError(StoreError):
@@ -112,6 +116,19 @@ def describe(url: sa.URL) -> str:
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
+
+
+def option(name: str) -> str:
+    """Return ` --db NAME` for a command in a message; empty for the default database."""
+    return "" if name == DEFAULT_DB else f" --db {shlex.quote(name)}"
+
+
+def setting(db: str, name: str | None = None) -> str:
+    """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
+    `name`: `db` without its password, if it has one."""
+    value = db if name is None else name
+    value = value if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value) else f'"{value}"'
+    return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
 
 
 def name_of(connection: sa.Connection) -> str:
@@ -301,10 +318,9 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
     except sqlite3.Error as error:
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
-        log = file.with_name(f"{file.name}-wal")
-        if log.exists() and log.stat().st_size:  # reading it as immutable would miss the transactions in the log
-            hint = "copy it and its -wal file to a writable folder with free space"
-            raise StoreError(f"{path} has an unfinished log that cannot be read here ({error}); {hint}") from error
+        if (log := _unfinished(file)) is not None:  # an immutable file is read without it: too little, or too much
+            hint = f"`effbench ls{option(str(path))}` finishes it; in a read-only folder, copy both files first"
+            raise StoreError(f"{path} has an unfinished transaction in {log} ({error}); {hint}") from error
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
 
@@ -331,7 +347,7 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
 
 def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"file:{urllib.parse.quote(str(file))}?mode={mode}",
+        f"{file.as_uri()}?mode={mode}",
         uri=True,
         timeout=BUSY_TIMEOUT_S,
         isolation_level=None,  # the `begin` event starts transactions
@@ -359,12 +375,13 @@ def _check_path(path: Path, *, create: bool) -> None:
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}")
+        if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
+            raise StoreError(f"{path} is a pipe or a device, not a database; `effbench import -` reads standard input")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            raise NoDatabaseError(
-                f"no database at {path}; `effbench -m model=mlp bs=1,8 mode=eager,default db={path}` creates one"
-            )
+            run = f"effbench -m model=mlp bs=1,8 mode=eager,default{setting(str(path))}"
+            raise NoDatabaseError(f"no database at {path}; `{run}` creates one")
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error
 
@@ -373,6 +390,14 @@ def _has_no_index(error: sqlite3.Error) -> bool:
     """Return whether SQLite cannot create the log's index: then no other process can have the database open."""
     message = str(error).lower()
     return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
+
+
+def _unfinished(file: Path) -> Path | None:
+    """Return the write-ahead log or the rollback journal that SQLite has yet to apply to the file, None if there is
+    none. It is next to the file that links lead to."""
+    real = os.path.realpath(file)
+    logs = (Path(f"{real}-wal"), Path(f"{real}-journal"))
+    return next((log for log in logs if log.exists() and log.stat().st_size), None)
 
 
 def _has_write_ahead_log(file: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store.connect import insert, name_of
+from effbench.store.connect import insert, name_of, option
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware, is_future
 from effbench.store.values import now, text
@@ -71,8 +71,10 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     if named or name is None:
         return named
     names = sorted({baseline.name for baseline in known})
-    hint = f"choose from {', '.join(names)}" if names else f"`effbench baseline set {name} last` sets it"
-    raise NothingFoundError(f"no baseline {name!r} in {name_of(connection)}; {hint}")
+    database = name_of(connection)
+    how = f"`effbench baseline set {name} last{option(database)}` sets it"
+    hint = f"choose from {', '.join(names)}" if names else how
+    raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
 
 
 def remove_baseline(connection: sa.Connection, name: str, hardware: str | None = None) -> list[BaselineInfo]:

@@ -109,10 +109,15 @@ def opened(url: str) -> Iterator[Source]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")) if url == "-" else None
         if folder:
             url = f"{folder}/standard input"
-            with Path(url).open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-                if not file.tell():
-                    raise StoreError("standard input is empty; the export that writes to it may have failed")
+            try:
+                with Path(url).open("wb") as file:
+                    shutil.copyfileobj(sys.stdin.buffer, file)
+                    is_empty = not file.tell()
+            except OSError as error:
+                how = "set TMPDIR to a folder with free space"
+                raise StoreError(f"standard input cannot be copied to {folder}: {error.strerror}; {how}") from error
+            if is_empty:
+                raise StoreError("standard input is empty; the export that writes to it may have failed")
         try:
             connection = stack.enter_context(connect.connected(url, untrusted=True))
             name = connect.name_of(connection)

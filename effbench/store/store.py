@@ -94,7 +94,8 @@ class Store:
         """Require this version's schema; create it in an empty database that is opened for writing."""
         current = self._revision()
         if current is None and not self._writable:
-            raise StoreError(f"{self.name} is empty; `effbench -m mode=eager,default db={self.name}` fills it")
+            run = f"effbench -m mode=eager,default{connect.setting(self.name)}"
+            raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
         connect.require_head(current or self._make(), self.name)
         if self._writable and self._engine.dialect.name == "sqlite" and not (self._bulk and current is None):
             with self._translated():
@@ -221,6 +222,7 @@ def _remove_log(file: Path) -> None:
         ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
     except OSError:  # not Linux
         return
-    for log in (file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+    real = os.path.realpath(file)  # SQLite keeps the log next to the file that links lead to
+    for log in (Path(f"{real}-wal"), Path(f"{real}-shm")):
         if (file_id := connect.identity(log)) and file_id in ours:
             log.unlink(missing_ok=True)

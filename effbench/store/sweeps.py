@@ -16,7 +16,7 @@ from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.printable import one_line
 from effbench.store import liveness, signature
-from effbench.store.connect import insert, name_of
+from effbench.store.connect import insert, name_of, setting
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, SWEEP_ID, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
@@ -88,7 +88,8 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: boo
         SWEEP, SWEEP.c.id == RESULT.c.sweep_id
     )
     statuses: dict[str, dict[str, int]] = {}
-    counted = results.where(chosen).group_by(RESULT.c.sweep_id, RESULT.c.status)
+    by = RESULT.c.sweep_id, RESULT.c.status
+    counted = results.where(chosen).group_by(*by).order_by(*by)  # else PostgreSQL gives any order
     for key, status, count in () if brief else connection.execute(counted):
         statuses.setdefault(key, {})[status] = count
     query = sa.select(SWEEP, number_of(PLANNED), number_of(TRIAL)).where(chosen)
@@ -123,7 +124,8 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
     """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
     if not rows:
-        raise NothingFoundError(f"{database} holds no sweep yet; `effbench -m model=mlp mode=eager,default` runs one")
+        run = f"effbench -m model=mlp mode=eager,default{setting(database)}"
+        raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: is_future(row[2]))}
     started = [sweep_id for sweep_id, _, start in rows if not is_future(start)]
     started = started or [*names]  # the clock was turned back: the future ones are all there is

@@ -143,7 +143,9 @@ class _Copy:
         self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
         self.take_trials(sweep_id, samples)
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
-        self.take(VERDICT, VERDICT.c.sweep_id == sweep_id)
+        # a verdict of behaviour checks belongs to no sweep
+        of_checks = sa.and_(VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments))
+        self.take(VERDICT, sa.or_(VERDICT.c.sweep_id == sweep_id, of_checks))
         for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
             self.take(table, table.c.sweep_id == sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)

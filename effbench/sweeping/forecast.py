@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from effbench.cell import Cell, Trial
-from effbench.errors import SchemaError, StoreError
 from effbench.labels import mode_order
 from effbench.printable import count
+from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
@@ -40,9 +40,7 @@ def print_plan(
         store = None
         try:
             store = stack.enter_context(Store.open(settings.db, mode="read"))
-        except SchemaError:
-            raise
-        except StoreError as error:  # a sweep would create it
+        except (EmptyError, NoDatabaseError) as error:  # a sweep would create it
             progress.note(f"no history: {str(error).partition(';')[0]}")
         cells = cells_of(runs)
         is_local = settings.executor["name"] == "local"
@@ -52,7 +50,7 @@ def print_plan(
         durations: Durations = {}
         if store and settings.resume:
             info = store.find_sweep(settings.resume)
-            resume.check_same_plan(info, store.planned(info.id), cells, settings)
+            resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
             if is_local:
                 resume.check_same_interpreters(info, ids.keys())

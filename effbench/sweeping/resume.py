@@ -7,17 +7,17 @@ option.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Cell, targets_in
-from effbench.config import DEFAULT_DB
 from effbench.errors import ResumeError
+from effbench.store.connect import option, setting
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
+from effbench.sweeping.matrix import parse_shard, shards
 from effbench.sweeping.plan import Settings
 
 FLAG = "--trust-imported"
@@ -29,17 +29,16 @@ def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True, shard
     """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`: `db` without its
     password."""
     words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
-    if db != DEFAULT_DB:
-        words.append(f"db={name}" if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", name) else f'db="{name}"')
-    return shlex.join([*words, *([] if is_own else [FLAG])])
+    return shlex.join(words) + setting(db, name) + ("" if is_own else f" {FLAG}")
 
 
-def refusal(sweep: SweepInfo) -> str:
-    """Return the message that effbench does not run another user's sweep, and what to do."""
+def refusal(sweep: SweepInfo, name: str) -> str:
+    """Return the message that effbench does not run another user's sweep of the database `name`, and what to do."""
     origin = "not begun here by this user, or changed by another program" if sweep.imported_at is None else "imported"
+    export = f"effbench export --whole --sweep {sweep.id}{option(name)} --out review.db"
     return (
         f"sweep {sweep.id} was {origin}, so effbench does not run the code it recorded; review it "
-        f"(effbench export --whole --sweep {sweep.id} --out review.db; sqlite3 review.db .dump), then add {FLAG}"
+        f"({export}; sqlite3 review.db .dump), then add {FLAG}"
     )
 
 
@@ -64,10 +63,14 @@ def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
                 yield f"{what} {facts[key]}"
 
 
-def check_same_plan(info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], settings: Settings) -> None:
-    """Raise ResumeError if the requested plan differs from the recorded one."""
-    missing, more = len(set(planned) - set(cells)), len(set(cells) - set(planned))
-    if more or (missing and settings.shard is None):  # other shards may have been imported
+def check_same_plan(
+    info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], matrix: Sequence[Cell], settings: Settings
+) -> None:
+    """Raise ResumeError if the requested plan differs from the recorded one. `matrix`: the cells of all shards."""
+    recorded = [parse_shard(name) for name in info.host.get("shards") or ()]  # others may have been imported
+    expected = {*cells, *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1])}
+    missing, more = len(set(planned) - expected), len(expected - set(planned))
+    if missing or more:
         plan = f"{missing} cells missing, {more} additional cells"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}

@@ -238,7 +238,7 @@ def begin(
             if liveness.is_running(process):
                 how = f"is still running in process {process['pid']}; wait for its end, or end it first"
                 raise ResumeError(f"sweep {info.id} {how}")
-        resume.check_same_plan(info, store.planned(info.id), cells, settings)
+        resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
         if ids:
             resume.check_same_interpreters(info, ids.keys())
         for change in resume.changes(info, ids, environments, cells):

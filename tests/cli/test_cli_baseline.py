@@ -1,6 +1,7 @@
 """`effbench baseline`, and `effbench ls --failures`: reasons, tracebacks, one line if there is nothing to list."""
 
 import json
+import shutil
 
 from made_sweeps import a_cell, environment
 
@@ -47,6 +48,11 @@ def test_refusals(made, effbench):
         done = effbench("baseline", *words)
         assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
         assert said in done.err
+    other = made.path.with_name("o ther.db")
+    shutil.copy(made.path, other)
+    for words in (("rm", "main"), ("ls",)):
+        said = effbench("baseline", *words, "--db", str(other)).err
+        assert f"`effbench baseline set main last --db '{other}'`" in said
 
 
 def test_failures_with_their_tracebacks(made, effbench):

@@ -76,6 +76,8 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     done = run("import", odd, "--db", "x.db")
     assert (done[1].count(": refused"), done[1].count("imported, ")) == (1, 2)
     refused(done, "has seed 7 there, but 1099511627776 in the import")
+    done = run("import", "b.db", odd, "nowhere", "--db", "x.db")
+    assert [done[2].count(name) for name in ("b.db", "has seed 7 there", "nowhere: no such file")] == [1, 1, 1]
 
 
 REFUSALS = [

@@ -27,6 +27,12 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
         assert len(store.sweeps()) == 1
 
 
+def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
+    cli.db.write_text("latency_ms,period_ms\n" * 400)
+    done = cli.sweep(*WORDS, "--dry-run")
+    assert (done.code, done.out) == (2, "") and "not a database" in done.err
+
+
 def test_a_baseline_may_be_excluded_in_part(cli):
     rules = ("mode=eager,jit-trace,cuda-graph", "baseline_mode=jit-trace", "--dry-run")
     done = cli.sweep(*WORDS, *rules, "exclude=[{mode:jit-trace,bs:1}]")

@@ -62,12 +62,22 @@ def test_what_is_no_database(tmp_path, path, store, cell, begin):
     assert not missing.parent.exists()
     with pytest.raises(ValueError, match="mode"):
         Store.open(path, mode="append")
+    os.mkfifo(tmp_path / "pipe")
     for mode in ("read", "write"):
+        assert "is a pipe" in refused(tmp_path / "pipe", mode)
         assert "is a folder" in refused(tmp_path, mode)
         assert str(tmp_path / "file" / "x.db") in refused(tmp_path / "file" / "x.db", mode)
         assert "not a database" in refused(text, mode)
         assert "damaged" in refused(path, mode)
     assert text.read_bytes().startswith(b"latency_ms")
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"b\xff.db"), "a b?#%20;&\u00fc.db"])
+def test_any_name_of_a_file(name, tmp_path, cell, begin):
+    with Store.open(tmp_path / name, mode="write") as store:
+        begin(store, [cell()])
+    with Store.open(tmp_path / name) as store:
+        assert [sweep.cells for sweep in store.sweeps()] == [1]
 
 
 def test_a_database_of_another_program(tmp_path):
@@ -132,12 +142,14 @@ def unprivileged():
 
 @pytest.fixture
 def read_only(cell, begin):
-    """A folder that every user may read: `x.db`, and `unfinished.db` with a log."""
+    """A folder that every user may read: `x.db`, `unfinished.db` with a log and a link, `hot.db` with a journal."""
     folder = Path(tempfile.mkdtemp())
-    for name in ("x.db", "unfinished.db"):
+    for name in ("x.db", "unfinished.db", "hot.db"):
         with Store.open(folder / name, mode="write") as store:
             begin(store, [cell()])
     (folder / "unfinished.db-wal").write_bytes(b"\0" * 4152)
+    (folder / "hot.db-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\0" * 504)
+    (folder / "link.db").symlink_to("unfinished.db")
     for file in folder.iterdir():
         file.chmod(0o444)
     folder.chmod(0o555)
@@ -151,10 +163,11 @@ def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged)
     with Store.open(path) as store:
         assert [sweep.cells for sweep in store.sweeps()] == [1]
     assert Store.check(path) == []
-    assert len(list(read_only.iterdir())) == 3
+    assert len(list(read_only.iterdir())) == 6
     for name in ("x.db", "new.db"):
         assert "permissions" in refused(read_only / name, "write")
-    assert "-wal" in refused(read_only / "unfinished.db")
+    for name, log in (("unfinished.db", "-wal"), ("link.db", "unfinished.db-wal"), ("hot.db", "-journal")):
+        assert log in refused(read_only / name)
 
 
 def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):

@@ -3,6 +3,8 @@
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 import zlib
 from contextlib import closing
 
@@ -69,6 +71,42 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert outcomes(odd, target) == ["completed", "completed", "already there"]
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
     assert outcomes(out, target) == ["already there"] * 3, "a source without samples takes none away"
+
+
+HALF = """
+import os, sqlite3, sys
+raw = sqlite3.connect(sys.argv[1], isolation_level=None)
+raw.execute("PRAGMA cache_size = 1")
+raw.execute("BEGIN")
+raw.execute("UPDATE sweep SET label = 'never committed'")
+raw.execute("UPDATE trial SET latency_ms = 1e6")
+for table in ("trial", "sample", "sweep", "cell") * 3:
+    raw.execute(f"SELECT * FROM {table}").fetchall()
+os._exit(0)
+"""
+
+
+def test_half_a_transaction_of_a_killed_process_is_not_imported(odd, tmp_path, target):
+    out = export(odd, tmp_path / "x.db")
+    before = whole.contents(out)
+    subprocess.run([sys.executable, "-c", HALF, str(out)], check=True)
+    assert out.with_name("x.db-journal").stat().st_size
+    with pytest.raises(StoreError, match="unfinished transaction"):
+        take(out, target)
+    with Store.open(out) as store:  # as the message says
+        assert len(store.sweeps()) == 3
+    assert outcomes(out, target, baselines=True) == ["imported"] * 3
+    assert whole.contents(target) == before
+
+
+def test_verdicts_without_a_sweep_come_with_those_of_their_environment(source, target):
+    judged = {"claim": "S14", "experiment": "storage", "verdict": "confirmed", "measured": {}}
+    with Store.open(source, mode="write") as store:
+        store.add_verdicts(whole.environment().id, [judged])
+    take(source, target)
+    take(source, target)
+    with Store.open(target) as store:
+        assert [(row["claim"], row["sweep_id"]) for row in store.verdicts() if row["claim"] == "S14"] == [("S14", None)]
 
 
 def test_calibrations_and_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):

@@ -1,5 +1,6 @@
 """One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
 
+import contextlib
 import re
 import resource
 import shutil
@@ -17,6 +18,7 @@ from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
 from effbench.sweeping import pool, resume, run
 from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.matrix import shards
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.run import Command, run_cells
 
@@ -198,12 +200,30 @@ def test_resuming_takes_the_same_interpreters():
 
 def test_resuming_takes_the_same_settings():
     settings = Settings.with_defaults(protocol={"host_tolerance": None})
-    sweep = SimpleNamespace(id="s", protocol={"host_tolerance": 0.25})
+    sweep = SimpleNamespace(id="s", protocol={"host_tolerance": 0.25}, host={})
     for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
         sweep.protocol["host_tolerance"], settings.protocol["host_tolerance"] = old, new
         sweep.baseline_mode, sweep.seed, sweep.name, sweep.label = settings.baseline_mode, 0, None, None
         with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text};"):
-            resume.check_same_plan(sweep, [], [], settings)
+            resume.check_same_plan(sweep, [], [], [], settings)
+
+
+def test_resuming_takes_the_same_cells():
+    matrix = [a_cell(bs=bs) for bs in (1, 2, 4)]
+    first, second = shards(matrix, 2)
+    settings = Settings.with_defaults()
+    info = SimpleNamespace(
+        id="s", protocol={}, host={}, baseline_mode=settings.baseline_mode, seed=0, name=None, label=None
+    )
+    one, both = {"shards": {"1/2": "interrupted"}}, {"shards": {"1/2": "interrupted", "2/2": "completed"}}
+    for host, planned, given, of, fits in (
+        ({}, matrix, matrix, matrix, True), ({}, matrix, first, matrix, False), ({}, first, matrix, matrix, False),
+        (one, first, first, matrix, True), (one, first, first[:1], first[:1], False),
+        (both, matrix, first, matrix, True), (one, first, second, matrix, False),
+    ):  # fmt: skip
+        info.host = host
+        with contextlib.nullcontext() if fits else pytest.raises(ResumeError, match="different plan"):
+            resume.check_same_plan(info, planned, given, of, settings)
 
 
 def test_resuming_notes_which_interpreter_has_changed():
