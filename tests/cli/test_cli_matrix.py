@@ -28,6 +28,7 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
 
 
 def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
+    cli.db.parent.mkdir()
     cli.db.write_text("latency_ms,period_ms\n" * 400)
     done = cli.sweep(*WORDS, "--dry-run")
     assert (done.code, done.out) == (2, "") and "not a database" in done.err
