@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.traceback and not args.failures:
         raise UsageError("ls: --traceback needs --failures; try `effbench ls --failures --traceback`")
+    if args.sweep != "last" and not (args.cells or args.failures or args.artifacts):
+        raise UsageError("ls: --sweep needs --cells, --failures or --artifacts; without them, all sweeps are listed")
     with Store.open(args.db, mode="read") as store:
         if args.cells:
             print_cells(store, store.find_sweep(args.sweep))

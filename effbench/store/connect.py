@@ -73,6 +73,8 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     given = os.fspath(url)
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
+    if (re.search(r"\bpassword=", given) and "://" not in given) or re.match(r"postgres\w*(\+\w+)?//", given):
+        raise StoreError(f"not a database URL (it is not shown, for it may hold a password); {_FORMS}")
     if "://" not in given and not re.match(r"(sqlite|postgres\w*)(\+\w+)?:", given):
         return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
     try:

@@ -71,6 +71,8 @@ def test_failures_with_their_tracebacks(made, effbench):
     assert "first line" not in effbench("ls", "--failures").out
     done = effbench("ls", "--traceback")
     assert done.code == 2 and "--failures" in done.err
+    done = effbench("ls", "--sweep", "nowhere")
+    assert done.code == 2 and "--sweep needs --cells" in done.err
 
 
 def test_no_failures_is_a_line(made, effbench):

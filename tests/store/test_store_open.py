@@ -118,6 +118,8 @@ def test_urls_that_cannot_be(monkeypatch):
         ("://", "not a database URL"),
         ("postgresql:/me:secret@h/db", "not a database URL"),
         ("", "URL is empty"),
+        ("host=h password=secret dbname=d", "not a database URL"),
+        ("postgresql//me:secret@h/db", "not a database URL"),
         ("postgresql://user:secret@127.0.0.1:1/db", "cannot be reached"),
     ):
         message = refused(url, "write")
