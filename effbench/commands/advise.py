@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode = parts.add_parser("mode", description=MODE)
     words = "model to measure unless results of it are stored, as in model=MODEL, and overrides as in a sweep"
     mode.add_argument("words", nargs="*", metavar="MODEL [OVERRIDE]", help=f"{words}: mode=eager,default dtype=float32")
+    mode.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
     measuring = mode.add_mutually_exclusive_group()
     measuring.add_argument("--fresh", action="store_true", help="measure MODEL even if there are stored results")
     stored = "measure nothing; answer from the stored results of MODEL on any machine"
@@ -169,6 +170,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
     names = [*(word for word in args.words if word not in overrides), *filter(None, [args.model])]
+    overrides += [f"--config-dir={args.config_dir}"] if args.config_dir else []
     if args.sweep != "last":
         raise UsageError("advise mode: name the model of --sweep with --model NAME, without overrides")
     if len(names) != 1:

@@ -245,7 +245,10 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         model["name"] = model["name"] or target.replace(":", ".").rpartition(".")[2]
         mode = {key: value for key, value in part["mode"].items() if key != "description"}
         if modules.setdefault(model["name"], target) != target:
-            raise ConfigError(f"two modules have the name {model['name']}: rename one of them with model.name=")
+            raise ConfigError(
+                f"two modules have the name {model['name']}: give each its own, "
+                "such as 'model.name=${model.module._target_}'"
+            )
         # Hydra parses `true` as a boolean
         env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
         stream = streams.resolve(part.get("stream"))

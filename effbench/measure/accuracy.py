@@ -54,8 +54,13 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     if isinstance(output, PLAIN):
         return {name: output}
     prefix = "output " if name == "output" else f"{name}."
-    inner = [parts(value, f"{prefix}{key}", copy) for key, value in items(output)]
-    return {name: part for some in inner for name, part in some.items()}
+    named: Parts = {}
+    for key, value in items(output):
+        for inner, part in parts(value, f"{prefix}{key}", copy).items():
+            while inner in named:  # {"a.b": x, "a": {"b": y}}, or {1: x, "1": y}
+                inner += "'"
+            named[inner] = part
+    return named
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:

@@ -53,7 +53,8 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
     if not isinstance(built, nn.Module):
         kind = type(built).__name__
         raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; it must return a torch.nn.Module")
-    return built.to(device=device, dtype=dtype).eval()
+    # as Module.to, which would also cast complex weights and so drop their imaginary parts
+    return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype)).eval()
 
 
 def declared_inputs(module: nn.Module) -> Mapping[str, Any]:

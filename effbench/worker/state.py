@@ -27,10 +27,22 @@ def versions(module: nn.Module) -> dict[str, int | None]:
     return {f"parameter {name}": None if it.is_inference() else it._version for name, it in named}
 
 
+def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
+    """Return what differs once a value was written or replaced: version and address of a tensor, or a plain value."""
+    now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
+    tensors = {name: (it._version, it.data_ptr()) for name, it in now.items() if is_dense(it) and not it.is_inference()}
+    return {name: value for name, value in now.items() if isinstance(value, PLAIN)} | tensors
+
+
 def is_dense(value: Any) -> bool:
     """Return whether the value is a tensor that can be copied and compared; not every operator supports others."""
     is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
     return is_plain and not (value.is_nested or value.is_quantized)
+
+
+def is_expanded(value: Tensor) -> bool:
+    """Return whether elements share memory, so that torch cannot write to the tensor; it can only be replaced."""
+    return any(size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True))
 
 
 def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
@@ -46,8 +58,11 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
         for name, value in saved.items():
             held, key = now.get(name, ({}, name))
             current = held.get(key)
-            if isinstance(value, Tensor) and isinstance(current, Tensor) and current.shape == value.shape:
+            is_alike = isinstance(value, Tensor) and isinstance(current, Tensor) and current.shape == value.shape
+            if is_alike and not is_expanded(current):
                 current.copy_(value)
+            elif is_alike and torch.equal(current, value.to(current)):
+                continue
             else:
                 held[key] = value.to(device) if isinstance(value, Tensor) else value
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
@@ -26,7 +27,7 @@ from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared, required
 from effbench.worker.failures import Ended, without_float64
-from effbench.worker.state import is_dense, on_host, places, restore, save
+from effbench.worker.state import is_dense, on_host, places, restore, same, save
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -34,6 +35,9 @@ OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.o
 DROPOUT = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
 #: The same for classes outside torch, by class name.
 OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+
+#: Added to the reason if eager's own loss depends on the seed.
+RANDOM = "; eager's loss depends on the random seed, so the module draws random numbers: modes cannot be compared"
 
 #: Maps a module's output, and its inputs by name, to a scalar.
 Loss = Callable[[Any, dict[str, Any]], Tensor]
@@ -51,6 +55,9 @@ def make_optimizer(
         raise UnsupportedError("sgd has no capturable implementation, because it does not count steps; use another one")
     if how == "capturable" and parameters[0].device.type != "cuda":
         raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {parameters[0].device}")
+    if how == "fused" and any(it.is_complex() for it in parameters):  # torch finds out in the first step
+        how_else = "choose training.implementation=foreach"
+        raise UnsupportedError(f"{name} has no fused implementation for complex parameters; {how_else}")
     if name != "sgd":
         # the optimizer must count its steps on the device, because a graph cannot count on the host
         flags["capturable"] = captured or how == "capturable"
@@ -136,7 +143,9 @@ def without_dropout(module: nn.Module) -> int:
         other = OTHER_DROPOUT.get(type(part).__name__)
         name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
         # probabilities that a module passes to functions: `self.attention_dropout`
-        names = [one for one, value in vars(part).items() if "drop" in one and isinstance(value, float) and value > 0]
+        names = [
+            one for one, value in vars(part).items() if "drop" in one and isinstance(value, float) and 0 < value <= 1
+        ]
         for one in {*names, *([name] if name and getattr(part, name, None) else [])}:
             setattr(part, one, 0.0)
             changed += 1
@@ -159,7 +168,9 @@ class Training(Inference):
         self.optimizer = make_optimizer(self.parameters.values(), self.settings, self.captured)
         # on the host, because device memory is measured
         self.initial = on_host(self.state())
-        self.others = save(module, [name for name in places(module) if not name.startswith("parameter ")])
+        # also frozen parameters: a momentum encoder writes to them in forward
+        trained = {f"parameter {name}" for name in self.parameters}
+        self.others = save(module, places(module).keys() - trained)
 
     def context(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -172,14 +183,17 @@ class Training(Inference):
         return {**self.parameters, **self.buffers}
 
     def gradients(self) -> Named:
-        return {name: value.grad for name, value in self.parameters.items()}
+        grads = {name: value.grad for name, value in self.parameters.items()}
+        return {name: it if it is None or it.layout is torch.strided else it.to_dense() for name, it in grads.items()}
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step that calls `forward`. It returns the loss before the update, a detached scalar."""
         zero_grad, update = self.optimizer.zero_grad, self.optimizer.step
-        set_to_none, loss_of, names = self.settings["set_to_none"], self.loss, self.names
+        set_to_none, loss_of, names, written = self.settings["set_to_none"], self.loss, self.names, self.written
 
         def step(*args: Any, **kwargs: Any) -> Tensor:
+            if written:  # else an input that the module writes to would carry the graph of the step before
+                args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             zero_grad(set_to_none=set_to_none)
             loss = loss_of(forward(*args, **kwargs), {**dict(zip(names, args, strict=False)), **kwargs})
             loss.backward()
@@ -209,8 +223,11 @@ class Training(Inference):
         for number in range(self.steps):
             if number == self.steps - 1:
                 before = on_host(self.state())
-            args, kwargs = accuracy.clone(self.inputs_of(inputs, number))
+            given = self.inputs_of(inputs, number)
+            args, kwargs = accuracy.clone(given)
             losses.append(step(*args, **kwargs).clone())
+            intact, after = self.tensors_of(given), self.tensors_of((args, kwargs)).items()
+            self.written |= {name for name, value in after if not torch.equal(value, intact[name])}
             for name, value in self.gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
             optimizer.step()
@@ -251,6 +268,10 @@ class Training(Inference):
         eager = self.follow(self.step_over(self.module), inputs)
         if reason := eager.not_finite():
             raise Ended(Status.INCORRECT, reason)
+        now = save(self.module, self.others)
+        kept = {name for name, value in self.others.items() if not same(value, now.get(name))}
+        # weights that stay frozen need no restoring
+        self.others = {it: self.others[it] for it in self.others if it in kept or not it.startswith("parameter ")}
         self.restore()
         return eager
 
@@ -278,11 +299,23 @@ class Training(Inference):
             except Exception as error:  # a module may raise anything in an unexpected dtype
                 reason = without_float64(doubts[0], error)
         if reason:
-            raise Ended(Status.INCORRECT, reason)
+            raise Ended(Status.INCORRECT, reason + (RANDOM if self.is_random(inputs, references) else ""))
         self.restore()
+
+    def is_random(self, inputs: Sequence[Inputs], references: Trajectory) -> bool:
+        """Return whether the loss of eager's first step changes with the seed."""
+        try:
+            self.restore()
+            torch.manual_seed(self.seed + 1)
+            args, kwargs = accuracy.clone(self.inputs_of(inputs, 0))
+            loss = float(self.step_over(self.module)(*args, **kwargs))
+        except RuntimeError:  # such as no memory for it: the reason stays as it is
+            return False
+        return not math.isclose(loss, references.losses[0], rel_tol=1e-3)
 
     def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Trajectory) -> str | None:
         """Return a reason if the loss or a parameter is not finite after the timed steps, else None."""
+        self.renew(inputs[0])
         args, kwargs = inputs[0]
         loss = float(step(*args, **kwargs))
         name = accuracy.not_finite(self.state())

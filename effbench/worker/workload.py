@@ -7,6 +7,7 @@ import functools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,9 +79,16 @@ class Inference:
             after = state.versions(self.module)
             names = {it for it in state.places(self.module) if before.get(it) != after.get(it) or it not in after}
             initial = state.save(self.module, names)
-            references = [state.on_host(result) for result in self.follow(self.module, self.module, inputs)]
+            references, written, marks = [], set(), state.marks(self.module, names)
+            for result in self.follow(self.module, self.module, inputs):
+                references.append(state.on_host(result))
+                # after each call, because a position may return to where it began
+                now = state.marks(self.module, names)
+                written |= {name for name, mark in marks.items() if now.get(name) != mark}
         final = state.save(self.module, names)
-        self.initial = {name: value for name, value in initial.items() if not state.same(value, final.get(name))}
+        self.initial = {
+            name: value for name, value in initial.items() if name in written or not state.same(value, final.get(name))
+        }
         for reference in references:
             if not accuracy.tensors(reference):
                 advice = "return tensors, or a tuple, list or dict of them"
@@ -128,7 +136,8 @@ class Inference:
                 self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
             self.written |= result.keys() & given
             eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
-            if reason := self.judged(result, eager, lambda n=number: next(it for at, it in exact() if at == n)):
+            whole = partial(lambda n, kept: kept | next(it for at, it in exact() if at == n), number, given)
+            if reason := self.judged(result, eager, whole):
                 return reason
         return None
 

@@ -8,6 +8,7 @@ import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
 from effbench.commands.advise import byte_size, reasons, refuse_noisy
+from effbench.config import shipped
 from effbench.errors import NothingFoundError
 from effbench.stats.elimination import Race
 from effbench.stats.intervals import log_mean
@@ -251,6 +252,15 @@ def test_stored_results_of_any_device_and_dtype(cli):
         assert "full matrix: effbench -m model=tiny bs=2 mode=eager device=cpu dtype=float64\n" in text
     refused = cli.run(*words, "dtype=float32")
     assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
+
+
+def test_a_model_of_a_users_own_folder(cli):
+    mine = cli.folder / "mine" / "model" / "score.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text((shipped("conf") / "model" / "tiny.yaml").read_text().replace("name: tiny", "name: score"))
+    words = ("advise", "mode", "score", "bs=2", "mode=eager", "--stored")
+    assert "unknown model 'score'" in cli.run(*words).err
+    assert "no database" in cli.run(*words, "--config-dir", "mine").err
 
 
 @pytest.mark.slow

@@ -30,6 +30,12 @@ def with_float64(*outputs):
     return accuracy.compare_with_float64(*map(accuracy.parts, outputs))
 
 
+def test_parts_of_the_same_name_are_all_compared():
+    zero, one = torch.zeros(2), torch.ones(2)
+    for output in ({"a.b": zero, "a": {"b": one}}, {1: zero, "1": one}):
+        assert [float(part[0]) for part in accuracy.parts(output).values()] == [0.0, 1.0]
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_tolerance_by_dtype(dtype):
     ref = reference(torch.float64)

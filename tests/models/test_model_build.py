@@ -21,6 +21,7 @@ class Net(nn.Module):
         self.layer = nn.Linear(width, width)
         self.act = act
         self.register_buffer("steps", torch.arange(3))
+        self.register_buffer("turns", torch.full((3,), 2j))
     class Inner(nn.Linear):
         pass
 
@@ -91,6 +92,7 @@ def test_seed_dtype_and_mode(here):
     assert half.layer.weight.dtype == torch.bfloat16
     assert torch.equal(half.layer.weight, a.layer.weight.bfloat16())
     assert half.steps.dtype == torch.int64
+    assert half.turns.dtype == torch.complex64 and half.turns[0] == 2j
     assert not half.training
     assert half.layer.weight.requires_grad
 

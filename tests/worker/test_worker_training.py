@@ -133,6 +133,82 @@ def test_a_buffer_that_each_call_replaces_is_restored():
     assert verdict(made, eager_step(made))[0] is None
 
 
+class Does(nn.Module):
+    """Two linear layers, of which the second is not trained, and what `forward` does with them and the input."""
+
+    def __init__(self, forward):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+        self.scale, self.droplet_radius = nn.Parameter(torch.ones(8)), 2.5
+        self.register_buffer("offset", torch.tensor(0.5).expand(8))
+        self.does = forward
+
+    def forward(self, x):
+        return self.does(self, x)
+
+
+def momentum(self, x):
+    with torch.no_grad():
+        self.frozen.weight.mul_(0.5).add_(self.layer.weight, alpha=0.5)
+    return self.layer(x) * self.frozen(x)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        momentum,
+        lambda self, x: self.layer(x - self.offset),
+        lambda self, x: self.layer(x) * self.droplet_radius,
+        lambda self, x: nn.functional.embedding(x.long().clamp(0, 7), self.layer.weight, sparse=True).sum(1),
+    ],
+)
+def test_unusual_modules_are_right(forward):
+    made = training(Does(forward), optimizer="sgd")
+    frozen = made.module.frozen.weight.clone()
+    assert verdict(made, eager_step(made))[0] is None
+    assert made.module.droplet_radius == 2.5 and "dropout_off" not in made.trial.extra
+    assert torch.equal(made.module.frozen.weight, frozen), "restored"
+    assert ("parameter frozen.weight" in made.others) == (forward is momentum), "what stays frozen is not kept"
+
+
+@pytest.mark.parametrize(
+    "write", [lambda x, scale: x.add_(scale), lambda x, scale: x.mul_(scale), lambda x, scale: x.mul_(2)]
+)
+def test_an_input_that_the_module_writes_to_carries_no_graph(write):
+    def forward(self, x):
+        write(x, self.scale)
+        return self.layer(x)
+
+    made, timed = training(Does(forward)), inputs()
+    assert verdict(made, eager_step(made))[0] is None and made.written == {"input x"}
+    step = eager_step(made)
+    for number in range(3):  # a block of the period makes many calls before it renews the inputs
+        if number != 1:
+            made.renew(timed[0])
+        step(*timed[0][0])
+        assert timed[0][0][0].grad_fn is None
+    assert made.after_timing(step, timed, None) is None
+
+
+def test_random_modules_are_called_random():
+    module = Does(lambda self, x: nn.functional.dropout(self.layer(x), 0.5))
+    made = training(module)
+    step = eager_step(made)
+    reason, *_ = verdict(made, lambda *args: (torch.rand(1), step(*args))[1])
+    assert reason.endswith("cannot be compared") and "depends on the random seed" in reason
+    made = training()
+    reason, *_ = verdict(made, lambda *args: 2 * eager_step(made)(*args))
+    assert "the loss is" in reason and "random" not in reason
+
+
+def test_a_fused_optimizer_of_complex_parameters_is_unsupported():
+    module = Does(lambda self, x: self.layer(x))
+    module.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+    with pytest.raises(UnsupportedError, match="no fused implementation for complex"):
+        training(module, implementation="fused")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_is_right(dtype):
     made = training(dtype=dtype)

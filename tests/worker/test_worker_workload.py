@@ -84,7 +84,7 @@ def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
         (verdict(made, lambda x, y: step(made.module, x, y)), incorrect),
         (made.degraded, degraded),
     ):
-        assert reason == expected or reason.startswith(expected)
+        assert reason == expected or (reason.startswith(expected) and "KeyError" not in reason)
     assert ("input x" in made.written) == (degraded is None)
     for _ in range(2 * (degraded is None)):  # the first call keeps the values
         made.renew(timed[1])
@@ -126,6 +126,28 @@ def test_other_state_than_eagers_is_seen(which, name, reason):
     made = workload(Counts(which))
     made.mode.writes_state = ()  # a package with copies of the buffers
     assert (verdict(made, step) is None) == (which is None)
+
+
+class Ring(nn.Module):
+    """Keeps the last inputs; its position returns to where it began after `slots` calls."""
+
+    def __init__(self, slots):
+        super().__init__()
+        self.slots, self.at = slots, 0
+        self.register_buffer("kept", torch.zeros(slots, 3))
+        self.register_buffer("weight", torch.arange(1.0, slots + 1)[:, None])
+
+    def forward(self, x, y):
+        self.kept[self.at] = x.mean(0)[:3]
+        self.at = (self.at + 1) % self.slots
+        return (self.kept * self.weight).sum(0) + y.sum()
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_state_that_returns_to_where_it_began_is_restored(slots):
+    made = workload(Ring(slots))
+    assert verdict(made, made.module) is None
+    assert made.initial.keys() == {"buffer kept"} | ({"attribute at"} if slots > 1 else set())
 
 
 def test_float64_decides_about_state_too():
