@@ -69,7 +69,8 @@ def significant(value: float, digits: int) -> str:
     """Return `value` with this many significant digits, without an exponent from 0.0001 to a million."""
     if value == 0 or abs(value) >= 1e6 or abs(value) < 1e-4:
         return f"{value:.{digits}g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = float(f"{value:.{digits - 1}e}")  # 0.9996 has as many decimals as 1.00
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
     return f"{value:.{decimals}f}"
 
 

@@ -83,7 +83,7 @@ def heading(compared: Compared) -> str:
 def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, the detectable slowdowns, and the source of the limits."""
     phases = {line.phase for line in compared.modes}
-    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
+    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes if line.cells]
     limits = f"limits: {compared.limits.source}" if compared.limits.source else None
     return [*lines, *filter(None, [sensitivity(compared), limits])]
 

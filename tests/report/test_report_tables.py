@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
 from effbench.labels import label_rows, row_names
+from effbench.metrics import METRICS
 from effbench.report import tables
 from effbench.report.tables import (
     NO_INTERVAL,
@@ -156,6 +157,13 @@ def test_small_speedups_keep_two_digits():
         row = with_interval(0.9 * value, 1.1 * value, speedup=value)
         entry = speedup_table([make.row(), row]).rows[0].cells["default"]
         assert entry.text == text and not entry.interval.startswith("0.00–")
+
+
+def test_numbers_that_round_up_have_three_digits_too():
+    form = METRICS["latency_ms"].format
+    assert [form(value) for value in (0.99996, 9.996, 99.96, 0.1, 0.12345)] == [
+        "1.00 ms", "10.0 ms", "100 ms", "0.100 ms", "0.123 ms"
+    ]  # fmt: skip
 
 
 def test_other_metrics():
