@@ -69,7 +69,7 @@ def test_names_cannot_begin_anything_in_markdown():
 def test_a_mode_without_a_compared_cell_has_no_line():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3),
              ModeChange("inference", "default", "latency_ms", None, None, None, 0, 6)]  # fmt: skip
-    assert [line[:6] for line in comparison.summary_lines(compared(SLOWER, modes=modes))][0] == "eager:"
+    assert comparison.summary_lines(compared(SLOWER, modes=modes))[0].startswith("eager:")
     assert "default" not in " ".join(comparison.summary_lines(compared(SLOWER, modes=modes)))
 
 
