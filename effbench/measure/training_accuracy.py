@@ -160,8 +160,8 @@ class Comparison:
     def wrong_update(self) -> str | None:
         """Return which parameter's update differs from a separate optimizer's with the same gradients, or None."""
         for name, alone in self.ours.alone.items():
-            before = self.initial[name].double()
-            wanted, moved = alone.double() - before, self.ours.parameters[name].double() - before
+            before = real(self.initial[name])
+            wanted, moved = real(alone) - before, real(self.ours.parameters[name]) - before
             difference, scale = (moved - wanted).norm().item(), wanted.norm().item()
             if not difference <= UPDATE_TOLERANCES.get(alone.dtype, 0.05) * scale:
                 error = f"relative error {difference / scale if scale else math.inf:.2g}"
@@ -169,7 +169,7 @@ class Comparison:
         return None
 
     def far_from_exact(self, ours: Named, our_exact: Named, theirs: Named, their_exact: Named) -> str | None:
-        known = [value for value in our_exact.values() if value is not None and accuracy.is_inexact(value)]
+        known = [real(value) for value in our_exact.values() if value is not None and accuracy.is_inexact(value)]
         squares, count = sum(float(value.square().sum()) for value in known), sum(value.numel() for value in known)
         together = math.sqrt(squares / max(count, 1))
         for name, value in ours.items():
@@ -187,14 +187,19 @@ class Comparison:
         return None
 
 
+def real(values: Tensor) -> Tensor:
+    """Return the values in float64, complex ones as pairs."""
+    return accuracy.as_real(values).double()
+
+
 def joint_error(values: Named, reference: Named) -> float:
     """Return ‖values - reference‖ ÷ ‖reference‖ over all tensors that both have."""
     difference = scale = 0.0
     for name, ours in values.items():
         theirs = reference[name]
         if ours is not None and theirs is not None:
-            difference += float((ours.double() - theirs.double()).square().sum())
-            scale += float(theirs.double().square().sum())
+            difference += float((real(ours) - real(theirs)).square().sum())
+            scale += float(real(theirs).square().sum())
     if not difference:
         return 0.0
     return math.sqrt(difference / scale) if scale else math.inf

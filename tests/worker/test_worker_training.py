@@ -209,6 +209,21 @@ def test_a_fused_optimizer_of_complex_parameters_is_unsupported():
         training(module, implementation="fused")
 
 
+@pytest.mark.parametrize(("turn", "said"), [(0, None), (0.1j, "the update of filter differs")])
+def test_the_imaginary_part_of_a_parameter_is_compared(turn, said):
+    def step(*args):
+        loss = eager_step(made)(*args)
+        with torch.no_grad():
+            module.filter += turn
+        return loss
+
+    module = Does(lambda self, x: torch.fft.irfft(torch.fft.rfft(self.layer(x)) * self.filter, n=8))
+    module.filter = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+    made = training(module, optimizer="sgd", implementation="foreach")
+    reason, *_ = verdict(made, step)
+    assert reason == said or reason.startswith(said)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_eager_is_right(dtype):
     made = training(dtype=dtype)
