@@ -1,5 +1,5 @@
 "use strict";
-// Chooses the models that a page shows: one (#model=NAME in the URL) or a range (#from=25).
+// Chooses the models that a page shows: one (#shown=NAME in the URL) or a range (#from=25).
 document.addEventListener("DOMContentLoaded", () => {
   const { place } = window.effbench;
   const select = document.getElementById("models");
@@ -24,15 +24,15 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const table of document.querySelectorAll("[data-range]")) table.hidden = Number(table.dataset.range) !== range;
   }
   function read() {
-    const { model, from } = place.read();
-    const wanted = options.find((option) => option.dataset.name !== undefined && option.dataset.name === model);
+    const { shown, from } = place.read();
+    const wanted = options.find((option) => option.dataset.name !== undefined && option.dataset.name === shown);
     (wanted || ranges.find((option) => ends(option)[0] + 1 === Number(from)) || options[0]).selected = true;
     show();
   }
   select.addEventListener("change", () => {
     const option = select.selectedOptions[0];
     const first = ends(option)[0];
-    place.write({ model: option.dataset.name, from: option.dataset.name === undefined && first ? first + 1 : "" });
+    place.write({ shown: option.dataset.name, from: option.dataset.name === undefined && first ? first + 1 : "" });
     show();
   });
   window.addEventListener("hashchange", read);
