@@ -64,9 +64,9 @@ def test_a_training_step_is_compared_with_a_training_step(workshop):
 
 
 def test_steps_that_diverge_while_they_are_timed(workshop):
-    """The curvature is 500: each step is 2.5 times as long as the way to the minimum."""
+    """The curvature is 500: each step is ten times as long as the way to the minimum."""
     workshop.sweep("model=custom", "model.module._target_=mischief.Explodes", "model.inputs.x.shape=[8]", "bs=6",
-                   "phase=training", "training.optimizer=sgd", "training.lr=0.005", "training.loss=mean")  # fmt: skip
+                   "phase=training", "training.optimizer=sgd", "training.lr=0.02", "training.loss=mean")  # fmt: skip
     (row,) = rows(workshop)
     assert row["status"] == "incorrect"
     assert "after timing: training diverged; choose a smaller training.lr" in row["reason"]
