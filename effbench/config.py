@@ -6,6 +6,8 @@ A model's `module` and `inputs`, a mode's settings and `env` are open: a user ad
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +16,19 @@ from typing import Any
 
 DEFAULT_DB = "results/effbench.db"
 LOSSES = ("mean-square", "mean")  # any other value is an import path
+
+
+def db_option(name: str) -> str:
+    """Return ` --db NAME` for a command in a message; empty for the default database."""
+    return "" if name == DEFAULT_DB else f" --db {shlex.quote(name)}"
+
+
+def db_setting(db: str, name: str | None = None) -> str:
+    """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
+    `name`: `db` without its password, if it has one."""
+    value = db if name is None else name
+    value = value if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value) else f'"{value}"'
+    return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
 
 
 def choice(name: str, *values: str) -> type[StrEnum]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from effbench.commands import options
+from effbench.config import db_option
 from effbench.errors import NothingFoundError
 from effbench.printable import one_line
-from effbench.store.connect import option
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import terminal
@@ -56,7 +56,7 @@ def listed(store: Store, args: argparse.Namespace) -> int:
         name = f" ({baseline.sweep_name})" if baseline.sweep_name else ""
         rows.append({**vars(baseline), "sweep": f"{baseline.sweep_id}{name}"})
     if not rows:
-        how = f"effbench baseline set main last{option(store.name)}"
+        how = f"effbench baseline set main last{db_option(store.name)}"
         raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")
     columns = [
         *map(Column, ("name", "hardware", "sweep", "label")),

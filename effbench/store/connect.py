@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from effbench.config import DEFAULT_DB
+from effbench.config import db_option, db_setting
 from effbench.errors import SchemaError, StoreError
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
@@ -118,19 +118,6 @@ def describe(url: sa.URL) -> str:
     if url.get_backend_name() == "sqlite":
         return url.database or ""
     return masked_url(url.set(drivername="postgresql").render_as_string(hide_password=True))
-
-
-def option(name: str) -> str:
-    """Return ` --db NAME` for a command in a message; empty for the default database."""
-    return "" if name == DEFAULT_DB else f" --db {shlex.quote(name)}"
-
-
-def setting(db: str, name: str | None = None) -> str:
-    """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
-    `name`: `db` without its password, if it has one."""
-    value = db if name is None else name
-    value = value if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value) else f'"{value}"'
-    return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
 
 
 def name_of(connection: sa.Connection) -> str:
@@ -321,7 +308,7 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
         if (log := _unfinished(file)) is not None:  # an immutable file is read without it: too little, or too much
-            hint = f"`effbench ls{option(str(path))}` finishes it; in a read-only folder, copy both files first"
+            hint = f"`effbench ls{db_option(str(path))}` finishes it; in a read-only folder, copy both files first"
             raise StoreError(f"{path} has an unfinished transaction in {log} ({error}); {hint}") from error
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
@@ -382,7 +369,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            run = f"effbench -m model=mlp bs=1,8 mode=eager,default{setting(str(path))}"
+            run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
             raise NoDatabaseError(f"no database at {path}; `{run}` creates one")
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error

@@ -11,8 +11,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from effbench.config import db_option
 from effbench.errors import NothingFoundError, UsageError
-from effbench.store.connect import insert, name_of, option
+from effbench.store.connect import insert, name_of
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, ENVIRONMENT, SWEEP, VERDICT
 from effbench.store.sweeps import hardware, is_future
 from effbench.store.values import now, text
@@ -72,7 +73,7 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
         return named
     names = sorted({baseline.name for baseline in known})
     database = name_of(connection)
-    how = f"`effbench baseline set {name} last{option(database)}` sets it"
+    how = f"`effbench baseline set {name} last{db_option(database)}` sets it"
     hint = f"choose from {', '.join(names)}" if names else how
     raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from effbench.cell import Trial
+from effbench.config import db_setting
 from effbench.errors import StoreError
 from effbench.store import connect, decisions, maintenance, sides, signature, sweeps, trials
 from effbench.store.schema import make
@@ -94,7 +95,7 @@ class Store:
         """Require this version's schema; create it in an empty database that is opened for writing."""
         current = self._revision()
         if current is None and not self._writable:
-            run = f"effbench -m mode=eager,default{connect.setting(self.name)}"
+            run = f"effbench -m mode=eager,default{db_setting(self.name)}"
             raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
         connect.require_head(current or self._make(), self.name)
         if self._writable and self._engine.dialect.name == "sqlite" and not (self._bulk and current is None):

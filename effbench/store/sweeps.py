@@ -12,11 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, digest
+from effbench.config import db_setting
 from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
 from effbench.printable import one_line
 from effbench.store import liveness, signature
-from effbench.store.connect import insert, name_of, setting
+from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, SWEEP_ID, TRIAL
 from effbench.store.values import cell_row, now, scalar
 
@@ -124,7 +125,7 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
     """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
     if not rows:
-        run = f"effbench -m model=mlp mode=eager,default{setting(database)}"
+        run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
     names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: is_future(row[2]))}
     started = [sweep_id for sweep_id, _, start in rows if not is_future(start)]

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from effbench.cell import Cell, targets_in
+from effbench.config import db_option, db_setting
 from effbench.errors import ResumeError
-from effbench.store.connect import option, setting
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.matrix import parse_shard, shards
@@ -29,13 +29,13 @@ def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True, shard
     """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`: `db` without its
     password."""
     words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
-    return shlex.join(words) + setting(db, name) + ("" if is_own else f" {FLAG}")
+    return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
 
 
 def refusal(sweep: SweepInfo, name: str) -> str:
     """Return the message that effbench does not run another user's sweep of the database `name`, and what to do."""
     origin = "not begun here by this user, or changed by another program" if sweep.imported_at is None else "imported"
-    export = f"effbench export --whole --sweep {sweep.id}{option(name)} --out review.db"
+    export = f"effbench export --whole --sweep {sweep.id}{db_option(name)} --out review.db"
     return (
         f"sweep {sweep.id} was {origin}, so effbench does not run the code it recorded; review it "
         f"({export}; sqlite3 review.db .dump), then add {FLAG}"

@@ -269,9 +269,12 @@ class Training(Inference):
         if reason := eager.not_finite():
             raise Ended(Status.INCORRECT, reason)
         now = save(self.module, self.others)
-        kept = {name for name, value in self.others.items() if not same(value, now.get(name))}
         # weights that stay frozen need no restoring
-        self.others = {it: self.others[it] for it in self.others if it in kept or not it.startswith("parameter ")}
+        self.others = {
+            name: value
+            for name, value in self.others.items()
+            if not (name.startswith("parameter ") and same(value, now.get(name)))
+        }
         self.restore()
         return eager
 

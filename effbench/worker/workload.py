@@ -7,7 +7,6 @@ import functools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,8 +135,9 @@ class Inference:
                 self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
             self.written |= result.keys() & given
             eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
-            whole = partial(lambda n, kept: kept | next(it for at, it in exact() if at == n), number, given)
-            if reason := self.judged(result, eager, whole):
+            if reason := self.judged(
+                result, eager, lambda n=number, kept=given: kept | next(it for at, it in exact() if at == n)
+            ):
                 return reason
         return None
 
