@@ -21,7 +21,9 @@ RETRIES = 3
 #: Changes of memory use below this are attributed to the driver, not to foreign processes.
 FOREIGN_BYTES = 256 * 2**20
 FREE_POLL_S = 0.25
-POLL_S = 0.02  # each poll leaves the GPU idle for some tens of microseconds
+#: Least and most seconds between polls. A poll takes 0.1 ms or, on virtual machines, 3 to 20 ms; in between, timing
+#: continues for 20 times as long.
+POLL_S, RARE_POLL_S = 0.02, 0.2
 MIN_ENERGY_S = 0.3
 #: Maximum ratio of enqueue time to period. On an undisturbed host it is at most 1.2.
 ENQUEUE_PERIODS = 1.5
@@ -74,7 +76,6 @@ class GpuWatch:
         now = time.perf_counter()
         if self.gpu.handle is None or now < self.next_poll:
             return
-        self.next_poll = now + POLL_S
         energy = self.gpu.ask("nvmlDeviceGetTotalEnergyConsumption")
         if energy is not None and (not self.marks or energy != self.marks[-1][0]):
             self.marks.append((energy, calls, now))
@@ -83,6 +84,8 @@ class GpuWatch:
             reading = self.gpu.read()
             self.readings.append(reading)
             self.events.update(reading["clocks_event_reasons"])
+        ended = time.perf_counter()
+        self.next_poll = ended + min(max(POLL_S, 20 * (ended - now)), RARE_POLL_S)
 
     def disturbed(self) -> bool:
         """Return whether to discard the last series of samples. Call this after each series."""

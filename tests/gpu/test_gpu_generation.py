@@ -29,8 +29,6 @@ def test_figures_fit_together(trials):
         mode = trial["mode"]
         assert 0 < trial["ttft_ms"] < trial["latency_ms"], mode
         assert 0 < trial["tpot_ms"] <= trial["tpot_p99_ms"] < trial["latency_ms"], mode
-        whole = trial["ttft_ms"] + (tokens - 1) * trial["tpot_ms"]
-        assert 0.5 < whole / trial["latency_ms"] < 1.3, mode  # other tests lengthen single tokens, and no median
         assert trial["tokens_per_s"] == pytest.approx(4 * tokens * 1000 / trial["latency_ms"]), mode
         assert trial["period_ms"] is None and trial["gpu_busy_ms"] < trial["latency_ms"], mode
     by_mode = {trial["mode"]: trial for trial in trials}
@@ -41,8 +39,10 @@ def test_figures_fit_together(trials):
 
 
 @pytest.mark.alone
-def test_graphs_of_the_step_save_its_launches(swept):
+def test_times_add_up_and_graphs_of_the_step_save_its_launches(swept):
     modes = "mode=eager,reduce-overhead,cuda-graph"
     by_mode = {trial["mode"]: trial for trial in swept(*TINY, "generate.new_tokens=64", modes, alone=True)}
+    for mode, trial in by_mode.items():
+        assert 0.8 < (trial["ttft_ms"] + 63 * trial["tpot_ms"]) / trial["latency_ms"] < 1.2, mode
     for mode in ("reduce-overhead", "cuda-graph"):
         assert by_mode[mode]["tpot_ms"] < by_mode["eager"]["tpot_ms"] / 1.5, mode

@@ -143,6 +143,24 @@ def test_without_nvml_nothing_is_known(uuid):
     assert set(made.facts().values()) == {None}
 
 
+def test_a_slow_driver_is_asked_less_often(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
+    for answer_s, fewest, most in ((0.0001, 45, 51), (0.003, 14, 18), (0.02, 4, 6)):
+        asked = []
+
+        def ask(function, answer_s=answer_s, asked=asked):
+            asked.append(now[0])
+            now[0] += answer_s
+
+        made = watch.GpuWatch(SimpleNamespace(handle=object(), ask=ask, read=Gpu().read), CPU)
+        until = now[0] + 1
+        while now[0] < until:
+            made.poll(1)
+            now[0] += 0.001
+        assert fewest <= len(asked) <= most, answer_s
+
+
 def test_energy_and_readings_of_a_busy_gpu():
     made = watch.GpuWatch(Gpu(), CPU)
     # the first mark is where polling began: the counter had changed some time before
