@@ -85,6 +85,13 @@ class Timing:
         self.disturbed_enqueue_ms += self.enqueue_ms[first:]
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
+    def all_samples(self) -> Timing:
+        """Return a timing in which the disturbed samples count, too."""
+        if self.samples_ms == self.disturbed_ms:
+            return dataclasses.replace(self, disturbed_ms=[], disturbed_enqueue_ms=[])
+        samples_ms, enqueue_ms = self.samples_ms + self.disturbed_ms, self.enqueue_ms + self.disturbed_enqueue_ms
+        return Timing(samples_ms, enqueue_ms, calls_per_block=self.calls_per_block, steady=self.steady)
+
     def is_disturbed(self, least: int) -> bool:
         """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
         fewer than the disturbed ones, unless the medians of both are the same."""
@@ -276,15 +283,11 @@ class Timer:
         return all_if_none(result)
 
     def waits_for_host(self, latency_ms: float) -> bool:
-        """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up measured it.
-
-        It does not if the GPU is the bottleneck of back-to-back calls and fills nearly all of a single one.
-        """
+        """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up measured it."""
         if self.device.type != "cuda":
             return True
         self.choose_block(self.rules.budget_s)
-        enqueue_ms, period_ms = self.block_ms
-        return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
+        return shows_host(latency_ms, *self.block_ms)
 
     def call(self, rotation: Iterator[Inputs], calls: int, result: Timing) -> None:
         """Make `calls` synchronised calls and add their times to `result`."""
@@ -319,6 +322,12 @@ class Timer:
                 longest = max(1, int(budget_s * 100 / (elapsed / calls)))
                 return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
             calls *= 2
+
+
+def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
+    """Return whether the host's speed shows in these times of a step. It does not if the GPU is the bottleneck of
+    back-to-back calls and fills nearly all of a single one."""
+    return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
 
 
 def all_if_none(result: Timing) -> Timing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import statistics
 import threading
@@ -29,6 +30,8 @@ from effbench.sweeping.turns import Turns
 
 #: Newest trials that tell the usual speed of the host.
 RECENT_TRIALS = 50
+#: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
+LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
 
@@ -179,7 +182,7 @@ class Schedule:
                 if not alone:
                     self.progress.started(slot, trial)
                 record = self.run_retried(slot, trial)
-            if alone or not turns.is_shared or record is None or record.status is not Status.OOM:
+            if alone or not turns.is_shared or record is None or not may_lack_memory(record):
                 return record
             self.progress.retried(slot, trial, "other trials may have used the memory that it lacked")
 
@@ -293,6 +296,13 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
         variation[name] = (TUNED_SD if is_tuned else PRIOR_SD if compiles else 0.0) / math.sqrt(used)
     far = FAR if protocol.get("host_tolerance") else UNWATCHED_FAR
     return race(times, variation, len(recorded), protocol["rounds"], far)
+
+
+def may_lack_memory(record: Trial) -> bool:
+    """Return whether the trial may have failed because others used the memory of its GPU."""
+    return record.status is Status.OOM or bool(
+        record.status is Status.ERROR and LIBRARY_STATUS.search(record.reason or "")
+    )
 
 
 def usual_host_ms(speeds: Sequence[float]) -> float | None:

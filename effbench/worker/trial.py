@@ -260,6 +260,13 @@ class RunningTrial:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
+        if timer.host and has_period and not (watcher.discarded or self.cell.stream):
+            every = latency.all_samples(), period.all_samples()
+            times = every[0].samples_ms, every[0].enqueue_ms, every[1].samples_ms
+            # the warm-up may have been too short to tell, for example because the clocks were still higher
+            if not timing.shows_host(*map(statistics.median, times)):
+                (latency, period), timer.host = every, None
+                trial.host_ms = trial.disturbed_fraction = None
         for name, measured in (("latency", latency), ("period", period)) if has_period else (("latency", latency),):
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from schedule_parts import cell_runs, gpus, ok, trials, without_result
+from schedule_parts import cell_runs, gpus, ok, trials
 
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
@@ -167,20 +167,27 @@ def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(tm
             assert time.monotonic() - start < 1, "not 0.3 s each"
 
 
-def test_a_trial_without_memory_runs_again_alone(make):
+@pytest.mark.parametrize(
+    ("reason", "status", "runs"),
+    [
+        ("killed by the kernel: host memory ran out", "oom", 2),
+        ("in check: RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "error", 2),
+        ("in check: RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate", "error", 2),
+        ("in check: ZeroDivisionError: division by zero", "error", 1),
+    ],
+)
+def test_a_trial_that_may_lack_memory_runs_again_alone(make, reason, status, runs):
     def answer(request, env):
-        key = request["cell"]["bs"]
-        seen[key] = seen.get(key, 0) + 1
-        return without_result(phase="build", oom_killed=True) if key == 1 and seen[key] == 1 else ok(request)
+        seen.append(request["attempt"])
+        return ok(request, status, reason=reason) if len(seen) == 1 else ok(request)
 
-    seen = {}
+    seen = []
     made = make(trials(1), answer, executor={"ahead": 1})
-    assert [record.status for record in made.recorded] == ["ok"]
-    assert seen == {1: 2}
-    assert len(made.progress.retries) == 1
+    assert [record.status for record in made.recorded] == ["ok" if runs == 2 else status]
+    assert len(seen) == runs and len(made.progress.retries) == runs - 1
     seen.clear()
     made = make(trials(1), answer)
-    assert [record.status for record in made.recorded] == ["oom"], "no other trial could have used the memory"
+    assert [record.status for record in made.recorded] == [status], "no other trial could have used the memory"
 
 
 def test_a_lost_trial_is_repeated_without_others_because_it_has_no_times(make):

@@ -8,7 +8,7 @@ import torch
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.measure.telemetry import Gpu
-from effbench.measure.timing import Rules, Timing
+from effbench.measure.timing import Rules, Timing, all_if_none
 from effbench.measure.watch import GpuWatch
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
@@ -50,6 +50,36 @@ def test_timers_that_disagree_show_a_busy_host():
         assert (reason is not None) == bool(busy), (enqueue_ms, period_ms)
         assert all(words in reason for words in busy)
         assert (running.trial.latency_ms, running.trial.period_ms) == (5.2, period_ms)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "slow_ms", "enqueue_ms", "discarded", "noisy"),
+    [
+        ([5.0], 5.1, 0.2, [], False),
+        ([], 5.1, 0.2, [], False),
+        ([5.0], 5.1, 0.2, ["clocks reduced (hw_slowdown)"], True),  # not by the host
+        ([5.0], 5.1, 4.0, [], True),  # enqueueing is the bottleneck
+        ([5.0], 5.3, 0.2, [], True),  # a synchronised call waits for the host
+    ],
+)
+def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(quiet, slow_ms, enqueue_ms, discarded, noisy):
+    """The warm-up may not see this: the clocks of its calls are higher until power control lowers them."""
+
+    def latency(budget_s):
+        timer.host.seconds[False] = 1.0
+        return all_if_none(Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20))
+
+    timer = SimpleNamespace(latency=latency, period=lambda budget_s: Timing([4.9] * 30), waits_for_host=lambda ms: True)
+    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda")
+    request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": 0.1})
+    running = trial.RunningTrial(request, lambda phase: None)
+    running.gpu, running.watcher, running.uses_team = Gpu(), GpuWatch(Gpu(), CPU), False
+    running.trial.samples, running.watcher.discarded = {"warmup_ms": [5.2]}, discarded
+    running.take_timings(timer)
+    assert bool(running.watcher.noisy) is noisy
+    assert running.trial.disturbed_fraction == (1.0 if noisy else None)
+    assert len(running.trial.samples["latency_ms"]) == (1 if noisy else 20 + len(quiet))
+    assert ("latency_disturbed_ms" in running.trial.samples) is noisy
 
 
 def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
