@@ -86,7 +86,7 @@ def replay(db: str, names: list[str]) -> None:
             good = [matrix["modes"][0]["mode"], *matrix["too_close_to_call"]]
             same.append(mode in good)
             ratios.append(sum(map(seconds, parts, every)) / sum(map(seconds, every, every)))
-            loss = f"{100 * (calls[mode] / min(calls.values()) - 1):.1f} %"
+            loss = f"{100 * (calls[mode] / min(calls.values()) - 1):.1f} %" if mode in calls else "has no figure"
             counts = f"{len(used)} of {sum(map(len, trials.values()))}"
             print(
                 "|",
