@@ -324,6 +324,14 @@ class Timer:
             calls *= 2
 
 
+def without_host(latency: Timing, period: Timing) -> tuple[Timing, Timing] | None:
+    """Return both timings with their disturbed samples if the host's speed does not show in them, else None. The
+    warm-up may have been too short to tell, for example because the clocks were still higher."""
+    every, blocks = latency.all_samples(), period.all_samples()
+    medians = map(statistics.median, (every.samples_ms, every.enqueue_ms, blocks.samples_ms))
+    return None if shows_host(*medians) else (every, blocks)
+
+
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     """Return whether the host's speed shows in these times of a step. It does not if the GPU is the bottleneck of
     back-to-back calls and fills nearly all of a single one."""

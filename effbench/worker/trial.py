@@ -51,8 +51,6 @@ from effbench.worker.workload import (
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 TEAM_CORES = 1.2  # busy cores from which a step runs on several threads
-ONE_SHAPE = "this mode has one static shape, but a stream has many batch sizes: use bucketed-graph, or one bs"
-ONE_LENGTH = "this mode has one static length, but the stream has many: use stream=none"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -135,14 +133,12 @@ class RunningTrial:
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
             if self.request.protocol.get("profile") and self.on_cuda:
                 self.phase("profile", self.take_profile)
-        self.trial.extra["facts"] = self.prepared.all_facts()
+        facts = self.trial.extra["facts"] = self.prepared.all_facts()
         if self.cell.stream:
             served = self.served.facts() if self.is_open_loop else None
-            facts = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"], served)
-            self.trial.extra["facts"]["stream"] = facts
+            facts["stream"] = latency_facts(self.trial.samples["latency_ms"], self.cell.stream["sizes"], served)
         if self.cell.generate:
-            facts = self.workload.figures(self.trial.samples["latency_ms"])
-            self.trial.extra["facts"]["generation"] = facts
+            facts["generation"] = self.workload.figures(self.trial.samples["latency_ms"])
         if self.request.artifacts:
             collect = partial(artifacts.collect, self.request, self.trial, self.workload, self.step, self.inputs)
             self.phase("artifacts", collect)
@@ -260,13 +256,10 @@ class RunningTrial:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
-        if timer.host and has_period and not (watcher.discarded or self.cell.stream):
-            every = latency.all_samples(), period.all_samples()
-            times = every[0].samples_ms, every[0].enqueue_ms, every[1].samples_ms
-            # the warm-up may have been too short to tell, for example because the clocks were still higher
-            if not timing.shows_host(*map(statistics.median, times)):
-                (latency, period), timer.host = every, None
-                trial.host_ms = trial.disturbed_fraction = None
+        unclear = timer.host and has_period and not (watcher.discarded or self.cell.stream)
+        if unclear and (every := timing.without_host(latency, period)):
+            (latency, period), timer.host = every, None
+            trial.host_ms = trial.disturbed_fraction = None
         for name, measured in (("latency", latency), ("period", period)) if has_period else (("latency", latency),):
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
@@ -275,10 +268,9 @@ class RunningTrial:
                 watcher.noisy = watcher.noisy or next(iter(by_gpu), timer.host.reason())
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
         samples = trial.samples["latency_ms"] = latency.samples_ms
-        interval = median_interval(samples)
-        trial.latency_ms, trial.latency_samples = interval.value, len(samples)
+        interval, trial.latency_min_ms, trial.latency_samples = median_interval(samples), min(samples), len(samples)
+        trial.latency_ms = interval.value
         trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
-        trial.latency_min_ms = min(samples)
         trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(samples, (0.95, 0.99)))
         if not self.on_cuda:
             return
@@ -401,6 +393,8 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
     if reason := mode.missing(device):
         return reason
     if cell.stream and (mode.static_shape or (mode.static_lengths and has_lengths(cell))):
-        return ONE_LENGTH if has_lengths(cell) else ONE_SHAPE
+        if has_lengths(cell):
+            return "this mode has one static length, but the stream has many: use stream=none"
+        return "this mode has one static shape, but a stream has many batch sizes: use bucketed-graph, or one bs"
     names = [spec["name"] for spec in cell.model.get("inputs", ())]
     return generation.unsuitable(cell, names) if cell.generate and names else None
