@@ -27,7 +27,9 @@ def db_setting(db: str, name: str | None = None) -> str:
     """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
     `name`: `db` without its password, if it has one."""
     value = db if name is None else name
-    value = value if re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value) else f'"{value}"'
+    if not re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value):
+        quote = "'" if '"' in value else '"'
+        value = quote + value.replace(quote, f"\\{quote}") + quote
     return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
 
 

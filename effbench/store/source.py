@@ -6,10 +6,12 @@ It is opened for reading only, its own code never runs, only known columns are r
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import sqlite3
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -101,23 +103,30 @@ class Source:
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
-    """Open a database, or standard input (`-`), for reading whole sweeps.
+    """Open a database, a compressed one (`.gz`) or standard input (`-`) for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a newer version.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")) if url == "-" else None
+        is_packed = url.endswith(".gz") and Path(url).is_file()
+        folder = (
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")) if url == "-" or is_packed else None
+        )
         if folder:
-            url = f"{folder}/standard input"
+            name = Path(url).name if is_packed else "standard input"
+            stream = stack.enter_context(gzip.open(url)) if is_packed else sys.stdin.buffer
+            url = f"{folder}/{name}"
             try:
                 with Path(url).open("wb") as file:
-                    shutil.copyfileobj(sys.stdin.buffer, file)
+                    shutil.copyfileobj(stream, file)
                     is_empty = not file.tell()
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise StoreError(f"{name} is damaged ({error}); nothing was imported") from error
             except OSError as error:
                 how = "set TMPDIR to a folder with free space"
-                raise StoreError(f"standard input cannot be copied to {folder}: {error.strerror}; {how}") from error
+                raise StoreError(f"{name} cannot be copied to {folder}: {error.strerror}; {how}") from error
             if is_empty:
-                raise StoreError("standard input is empty; the export that writes to it may have failed")
+                raise StoreError(f"{name} is empty; the export that wrote it may have failed")
         try:
             connection = stack.enter_context(connect.connected(url, untrusted=True))
             name = connect.name_of(connection)

@@ -56,6 +56,19 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
         assert len(err.splitlines()) <= 2
 
 
+def test_a_compressed_file(odd, run):
+    run("export", "--db", odd, "--whole", "--out", "out/sweeps.db.gz")
+    code, said, err = run("import", "out/sweeps.db.gz", "--baselines")
+    assert (code, said.splitlines()[-1], err) == (0, "3 sweeps: 3 imported · database results/effbench.db", "")
+    assert whole.contents("results/effbench.db") == whole.contents(odd)
+    content = Path("out/sweeps.db.gz").read_bytes()
+    for changed in (content[:2000], content[:500] + b"x" * 200 + content[700:], b"no gzip"):
+        Path("x.db.gz").write_bytes(changed)
+        refused(run("import", "x.db.gz", "--db", "other.db"), "x.db.gz is damaged")
+    refused(run("import", "missing.db.gz", "--db", "other.db"), "missing.db.gz: no such file")
+    assert not Path("other.db").exists()
+
+
 def test_straight_into_another_database(odd, run):
     code, said, _ = run("import", odd, "--db", "history.db")
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
