@@ -25,6 +25,8 @@ ENDED = {
     "FAILED": "failed", "NODE_FAIL": "lost its node", "OUT_OF_MEMORY": "ran out of memory",
     "PREEMPTED": "was preempted", "REVOKED": "was revoked", "TIMEOUT": "timed out", "UNKNOWN": "left the queue",
 }  # fmt: skip
+#: Reasons for waiting that end by themselves.
+USUAL = ("None", "Priority", "Resources", "BeginTime", "Dependency")
 #: Options of sbatch that effbench sets itself, or that would start a job several times.
 RESERVED = {"array", "error", "job-name", "open-mode", "output", "parsable", "requeue", "signal", "wait", "wrap"}
 
@@ -46,18 +48,19 @@ def check(executor: Mapping[str, Any]) -> None:
             raise ConfigError(f"executor=slurm requires {program} on PATH: run effbench on a login node of the cluster")
 
 
-def states(name: str) -> dict[str, str] | None:
-    """Return the state of each job with this name by id, also of jobs that ended a short time ago (`MinJobAge` in
-    slurm.conf), without an accounting database; None if SLURM does not answer."""
-    answer = run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T")
-    return None if answer is None else dict(line.split()[:2] for line in answer.splitlines())
+def states(name: str) -> dict[str, tuple[str, str]] | None:
+    """Return state and reason (why it waits) of each job with this name by id, also of jobs that ended a short time ago
+    (`MinJobAge` in slurm.conf), without an accounting database; None if SLURM does not answer."""
+    answer = run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r")
+    lines = [] if answer is None else [[*line.split(maxsplit=2), ""] for line in answer.splitlines()]
+    return None if answer is None else {job_id: (state, reason) for job_id, state, reason, *_ in lines}
 
 
 def cancel(name: str) -> None:
     """Cancel all jobs with this name, and wait until they have ended."""
     run("scancel", f"--name={name}")
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
-    while time.monotonic() < deadline and any(state not in ENDED for state in (states(name) or {}).values()):
+    while time.monotonic() < deadline and any(state not in ENDED for state, _ in (states(name) or {}).values()):
         time.sleep(POLL_S)
 
 
@@ -78,8 +81,10 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     given = {key: executor[key] for key in ("partition", "account", "gres") if executor[key] is not None}
+    given["srun_args"] = ["--ntasks=1"]  # also with sbatch's nodes or ntasks
     if cores := executor["cpus"]:  # srun no longer takes it from sbatch
-        given |= {"cpus_per_task": cores, "srun_args": [f"--cpus-per-task={cores}"]}
+        given["cpus_per_task"] = cores
+        given["srun_args"].append(f"--cpus-per-task={cores}")
     options = {key.replace("_", "-"): value for key, value in executor["sbatch"].items() if value is not False}
     submitter = submitit.SlurmExecutor(folder)
     submitter.update_parameters(

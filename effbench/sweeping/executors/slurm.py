@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Environment, Status, Trial
-from effbench.errors import WorkerError
+from effbench.errors import ConfigError, WorkerError
 from effbench.message import MOST_BYTES, MessageError, decode, encode
 from effbench.printable import count, one_line
 from effbench.store import connect
@@ -75,15 +75,16 @@ def run_on_cluster(
 ) -> Outcome:  # fmt: skip
     """Run or resume a sweep as jobs of the cluster; see `run_sweep`."""
     queue.check(settings.executor)
+    if {"%", "\\"} & {*str(folder := job_folder(settings.executor))}:  # sbatch replaces them in the path of the output
+        raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
     with Store.open(settings.db, mode="write") as store:
         with pools_for(asked, server, settings, progress) as pools:
             planned = plan(pools)
-            here = {interpreter: (pool.environment, pool.details) for interpreter, pool in pools.items()}
         runs = list(dict.fromkeys(filter(None, planned)))
         # jobs report the environments of their nodes
         sweep_id = begin(store, settings, command, cells_of(runs), {}, progress, extend)
         with ending(store, sweep_id, settings, stop):
-            cluster = Cluster(store, sweep_id, settings, runs, here, progress, stop)
+            cluster = Cluster(store, sweep_id, settings, runs, progress, stop)
             cluster.collect()
             trials = cluster.trials_left(runs)
             with progress.showing(sweep_id, settings, runs, trials, [Slot("SLURM", "")]), stop_on_ctrl_c(stop):
@@ -97,26 +98,32 @@ def run_on_cluster(
     return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
 
 
+def job_folder(executor: Mapping[str, Any]) -> Path:
+    folder = executor["job_folder"]
+    return Path(folder).expanduser().absolute() if folder else cache_home() / "jobs"
+
+
 class Cluster:
     """The jobs of a sweep. `history`: environment -> cell key -> its recorded trials (last attempts).
-    `interpreters`: environment -> interpreter; `here`: environment and details of each interpreter on this machine."""
+    `interpreters`: environment -> interpreter; `unplaced`: given up before any job told its environment."""
 
     def __init__(
-        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun],
-        here: Mapping[Interpreter, tuple[Environment, dict[str, Any]]], progress: Progress, stop: threading.Event,
+        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun], progress: Progress,
+        stop: threading.Event,
     ) -> None:  # fmt: skip
         self.store, self.sweep_id, self.settings = store, sweep_id, settings
-        self.runs, self.here, self.progress, self.stop = runs, here, progress, stop
+        self.runs, self.progress, self.stop = runs, progress, stop
         recorded = store.find_sweep(sweep_id).host.get("environments") or {}
         self.interpreters = {environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()}
         self.history = {environment: store.history(sweep_id, environment) for environment in self.interpreters}
-        folder = settings.executor["job_folder"]
         part = part_of(sweep_id, settings.shard)
-        self.folder = (Path(folder).expanduser().absolute() if folder else cache_home() / "jobs") / part
+        self.folder = job_folder(settings.executor) / part
         self.name = f"effbench-{part}"
         self.jobs: list[Job] = []
-        self.losses: Counter[CellRun] = Counter()
+        self.losses: Counter[tuple[CellRun, int]] = Counter()  # by round
+        self.unplaced: list[tuple[Job, PlannedTrial, Trial]] = []
         self.next_submission_s = 0.0
+        self.told: set[str] = set()  # why jobs wait
 
     def collect(self) -> None:
         """Cancel the jobs of an effbench that was killed, and commit what they recorded."""
@@ -127,7 +134,8 @@ class Cluster:
             self.close(Job("", events.parent, self.runs, tries=0, left=0))
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs that still run."""
+        """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs that still run. Raises
+        WorkerError if no job began."""
         waiting = deque((runs, 0) for runs in self.grouped(dict.fromkeys(trial.run for trial in trials)))
         look_s, most = time.monotonic() + QUEUE_S, self.settings.executor["max_jobs"]
         try:
@@ -145,6 +153,8 @@ class Cluster:
                 self.stop.wait(READ_S)
         finally:
             self.cancel()
+        if self.unplaced and not self.stop.is_set():
+            raise WorkerError(f"{self.unplaced[0][2].reason}; logs: {self.folder}")
         if not self.stop.is_set():
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -169,7 +179,8 @@ class Cluster:
     def trials_left(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
         """Return the remaining trials of these runs, as far as one environment has recorded them."""
         protocol, seed = self.settings.protocol, self.settings.sweep["seed"]
-        some = [run for run in runs if self.losses[run] <= self.settings.executor["job_retries"]]
+        lost = {run for (run, _), times in self.losses.items() if times > self.settings.executor["job_retries"]}
+        some = [run for run in runs if run not in lost]
         history = {run: self.history.get(self.best(run), {}).get(run.cell.key, []) for run in some}
         return trials_left(some, protocol["rounds"], seed, protocol["attempts"], history)
 
@@ -178,7 +189,6 @@ class Cluster:
     def submit(self, runs: Sequence[CellRun], tries: int) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without, raise WorkerError."""
         folder = next(path for n in itertools.count(1) if not (path := self.folder / f"{n:05}").exists())
-        folder.mkdir(parents=True, mode=0o700)
         executor = self.settings.executor
         keys = {run.cell.key for run in runs}
         settings = dataclasses.asdict(self.settings) | {
@@ -201,8 +211,12 @@ class Cluster:
             },
             "ceilings": {environment: row["ceilings"] for environment, row in known.items() if row},
         }
-        (folder / REQUEST).write_bytes(encode(request))
-        (folder / EVENTS).touch(mode=0o600)
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+            (folder / REQUEST).write_bytes(encode(request))
+            (folder / EVENTS).touch(mode=0o600)
+        except OSError as error:
+            raise WorkerError(f"cannot write {folder} (executor.job_folder): {error.strerror}") from error
         try:
             job_id = queue.submit(self.name, folder, executor)
         except WorkerError as error:
@@ -215,7 +229,7 @@ class Cluster:
         self.jobs.append(Job(job_id, folder, runs, tries, len(self.trials_left(runs))))
         return True
 
-    def watch(self, job: Job, states: Mapping[str, str] | None) -> tuple[Status, str] | None:
+    def watch(self, job: Job, states: Mapping[str, tuple[str, str]] | None) -> tuple[Status, str] | None:
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its work.
         `states`: what the queue says, None: not asked."""
         try:
@@ -230,12 +244,15 @@ class Cluster:
         elif job.failed:
             return Status.CRASHED, f"could not run trials: {job.failed}"
         elif states is not None:
-            state = states.get(job.id, "UNKNOWN")
+            state, why = states.get(job.id, ("UNKNOWN", ""))
             if job.has_ended and state in queue.ENDED:  # a network file system may have shown the last events late
                 status = Status.TIMEOUT if state in ("TIMEOUT", "DEADLINE") else Status.CRASHED
                 limit = f" after {self.settings.executor['time_limit_min']} min (executor.time_limit_min)"
                 return status, f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})"
             job.has_ended = state in queue.ENDED
+            if state == "PENDING" and why not in (*queue.USUAL, *self.told):  # for example for ever: PartitionTimeLimit
+                self.told.add(why)
+                self.progress.note(f"job {job.id} waits: {one_line(why)}")
         return None
 
     def read(self, job: Job) -> None:
@@ -298,10 +315,21 @@ class Cluster:
         for environment_id, facts in environments.items():
             self.interpreters[environment_id] = Interpreter.from_facts(facts)
             self.history.setdefault(environment_id, {})
+        unplaced, self.unplaced = self.unplaced, []
+        for job, trial, record in unplaced:
+            self.progress.resized(1)
+            self.place(job, trial, self.best(trial.run), record)
 
     def resize(self, job: Job, change: int) -> None:
         job.left += change
         self.progress.resized(change)
+
+    def place(self, job: Job, trial: PlannedTrial, environment_id: str | None, record: Trial) -> None:
+        """Commit a lost trial, or keep it until its interpreter has an environment: this machine's is another one."""
+        if environment_id is None:
+            self.unplaced.append((job, trial, record))
+        else:
+            self.record(job, trial, environment_id, record)
 
     def record(self, job: Job, trial: PlannedTrial, environment_id: str, record: Trial) -> None:
         """Commit a trial, unless a killed effbench did so."""
@@ -320,8 +348,8 @@ class Cluster:
     def lost(self, job: Job, status: Status, how: str) -> list[tuple[Sequence[CellRun], int]]:
         """Record the trials in flight of a lost job as `status`, and return what other jobs are to run.
 
-        A run that was in flight in too many lost jobs is given up. So are all runs of a job that ended before its first
-        trial, if this happened too often.
+        A run is given up if one of its trials was in flight in too many lost jobs. So are all runs of a job that ended
+        before its first trial, if this happened too often.
         """
         self.jobs.remove(job)
         (job.folder / EVENTS).unlink(missing_ok=True)  # stops a job that still runs on a node that lost contact
@@ -334,20 +362,19 @@ class Cluster:
         if tries > self.settings.executor["job_retries"]:
             left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}  # the first one of each run
             ended = dict.fromkeys(left.values(), ("", None))
-            self.losses.update(dict.fromkeys(left, self.settings.executor["job_retries"]))
-            last = log.strip().rpartition("\n")[2]
+            retries = self.settings.executor["job_retries"]
+            self.losses.update(dict.fromkeys(((trial.run, trial.round) for trial in ended), retries))
+            lines = [line for line in log.splitlines() if line.strip() and not line.startswith("srun: error: ")]
+            last = "" if job.failed or not lines else lines[-1]  # srun only tells the exit code
             reason = one_line(f"{reason} before its first trial{last and f': {last}'}", 1000)
         left = job.left
         for trial, (_, phase) in ended.items():
-            self.losses[trial.run] += 1
+            self.losses[trial.run, trial.round] += 1
             at = (key for key, interpreter in job.environments.items() if interpreter == trial.run.interpreter)
             environment_id = next(at, None) or self.best(trial.run)
-            if environment_id is None:  # no job has told its own yet
-                environment_id = self.store.add_environment(*self.here[trial.run.interpreter])
-                self.know({environment_id: trial.run.interpreter.facts()})
             why, extra = f"{reason}{f' (in {phase})' if phase else ''}", {LOST: job.id, "log": log}
             record = Trial(trial.run.cell.key, trial.round, status, why, trial.attempt, phase=phase, extra=extra)
-            self.record(job, trial, environment_id, record)
+            self.place(job, trial, environment_id, record)
         repeated = self.trials_left(job.runs)
         self.progress.resized(len(repeated) - job.left)
         if repeated:
