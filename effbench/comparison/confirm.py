@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from effbench.cell import Cell
@@ -21,6 +22,7 @@ from effbench.comparison.verdicts import (
     shared_rounds,
     verdict_of_statuses,
 )
+from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
@@ -30,6 +32,7 @@ from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.pool import Pools
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -82,7 +85,8 @@ def confirm(
 
     def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, runs, Command([*command], []), quiet=quiet)
+        check = partial(same_machine, compared, sides[-1])
+        return run_cells(settings, runs, Command([*command], []), quiet=quiet, check=check)
 
     done = Confirmation()
     if not flagged:
@@ -109,6 +113,16 @@ def confirm(
     done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
     done.by = there and ("folder" if there.folder != here.folder else "python")
     return done
+
+
+def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
+    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for example on the login
+    node of a cluster: its figures could refute any change."""
+    environment = vars(pools[here].environment)
+    if (hardware := hardware_of(environment)) != compared.hardware:
+        raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
+    if changed := software_changed(compared.after, replace(compared.after, environments={"": environment})):
+        raise UsageError(f"the software is not that of the sweep ({changed})")
 
 
 def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:

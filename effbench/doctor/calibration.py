@@ -14,6 +14,7 @@ from effbench.cell import Cell, Environment, Status
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError
 from effbench.labels import cell_names
+from effbench.launcher.overrides import quoted
 from effbench.message import CheckRequest
 from effbench.metrics import significant
 from effbench.stats.intervals import geometric_mean
@@ -61,11 +62,10 @@ def measure_noise(db: str, answer: dict[str, Any], quick: bool, quiet: bool, hos
     Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like `effbench.sweep`.
     """
     gpus = answer["gpus"]
-    quoted = db.replace("\\", "\\\\").replace('"', '\\"')  # a URL may hold `=` and `,`
     rounds = LEAST_TRIALS if quick else ROUNDS
     # one compilation: noise is what remains between processes
     protocol = ["protocol=standard", f"protocol.rounds={rounds}", "protocol.compilations=1"]
-    shared = ["sweep.name=calibration", *protocol, f'db="{quoted}"']
+    shared = ["sweep.name=calibration", *protocol, f"db={quoted(db)}"]  # a URL may hold `=` and `,`
     cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     swept = []
     for kind, overrides in ON_GPU if gpus else ON_CPU:

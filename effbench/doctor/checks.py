@@ -83,11 +83,13 @@ def packages(machine: Machine) -> Iterator[Finding]:
 
 def compilers(machine: Machine) -> Iterator[Finding]:
     installed, environ = machine.answer["details"]["compilers"], machine.environ
-    has_c = installed["gcc"] or installed["clang"] or environ.get("CC")
-    has_cpp = installed["g++"] or environ.get("CXX")
+    cxx = environ.get("CXX", "g++")
+    has_c = installed["gcc"] or installed["clang"] or shutil.which(environ.get("CC", ""))
+    has_cpp = installed["g++"] if cxx == "g++" else shutil.which(cxx)  # Inductor tries no other
     effect = "torch.compile modes are unsupported on the "
     if not has_cpp:
-        yield warning("no C++ compiler (g++)", effect + "CPU", "apt-get install g++")
+        fix = "apt-get install g++" if cxx == "g++" else "unset CXX, or set it to a compiler"
+        yield warning(f"no C++ compiler ({cxx})", effect + "CPU", fix)
     if machine.answer["gpus"] and not has_c:
         yield warning("no C compiler", effect + "GPU", "apt-get install gcc")
     if machine.answer["gpus"] and not machine.answer["environment"]["triton_version"]:

@@ -67,11 +67,18 @@ class Outcome:
 
 
 def run_cells(
-    settings: Settings, runs: Sequence[CellRun], command: Command, server: ForkServer | None = None, quiet: bool = True
-) -> Outcome:
-    """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`."""
+    settings: Settings, runs: Sequence[CellRun], command: Command, server: ForkServer | None = None, quiet: bool = True,
+    check: Callable[[Pools], None] = lambda pools: None,
+) -> Outcome:  # fmt: skip
+    """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`. `check`:
+    raises EffbenchError if the probed interpreters must not run."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
-    return run_sweep(settings, asked, lambda pools: runs, command, server, Progress(quiet=quiet), threading.Event())
+
+    def plan(pools: Pools) -> Sequence[CellRun]:
+        check(pools)
+        return runs
+
+    return run_sweep(settings, asked, plan, command, server, Progress(quiet=quiet), threading.Event())
 
 
 def run_sweep(

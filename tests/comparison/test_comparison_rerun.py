@@ -1,14 +1,16 @@
 """What becomes of a flagged row when its cell was run again, by what came out on both sides."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower
+from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
+from effbench.errors import UsageError
 from effbench.store import Store
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
@@ -130,6 +132,23 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     judged, (row,) = again(made, {EAGER: SLOW}, {EAGER: FAST}, there)
     assert (row.verdict, "alternating" in row.reason) == ("slower", False)
     assert any("has changed (torch_version 2.13.0 → 2.99)" in note for note in judged.notes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({}, None),
+        ({"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
+        ({"torch_version": "2.99"}, "the software is not that of the sweep .torch_version 2.13.0 → 2.99"),
+    ],
+)
+def test_another_machine_settles_nothing(made, changed, error):
+    sweeps = [made.sweep({EAGER: figures}) for figures in (FAST, SLOW)]
+    with Store.open(made.path) as store:
+        compared = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+    pools = {None: SimpleNamespace(environment=environment(**changed))}
+    with pytest.raises(UsageError, match=error) if error else nullcontext():
+        same_machine(compared, None, pools)
 
 
 def test_trials_have_the_limits_of_the_sweep():

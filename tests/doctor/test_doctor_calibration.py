@@ -4,11 +4,13 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_sweeps import Made, a_cell
 
 import effbench
 from effbench.cell import Environment
 from effbench.doctor import calibration
+from effbench.errors import StoreError
 from effbench.stats.significance import smallest_slowdown
 from effbench.store.store import Store
 
@@ -123,3 +125,14 @@ def test_what_is_known(monkeypatch, machine, cpu_answer):
     assert level == "good" and "GPU-bound" not in what
     assert report(noise=None)[0] == ("note", "not calibrated")
     assert report(noise={**NOISE, "protocol": "quick"})[0][0] == "note"
+
+
+@pytest.mark.parametrize("name", ["a b,c=d.db", r"back\slash.db", 'qu"ote.db', "end\\"])
+def test_the_sweeps_use_the_given_database(answer, monkeypatch, name):
+    def sweep(words, quiet):
+        raise StoreError(OverridesParser.create().parse_overrides(words)[-1].value())
+
+    monkeypatch.setattr(effbench, "sweep", sweep, raising=False)
+    with pytest.raises(StoreError) as caught:
+        calibration.measure_noise(name, answer, quick=False, quiet=True)
+    assert str(caught.value) == name

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -116,7 +117,10 @@ def test_missing_compilers(machine, answer):
     answer["environment"]["triton_version"] = None
     assert levels(checks.compilers(machine(probe=answer))) == ["warning"] * 3
     answer["gpus"] = []
-    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))) == []
+    assert levels(checks.compilers(machine(probe=answer, environ={"CXX": sys.executable}))) == []
+    answer["details"]["compilers"]["g++"] = True
+    (finding,) = checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))  # torch tries nothing else
+    assert (finding.what, finding.fix) == ("no C++ compiler (/opt/g++)", "unset CXX, or set it to a compiler")
 
 
 def test_variables(machine):
