@@ -120,9 +120,12 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
     changes = {event.id: event for event in found.changes}
     ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
     chosen = {name: changes[name] for name in ids}
+    if unsure := [name for name, event in chosen.items() if event.kind == "recent"]:  # its size is not known yet
+        raise UsageError(f"{found.short_id(unsure[0])} is unconfirmed; acknowledge it if further sweeps confirm it")
     if patterns:
         rule = ExceptionRule(**patterns, ignore=True)
-        fitting = [event for event in found.changes if event.acknowledged is None and found.is_matched(event, rule)]
+        known = [event for event in found.changes if event.kind != "recent" and event.acknowledged is None]
+        fitting = [event for event in known if found.is_matched(event, rule)]
         if not fitting:
             raise UsageError(f"no unacknowledged change matches {rule}; effbench history --all lists all changes")
         chosen |= {event.id: event for event in fitting}

@@ -122,12 +122,15 @@ class History:
         self.baselines: Sequence[Any] = ()
 
     def _tracks(self) -> list[Track]:
-        """Return all tracks. If a sweep has several results at a place (two hosts), the best one counts."""
+        """Return all tracks. If a sweep has several results at a place (two hosts), the best one counts; of equal
+        ones the last, as in comparisons: perhaps the sweep was resumed after an update."""
         best: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
         row_type = namedtuple("Row", self.series.columns)
 
         def rank(row: Any) -> tuple:
-            return (row.status == Status.OK, row.trials, row.environment_id)
+            known = [*((self.sweeps[row.sweep_id]["host"] or {}).get("environments") or ())]
+            place = known.index(row.environment_id) if row.environment_id in known else -1
+            return (row.status == Status.OK, row.trials, place, row.environment_id)
 
         for row in map(row_type._make, self.series.rows):
             of_track = best[row.cell_key, self.places[row.environment_id]]

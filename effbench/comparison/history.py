@@ -116,14 +116,17 @@ def _error(row: Any, name: str) -> float:
 
 
 def _large_only(judged: Found, factor: float, least: float) -> Found:
-    """Return the judgement without changes up to `least`."""
-
-    def is_large(change: Any) -> bool:
-        return abs(math.exp(change.after) - math.exp(change.before)) > least
-
-    changes = mark_undone([change for change in judged.changes if is_large(change)], math.log(factor))
-    recent = judged.recent if judged.recent and is_large(judged.recent) else None
-    return replace(judged, changes=tuple(changes), recent=recent)
+    """Return the judgement without changes up to `least`; several of these in a row may be a large one."""
+    kept, level = [], None
+    for change in filter(None, (*judged.changes, judged.recent)):
+        before = change.before if level is None else level
+        is_large = abs(math.exp(change.after) - math.exp(before)) > least
+        if is_large and level not in (None, change.before):
+            change = replace(change, before=before, ratio=Interval(math.exp(change.after - before)))
+        kept += [change] if is_large else []
+        level = None if is_large else before
+    recent = kept.pop() if judged.recent and kept and kept[-1].at == judged.recent.at else None
+    return replace(judged, changes=tuple(mark_undone(kept, math.log(factor))), recent=recent)
 
 
 def _add_found(timeline: History, series: SeriesId, rows: list[Any], values: Sequence[Any], judged: Found) -> None:

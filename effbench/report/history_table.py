@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from effbench.cell import digest
@@ -49,6 +50,8 @@ def read(
     """
     whole = store.series(columns_of(metrics), models, modes, environment_ids, most)
     series = whole.without_reruns()
+    # a clock was wrong: as in find_sweep, the future is the oldest, else it would hide what the newest sweep shows
+    series = replace(series, sweeps=sorted(series.sweeps, key=lambda sweep: not is_future(sweep["started_at"])))
     if not series.cells and (models or modes):
         known = store.series(None).cells.values()
         names = (f"{what}s {', '.join(sorted({cell[what] for cell in known}))}" for what in ("model", "mode"))
@@ -57,6 +60,8 @@ def read(
         series = _of_sweeps(series, "host", hosts, lambda sweep: (sweep["host"] or {}).get("hostname"))
     if name is not None:
         series = _of_sweeps(series, "name", [name], lambda sweep: sweep["name"] or "")
+    if (hosts or name is not None) and whole.rows and not series.rows:
+        raise NothingFoundError("no result fits all of --host, --name, --model and --mode; omit one of them")
     past = history(series, metrics, store.acknowledgements(), exceptions)
     past.whole, past.baselines = whole, store.baselines()
     if since is not None:
@@ -84,9 +89,9 @@ def _of_sweeps(
 
 def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     """Return the position of the first sweep that matches `since`: an id, label, name or date (UTC). `last` is the
-    newest sweep that does not start in the future. Raises UsageError if nothing matches."""
+    newest sweep. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
-        return max((at for at, sweep in enumerate(sweeps) if not is_future(sweep["started_at"])), default=0)
+        return len(sweeps) - 1
     named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
     if named:
         return named[0]
@@ -96,7 +101,7 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
         text = f"--since: expected a date (2026-03-01) or a sweep's id, label or name (see effbench ls), got {since!r}"
         raise UsageError(text) from error
     date = date if date.tzinfo else date.replace(tzinfo=dt.UTC)
-    return sum(sweep["started_at"] < date for sweep in sweeps)
+    return sum(sweep["started_at"] < date or is_future(sweep["started_at"]) for sweep in sweeps)
 
 
 # --- texts ---

@@ -20,6 +20,7 @@ from effbench.stats.intervals import Interval, log_difference, t_tail
 from effbench.stats.segmentation import (
     BOUND,
     LEAST_NOISE,
+    NOISIER,
     SHORTEST,
     Segment,
     correlated_spread_of,
@@ -87,6 +88,16 @@ class Alternation:
         """The positions of the first values after each change of level."""
         known = [(index, is_high) for index, is_high in enumerate(self.is_high) if is_high is not None]
         return [index for (_, old), (index, new) in pairwise(known) if old != new]
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it switched often enough, and has not settled: chance explains the length of the newest run."""
+        if len(self.switches) < SWITCHES:
+            return False
+        start = self.switches[-1]
+        level = self.is_high[start]
+        share = self.is_high[:start].count(level) / start
+        return share ** self.is_high[start:].count(level) >= P_VALUE
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,7 @@ def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
         return None
     low, high = sorted((first, second))
     alternation = Alternation(low, high, tuple(value == high if value in (low, high) else None for value in values))
-    return alternation if len(alternation.switches) >= SWITCHES else None
+    return alternation if alternation.lasts else None
 
 
 def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
@@ -229,7 +240,10 @@ def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float
         weak = []
         for index, (old, new) in pairs:
             step = new.mean - old.mean
-            p = t_tail(step / (spread * math.sqrt(1 / old.n + 1 / new.n)), df)
+            local = float(np.median(scale[old.start : new.end]))
+            # a noisier part has more spread than the whole series
+            error = max(spread, local) if local > NOISIER * scale.min() else spread
+            p = t_tail(step / (error * math.sqrt(1 / old.n + 1 / new.n)), df)
             if p >= p_value or abs(step) < floor:
                 weak.append((p + (abs(step) < floor), index))
         if not weak:
@@ -326,4 +340,4 @@ def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
         return None
     border = (ordered[counts[best] - 1] + ordered[counts[best]]) / 2
     alternation = Alternation(float(lower[best]), float(upper[best]), tuple((values > border).tolist()))
-    return alternation if len(alternation.switches) >= SWITCHES else None
+    return alternation if alternation.lasts else None

@@ -23,6 +23,9 @@ PRICE = 19.5
 BOUND = 0.75 * PRICE
 #: Minimum noise (0.05 %): measurements have a limited resolution, and a constant series is not free of noise.
 LEAST_NOISE = 5e-4
+#: Number of differences that show the noise around a value. It counts from this multiple of the series' noise on: less
+#: occurs by chance.
+_WINDOW, NOISIER = 15, 1.75
 #: Minimum length of a series: three values before a change and three after.
 SHORTEST = 6
 #: Distance of levels in units of noise (its effect is at most a hundredth of the price), and maximum number of levels.
@@ -32,12 +35,18 @@ _BATCH = 16_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Return the noise of each value: the noise of the series, or the value's own error if it is larger."""
+    """Return the noise of each value: the noise of the series, or that around the value if it is much larger, or the
+    value's own error if it is larger."""
     noise = LEAST_NOISE
-    if len(values) > 1:
-        # the median |difference| of two normal values is 0.954 standard deviations
-        noise = max(noise, float(np.median(np.abs(np.diff(values)))) / 0.9539)
+    # the median |difference| of two normal values is 0.954 standard deviations
+    differences = np.abs(np.diff(values)) / 0.9539
+    if len(differences):
+        noise = max(noise, float(np.median(differences)))
     scale = np.full(len(values), noise)
+    if len(differences) >= _WINDOW:
+        local = np.median(np.lib.stride_tricks.sliding_window_view(differences, _WINDOW), axis=1)
+        around = np.pad(local, (_WINDOW // 2, _WINDOW // 2 + 1), mode="edge")
+        scale = np.where(around > NOISIER * noise, around, scale)
     return scale if errors is None else np.fmax(scale, np.where(np.isfinite(errors), errors, 0.0))
 
 

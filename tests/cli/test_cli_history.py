@@ -1,6 +1,7 @@
 """`effbench history` over databases of known figures."""
 
 import csv
+import datetime as dt
 import io
 import json
 import shutil
@@ -174,6 +175,8 @@ def test_a_line(made, history, read):
     assert latencies(read("--name", "main")["changes"]) == []
     assert (change in history("acks", "--name", "main"), change in history("acks", "--name", "")) == (True, False)
     assert "removed" in history("--name", "main", "ack", "--rm", change)
+    made.sweep([BREAKS], name="other")
+    assert "no result fits all of --host, --name" in history("--name", "other", "--model", "net", code=3)
 
 
 def ids(read):
@@ -218,6 +221,26 @@ def test_filters_before_ack_limit_what_it_acknowledges(db, history, read):
     history("--mode", "fancy", "--host", "a", "ack", "metric=*", "--reason", "known", code=3)
     history("--mode", "fancy", "ack", "metric=*", "--reason", "known")
     assert set(ids(read)) == {"slower", "more"}
+
+
+def test_a_sweep_of_the_future_is_the_oldest(made, read):
+    """Otherwise it would hide for ever that the newest one failed."""
+    made.sweep([STEADY], label="future", started_at=dt.datetime(2100, 1, 1, tzinfo=dt.UTC))
+    for number in range(4):
+        made.sweep({STEADY: {"status": Status.ERROR} if number == 3 else {}}, label=f"v{number}")
+    (broken,) = read()["changes"]
+    assert (broken["kind"], broken["before_label"], broken["after_label"]) == ("broken", "v2", "v3")
+    assert read("--since", "last")["changes"] == read("--since", "2020-01-01")["changes"] == [broken]
+
+
+def test_an_unconfirmed_change_is_not_acknowledged(made, history, read):
+    """The sweeps that confirm it may show a larger one."""
+    for number in range(12):
+        made.sweep({STEADY: {"latency_ms": spread(1.05 if number == 11 else 1.0, 0.003, seed=number)}})
+    (recent,) = (one for one in read()["recent"] if one["metric"] == "latency_ms")
+    assert "is unconfirmed" in history("ack", recent["id"], "--reason", "small", code=2)
+    assert "no unacknowledged change matches" in history("ack", "model=net", "--reason", "small", code=2)
+    assert history("acks") == "no acknowledgements\n"
 
 
 def test_what_is_refused(db, effbench):

@@ -140,6 +140,18 @@ def test_what_coincides():
     assert made.judge().events[0].coincides == (), "it came a sweep later"
 
 
+def test_of_a_resumed_sweep_the_last_environment_counts():
+    for order in (("x", "y"), ("y", "x")):
+        made = Made()
+        for key in order:
+            made.environment(key)
+        made.sweep(host={"environments": dict.fromkeys(order)})
+        for key in "xy":
+            made.result(environment=key, latency_ms=1.0)
+        ((row,),) = (track.rows for track in made.judge().tracks)
+        assert row.environment_id == order[-1]
+
+
 def test_counters_and_compile_seconds():
     made = Made()
     for place in range(10):
@@ -161,6 +173,15 @@ def test_counters_and_compile_seconds():
             made.sweep().result(rel_error=(before if place < 10 else after) * value)
         changes = made.judge("rel_error").changes
         assert [(event.after_sweep, event.worse) for event in changes] == expected
+
+
+def test_small_changes_in_a_row_are_a_large_one():
+    made = Made()
+    for place in range(18):
+        made.sweep().result(compile_cold_s=(2.0, 2.9, 3.8)[place // 6] * (1 + 0.001 * (place % 3)))
+    (change,) = made.judge("compile_cold_s").changes
+    assert (change.after_sweep, change.alarms) == ("s012", True)
+    assert (change.old, change.new, change.ratio) == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
 
 
 def test_statuses():

@@ -47,6 +47,17 @@ def test_unchanged_series_raise_no_alarm():
         assert changed(values) <= 0.02
 
 
+@pytest.mark.parametrize("factor", [4, 10])
+def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor):
+    for at in (30, 45):
+        values = unchanged(0.003)
+        values[:, at:] *= factor
+        assert changed(values) <= 0.02 and changed(values[:, ::-1]) <= 0.02
+        values[:, at:] += 0.2
+        places = [[change.at for change in one.changes] for one in find_all(list(values))]
+        assert sum(len(some) == 1 and abs(some[0] - at) <= 1 for some in places) >= 0.95 * len(places)
+
+
 @pytest.mark.parametrize("step", [0.03, 0.05, 0.1, -0.05])
 @pytest.mark.parametrize("at", [3, 30, 55, 57])
 def test_a_step_is_found_where_it_is(step, at):
@@ -110,6 +121,16 @@ def test_recent_and_flapping():
         for one in find_all(list(unchanged() + 0.1 * (np.arange(N) // run % 2))):
             assert one.changes == () and len(one.alternation.switches) == (N - 1) // run
             assert one.alternation.high - one.alternation.low == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_lasting_level_after_single_outliers_is_a_change():
+    for count in (5, 40):
+        values = unchanged(sweeps=20 + count)
+        values[:, [5, 13]] += 0.1
+        values[:, 20:] += 0.1
+        assert share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20]) >= 0.98
+        fails = [place in (5, 13) or place >= 20 for place in range(20 + count)]
+        assert [change.at for change in find_exact(fails).changes] == [20]
 
 
 def test_a_sweep_that_is_known_to_be_poor_counts_less():
