@@ -114,7 +114,7 @@ class Stream:
     rate: float | None = None  # `arrivals`: average requests per second
     dim: int | None = None  # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
     seed: int | None = None  # seed of a generated stream
-    spell: int | None = None  # `bursty`: average calls of a burst, and of a quiet period
+    spell: int | None = None  # `bursty`: average calls until burst or quiet is drawn again
     share: float | None = None  # `bursty`: fraction of calls in bursts
     tokens: int | None = None  # `decode`: average calls until a request ends
     path: str | None = None  # `csv`: file, one size per line or a CSV with a heading

@@ -115,8 +115,11 @@ def short_label(label: str) -> str:
 
 
 def axis_of(rows: Sequence[LabelledRow]) -> str:
-    """Return the label for the x axis of figures: `bs`, or the label with the most numbers if only one bs was swept and
-    all rows have a number."""
+    """Return the label for the x axis of figures: the rate if all requests arrive at one and several were swept; else
+    `bs`, or the label with the most numbers if only one bs was swept and all rows have a number."""
+    rates = {row.number(_RATE) for row in rows}
+    if len(rates) > 1 and all(map(math.isfinite, rates)):  # bs is the largest batch that the server takes
+        return _RATE
     if len({row.labels["bs"] for row in rows}) > 1:
         return "bs"
     best, most = "bs", 1

@@ -240,7 +240,8 @@ _ALL = (
     ),
     Metric(
         "break_even_calls", "break-even", "calls", LOWER, kind=int, of_trial=False,
-        help="calls until the preparation pays for itself against the baseline; NULL if never or not significant",
+        help="calls until the preparation pays for itself against the baseline; NULL if never or not significant, and "
+        "for arrivals and CPU streams",
     ),
     _bytes(
         "build_peak_allocated_bytes", "peak allocated, building",

@@ -121,8 +121,8 @@ def uniform(draw: random.Random, length: int, low: int, high: int) -> list[int]:
 
 
 def bursty(draw: random.Random, length: int, low: int, high: int, spell: int, share: float) -> list[int]:
-    """Return sizes that alternate at random between quiet periods (lowest eighth of the range) and bursts (upper half).
-    Each lasts `spell` calls on average, and bursts contain about a fraction `share` of the calls."""
+    """Return sizes of quiet periods (lowest eighth of the range) and bursts (upper half). After about `spell` calls one
+    of the two is drawn again, a burst with probability `share`, so equal ones may follow each other."""
     calm, storm = low + (high - low) // 8, (low + high + 1) // 2
     sizes: list[int] = []
     while len(sizes) < length:

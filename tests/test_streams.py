@@ -1,5 +1,6 @@
 """Streams of batch sizes: what they hold, what is refused, and what they make of a cell."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -132,6 +133,8 @@ def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
 
 def test_arrivals_are_labelled_by_their_rate():
     cells = [resolved(settings("arrivals", rate=rate, high=8)) for rate in (50.0, 0.5)]
+    smaller = [dataclasses.replace(cell, bs=4) for cell in cells]
+    assert axis_of(label_rows(map(cell_row, cells + smaller))) == "stream.rate"
     assert cells[0].stream == {
         "name": "arrivals",
         "samples_per_call": 4.5,

@@ -107,8 +107,11 @@ def read_trace(args: argparse.Namespace) -> Counter[int]:
     if args.trace:
         return Counter(streams.read_sizes(args.trace))
     kind, *words = args.stream
-    given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
-    sizes = streams.sizes_of({"name": kind, **streams.KINDS.get(kind, {}), **given})
+    try:
+        given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+    except yaml.YAMLError as error:
+        raise UsageError(f"--stream {' '.join(args.stream)}: a value is not valid YAML") from error
+    sizes = streams.batch_sizes({"name": kind, **streams.KINDS.get(kind, {}), **given})
     if sizes is None or kind == streams.ARRIVALS:
         raise UsageError(f"--stream {kind} has no batch sizes; choose another kind, or give --trace FILE")
     return Counter(sizes)
@@ -181,6 +184,8 @@ def advise_model(args: argparse.Namespace) -> Answer:
 
         matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
         given = {key_of(word) for word in overrides}
+        if any(key and key.partition(".")[0] == "stream" for key in given):
+            raise UsageError("advise mode: a stream has no single batch size; omit it, or compare modes in a sweep")
         matrix = [word for word in matrix if key_of(word) not in given] + overrides
         db = [] if "db" in given or args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
         own = ["protocol=advise", f"protocol.eliminate={CALL[args.metric]}", "sweep.name=advise", "on_failure=ignore"]

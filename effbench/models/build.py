@@ -1,4 +1,4 @@
-"""Build a model from its YAML: resolve the `_target_`, seed, construct, and move it to the device."""
+"""Build a model from its YAML: set torch's flags, resolve the `_target_`, seed, construct, move it to the device."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import sys
 from collections import OrderedDict
@@ -30,6 +31,19 @@ FILE = "effbench_file_"
 DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 #: Classes of the standard library that a configuration may use, because they only contain values.
 PLAIN = (SimpleNamespace, OrderedDict)
+
+
+def set_numerics(numerics: dict[str, Any]) -> None:
+    """Set torch's global flags and seed. Flags that are off need no reset, because the process is new."""
+    torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
+    if numerics.get("tf32"):
+        torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = bool(numerics.get("tf32"))
+    torch.backends.cudnn.benchmark = bool(numerics.get("cudnn_benchmark"))
+    if numerics.get("deterministic"):
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    torch.manual_seed(numerics.get("seed", 0))
 
 
 def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:

@@ -263,7 +263,7 @@ def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
         given = {name: torch.zeros(1, *described_input["shape"], dtype=dtype, device=model.device)}
         given["decoder_input_ids"] = ids
     with torch.no_grad():
-        cache = model.eval()(**given, use_cache=True).past_key_values
+        cache = getattr(model.eval()(**given, use_cache=True), "past_key_values", None)
 
     def shapes(cache: Any) -> list[tuple[list[int], list[int]]]:
         """Return the shapes [G, T, K] of keys and values of each layer."""

@@ -91,9 +91,10 @@ def _range(rows: Sequence[Row]) -> str:
     known = {bs: cell.value for bs, cell in cells.items() if cell.value is not None and cell.text != UNCLEAR}
     if not known:
         return ""
-    low, high = map(METRICS[rows[0].metric].format, (min(known.values()), max(known.values())))
+    metric = METRICS[rows[0].metric]
+    low, high = map(metric.format, (min(known.values()), max(known.values())))
     where = "" if len(known) == len(cells) else f" at bs {_and([*known])}"
-    return (low if low == high else f"{low.removesuffix('×')}–{high}") + where
+    return (low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}") + where
 
 
 def _and(words: Sequence[str]) -> str:

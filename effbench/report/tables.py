@@ -307,6 +307,7 @@ def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
     for metrics without intervals."""
     decisive = SPEEDUPS.get(name, name)
     if name in ("throughput_per_s", "tokens_per_s"):
+        sources = {mode: source for mode, source in sources.items() if source.get(name) is not None}
         decisive = "period_ms" if all(source.get("period_ms") for source in sources.values()) else "latency_ms"
     modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
     if decisive not in INTERVALS or not modes:

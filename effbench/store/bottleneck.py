@@ -72,8 +72,12 @@ def roofline_fraction(period_ms: float | None, floors: Floors) -> float | None:
 
 
 def why(row: Mapping[str, Any]) -> str | None:
-    """Return a sentence that explains the period of a row of the view `results`; None without profile or period."""
+    """Return a sentence that explains the period of a row of the view `results`, or its latency if it has no period;
+    None without a profile."""
     busy, period, idle = row.get("gpu_busy_ms"), row.get("period_ms"), row.get("gpu_idle_fraction")
+    latency = row.get("latency_ms")
+    if busy and latency and period is None:  # a request that generates tokens
+        return f"the GPU is busy {percent(min(1.0, busy / latency))} of the latency; requests have no period"
     if busy is None or period is None or idle is None:
         return None
     number, near, bottleneck = row.get("kernels"), row.get("roofline_fraction"), row.get("bound")

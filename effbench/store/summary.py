@@ -115,6 +115,8 @@ def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: lis
         row |= {name: ratio.value, low: ratio.low, high: ratio.high}
     if is_baseline or row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
         return
+    if row["throughput_per_s"] is None:  # arrivals, CPU streams: their median does not tell the time saved per call
+        return
     preparation_s = row["compile_cold_s"]
     # the cold cost of a mode that was only seen compiling warm is unknown
     if preparation_s is None and all(trial.compile_s is None for trial in kept):

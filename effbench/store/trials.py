@@ -29,7 +29,7 @@ _MEAN_SIZE = CELL.c.params["stream"]["samples_per_call"].as_float()
 #: without a period, because their median latency is not that of the mean size
 _SAMPLES_PER_CALL = sa.case(
     (CELL.c.params["stream"]["rate"].as_float().is_not(None), None),
-    (sa.and_(CELL.c.device == "cpu", _MEAN_SIZE.is_not(None)), None),
+    (sa.and_(CELL.c.device == "cpu", CELL.c.params["stream"]["name"].as_string().is_not(None)), None),
     else_=sa.func.coalesce(_MEAN_SIZE, sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
 #: Key in `extra` of a trial whose samples cannot be read.

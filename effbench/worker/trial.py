@@ -26,7 +26,7 @@ from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
-from effbench.models.build import build_module, declared_inputs, resolve_target
+from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
@@ -199,6 +199,7 @@ class RunningTrial:
         else:
             self.workload = Inference(cell, mode, module, self.trial)
         given = generation.prompts(specs, cell) if cell.generate else specs
+        sets = max(2, sets) if cell.generate else sets  # a stale cache shows only if prompts differ
         self.inputs, self.checked = make_sets(cell, given, sets, dtype, self.device, seed)
         self.whole = len(sizes_of(cell))
         self.workload.names = [name for name, spec in specs.items() if not spec.keyword]
@@ -248,8 +249,9 @@ class RunningTrial:
             watcher.begin()
             if self.is_open_loop:
                 stream = self.cell.stream
-                arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], budget_s)
-                latency = self.served = serve(timer, arrivals_s, budget_s)
+                seconds = min(budget_s, self.rules.max_samples / stream["rate"])
+                arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], seconds)
+                latency = self.served = serve(timer, arrivals_s, seconds)
             else:
                 latency = timer.latency(budget_s / 2 if has_period else budget_s)
             if has_period:
@@ -268,9 +270,10 @@ class RunningTrial:
                 watcher.noisy = watcher.noisy or next(iter(by_gpu), timer.host.reason())
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
         samples = trial.samples["latency_ms"] = latency.samples_ms
-        interval, trial.latency_min_ms, trial.latency_samples = median_interval(samples), min(samples), len(samples)
-        trial.latency_ms = interval.value
+        interval = median_interval(samples)
+        trial.latency_ms, trial.latency_samples = interval.value, len(samples)
         trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
+        trial.latency_min_ms = min(samples)
         trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(samples, (0.95, 0.99)))
         if not self.on_cuda:
             return
@@ -369,19 +372,6 @@ class RunningTrial:
             raise Ended(Status.NOISY, self.watcher.noisy)
         if self.is_open_loop and (reason := self.served.saturated()):
             raise Ended(Status.DEGRADED, reason)
-
-
-def set_numerics(numerics: dict[str, Any]) -> None:
-    """Set torch's global flags and seed. Flags that are off need no reset, because the process is new."""
-    torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
-    if numerics.get("tf32"):
-        torch.backends.cuda.matmul.allow_tf32 = True
-    torch.backends.cudnn.allow_tf32 = bool(numerics.get("tf32"))
-    torch.backends.cudnn.benchmark = bool(numerics.get("cudnn_benchmark"))
-    if numerics.get("deterministic"):
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    torch.manual_seed(numerics.get("seed", 0))
 
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:

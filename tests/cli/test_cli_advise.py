@@ -125,6 +125,8 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform --sweep streams", 3, "run a sweep without stream, as in bs=1,8,64"),
         ("buckets --stream none", 2, "--stream none"),
         ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
+        ("buckets --stream uniform high=:", 2, "--stream uniform high=:: a value is not valid YAML"),
+        ("buckets --stream uniform dim=1", 2, "--stream uniform has no batch sizes"),
         ("mode --bs 1 --memory 10MiB", 3, "of memory, more than allowed"),
         ("mode --bs 128", 3, "cuda-graph oom: out of memory"),
         ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
@@ -283,6 +285,7 @@ def test_results_of_other_protocols_hardware_and_software(cli):
     [
         ("tiny bs=1,2 mode=eager device=cpu", 2, "one model at one batch size"),
         ("tiny mlp", 2, "expected one model, got 2"),
+        ("tiny stream=uniform", 2, "a stream has no single batch size; omit it"),
         ("--fresh", 2, "expected one model, got 0"),
         ("tinny", 2, "tiny"),
         ("tiny mode=eager device=cuda", 2, "no CUDA GPU"),

@@ -178,6 +178,9 @@ def test_tasks_and_lengths_that_do_not_suit():
     ):
         with pytest.raises(UnsupportedError, match=text):
             of_transformers(arch, task)
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
+    with pytest.raises(UnsupportedError, match="mamba has no key-value cache"):
+        build({"library": "transformers", "arch": "mamba", "task": "decode", "config": config})
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
 

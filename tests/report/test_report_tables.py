@@ -75,6 +75,13 @@ def test_significance_and_the_legend():
         assert not any(other in legend for other in {"includes 1", "one round: no intervals", "unclear"} - {mark})
 
 
+def test_modes_without_a_throughput_do_not_win_it():
+    arrivals = [make.row(mode=mode, throughput_per_s=None) for mode in ("eager", "cuda-graph")]
+    assert [row.best for row in speedup_table(arrivals, "throughput_per_s").rows] == [[]]
+    measured = [arrivals[0], make.row(mode="cuda-graph"), make.row(mode="default")]
+    assert [row.best for row in speedup_table(measured, "throughput_per_s").rows] == [["cuda-graph"]]
+
+
 def test_modes_that_stopped_after_one_round():
     stopped = make.row(mode="cuda-graph", speedup_ci_low=None, speedup_ci_high=None)
     for rows, notes in (

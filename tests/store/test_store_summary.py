@@ -155,6 +155,8 @@ def test_break_even():
 
     assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold", prepare_s=100.0)) == 2000
     assert calls(trial(latency_ms=1.0, prepare_s=0.0031)) == 2  # 1.03 calls: the second one pays
+    slow = trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold")
+    assert summarise([slow], bs=None, baseline=baseline).break_even_calls is None, "a latency of arrivals is no call's"
     assert calls(trial(latency_ms=4.0, compile_s=6.0, compile_cache="cold")) is None
     assert calls(trial(latency_ms=5.0, compile_s=6.0, compile_cache="cold")) is None
     assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="warm", prepare_s=1.0)) is None

@@ -1,6 +1,7 @@
 """Generated tokens: whether wrong ones are seen and ties are not wrong, and the figures of whole sweeps on the CPU."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -8,14 +9,16 @@ import torch
 from torch import nn
 
 from effbench.cell import Cell, Status, Trial
+from effbench.config import Protocol
 from effbench.errors import UnsupportedError
+from effbench.message import TrialRequest
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.modes.eager import Eager
 from effbench.modes.scripted import JitTrace
 from effbench.store import Store
 from effbench.worker.failures import Ended
 from effbench.worker.generation import Generation, unsuitable
-from effbench.worker.trial import unsupported
+from effbench.worker.trial import RunningTrial, unsupported
 
 B, P, N, V = 2, 5, 8, 11
 NAMES = ["token", "position"]
@@ -106,6 +109,27 @@ def test_modules_that_return_something_else():
         with made.context(), pytest.raises(Ended) as ended:
             made.reference(prompts())
         assert text in ended.value.reason
+
+
+def test_infinite_logits_may_be_allowed():
+    """Some networks mask the padding of their vocabulary."""
+    made, module = generation(Next()), Next()
+    made.module = lambda token, position: module(token, position).index_fill(-1, torch.tensor([V - 1]), -torch.inf)
+    made.cell.model["allow_nonfinite"] = True
+    assert verdict(made, made.module) is None
+
+
+def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
+    inputs = [{"name": "token", "shape": [1], "dtype": "int64", "low": 0, "high": V},
+              {"name": "position", "shape": [1], "dtype": "int64", "value": 1, "batch_dim": None}]  # fmt: skip
+    model = {"name": "m", "module": {"_target_": "torch.nn.Identity"}, "inputs": inputs}
+    one = dataclasses.replace(cell(), model=model)
+    protocol = vars(Protocol(input_sets=1))
+    running = RunningTrial(TrialRequest(one.params(), protocol), lambda phase: None)
+    running.mode = Eager()
+    running.build()
+    (first,), (second,) = (args for args, _ in running.checked)
+    assert first.shape == (B, P) and not torch.equal(first, second)
 
 
 def test_what_cannot_generate():

@@ -82,6 +82,19 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(quiet, sl
     assert ("latency_disturbed_ms" in running.trial.samples) is noisy
 
 
+def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
+    """A record of millions would be too long for a message."""
+    stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
+    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cpu", stream=stream)
+    running = trial.RunningTrial(TrialRequest(cell.params(), {**vars(RULES)}), lambda phase: None)
+    running.gpu, running.watcher = Gpu(), GpuWatch(Gpu(), CPU)
+    given = []
+    monkeypatch.setattr(trial, "serve", lambda *args: given.append(args) or Timing([1.0] * 9))
+    running.take_timings(SimpleNamespace(host=None))
+    ((_, arrivals_s, seconds),) = given
+    assert seconds == 0.1 and len(arrivals_s) == pytest.approx(1000, rel=0.1)
+
+
 def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     """So that what fails there is known to be the harness's failure."""
 

@@ -17,9 +17,9 @@ from effbench.table import Shown, Table
 
 #: Metrics to choose from, in this order; metrics without a result are omitted.
 METRIC_NAMES = (
-    "speedup", "latency_ms", "period_ms", "throughput_per_s", "latency_p95_ms", "relative_memory", "compile_cold_s",
-    "energy_mj", "compile_warm_s", "peak_reserved_bytes", "peak_reserved_cold_bytes", "graph_pool_bytes", "gpu_busy_ms",
-    "kernels", "rel_error", "quantization_error",
+    "speedup", "latency_ms", "period_ms", "ttft_ms", "tpot_ms", "tpot_p99_ms", "tokens_per_s", "throughput_per_s",
+    "latency_p95_ms", "relative_memory", "compile_cold_s", "energy_mj", "compile_warm_s", "peak_reserved_bytes",
+    "peak_reserved_cold_bytes", "graph_pool_bytes", "gpu_busy_ms", "kernels", "rel_error", "quantization_error",
 )  # fmt: skip
 #: Speedups beyond SCALE, or below its inverse, have its colour and an arrow.
 SCALE = 8
