@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.environments import TELLING, labels
+from effbench.environments import COLUMNS, TELLING, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import cell_row, row_names
 from effbench.metrics import METRICS
@@ -118,9 +118,16 @@ def print_sweeps(store: Store) -> None:
 def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
     results = {unit_of(row): row for row in store.results(sweep.id)}
-    rows = []
-    for unit, name in names_of(store, sweep).items():
-        row = results.get(unit)
+    names, rows = names_of(store, sweep), []
+    flags = {row["id"]: row["flags"] or {} for row in store.environments({key for _, key in names if key})}
+    # environments of one interpreter share the cells, such as nodes of a cluster
+    under = {key: tuple(given.get(name) for name in COLUMNS) for key, given in flags.items()}
+    shown = {(cell_key, under[key]) for cell_key, key in results}
+    for unit, name in names.items():
+        row, place = results.get(unit), (unit[0], under.get(unit[1]))
+        if row is None and place in shown:
+            continue
+        shown.add(place)
         latency = METRICS["latency_ms"].format(row["latency_ms"]) if row else ""
         measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
         rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))

@@ -237,16 +237,10 @@ def make_sets(
 def latency_facts(
     samples_ms: Sequence[float], sizes: Sequence[int], served: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return percentiles and mean of the latency of all calls in ms, and for each size its calls per pass and median.
+    """Return the mean latency of all calls in ms, and for each size its calls per pass and median latency.
     `samples_ms`: the samples of whole passes over `sizes`, in order; of all requests if a server has `served` them,
     whose facts replace those of passes."""
-    p50, p95, p99 = (float(value) for value in np.quantile(samples_ms, (0.5, 0.95, 0.99)))
-    facts = {
-        "latency_p50_ms": p50,
-        "latency_p95_ms": p95,
-        "latency_p99_ms": p99,
-        "latency_mean_ms": statistics.fmean(samples_ms),
-    }
+    facts = {"latency_mean_ms": statistics.fmean(samples_ms)}
     if served is not None:
         return facts | served
     of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))

@@ -1,5 +1,7 @@
 """exclude, shard and --dry-run on the command line."""
 
+from made_sweeps import DEFAULT, EAGER, GRAPH, environment
+
 from effbench.store import Store
 
 WORDS = ("model=tiny", "bs=1,2", "mode=eager,jit-trace", "sweep.name=n", "sweep.label=v1")
@@ -62,3 +64,14 @@ def test_shards_become_one_sweep(cli):
     for words in (["baseline", "set", "good", "last"], ["db", "check"]):
         done = cli.run(*words, "--db", "both.db")
         assert done.code == 0, done
+
+
+def test_nodes_of_a_cluster_share_the_cells_that_are_listed(made, effbench):
+    one, two, three = EAGER, DEFAULT, GRAPH
+    sweep_id = made.sweep({one: {}, two: None, three: None})
+    made.sweep({two: {}}, into=sweep_id, env=environment(cpu_name="EPYC"))
+    lines = effbench("ls", "--cells").out.splitlines()
+    found = [(cell.mode_name, [line for line in lines if line.startswith(cell.key[:12])]) for cell in (one, two, three)]
+    assert [(mode, len(rows), "not run yet" in rows[0]) for mode, rows in found] == [
+        ("eager", 1, False), ("default", 1, False), ("cuda-graph", 1, True),
+    ]  # fmt: skip

