@@ -26,11 +26,17 @@ def db_option(name: str) -> str:
 def db_setting(db: str, name: str | None = None) -> str:
     """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
     `name`: `db` without its password, if it has one."""
-    value = db if name is None else name
-    if not re.fullmatch(r"[A-Za-z0-9_./:@+-]+", value):
-        quote = "'" if '"' in value else '"'
-        value = quote + value.replace(quote, f"\\{quote}") + quote
+    value = quoted(db if name is None else name)
     return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
+
+
+def quoted(text: str) -> str:
+    """Return a text as the value of an override, with quotes if needed."""
+    if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./:@+-]*", text):
+        return text
+    # within quotes, a backslash is special only before a quote or at the end
+    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], text)
+    return f'"{escaped}"'
 
 
 def choice(name: str, *values: str) -> type[StrEnum]:

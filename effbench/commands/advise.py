@@ -19,7 +19,7 @@ from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.config import DEFAULT_DB
+from effbench.config import DEFAULT_DB, quoted
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS, percent
@@ -180,7 +180,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
         raise UsageError(f"advise mode: expected one model, got {len(names)}. Example: effbench advise mode mlp bs=8")
     with closing(ForkServer()) as server:  # imports torch while Hydra is imported
         from effbench.launcher.adaptive import CANDIDATES, find
-        from effbench.launcher.overrides import key_of, quoted
+        from effbench.launcher.overrides import key_of
 
         matrix = [f"model={names[0]}", f"mode={CANDIDATES}", *([] if args.bs is None else [f"bs={args.bs}"])]
         given = {key_of(word) for word in overrides}

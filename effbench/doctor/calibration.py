@@ -11,10 +11,10 @@ from typing import Any
 
 import effbench
 from effbench.cell import Cell, Environment, Status
+from effbench.config import quoted
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
 from effbench.errors import StoreError
 from effbench.labels import cell_names
-from effbench.launcher.overrides import quoted
 from effbench.message import CheckRequest
 from effbench.metrics import significant
 from effbench.stats.intervals import geometric_mean

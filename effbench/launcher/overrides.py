@@ -122,12 +122,3 @@ def overrides_of_cell(words: Iterable[str], dropped: Collection[str] = ()) -> li
     """Return the words of a job that reproduce its cell, without settings of the sweep and without `dropped` keys."""
     kept = {word: key_of(word) or "" for word in words}
     return [word for word, key in kept.items() if key not in dropped and re.split(r"[./@]", key)[0] not in NOT_OF_CELLS]
-
-
-def quoted(text: str) -> str:
-    """Return a text as the value of an override, with quotes if needed."""
-    if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./+-]*", text):
-        return text
-    # within quotes, a backslash is special only before a quote or at the end
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], text)
-    return f'"{escaped}"'

@@ -17,11 +17,10 @@ from effbench.cell import digest
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
-from effbench.config import DEFAULT_DB
+from effbench.config import DEFAULT_DB, quoted
 from effbench.environments import COLUMNS, TELLING, hardware_of
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_order, short_label
-from effbench.launcher.overrides import quoted
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
 from effbench.report.history_table import read as read_history

@@ -8,6 +8,7 @@ import whole_sweeps as whole
 from omegaconf import OmegaConf
 
 from effbench.cell import Cell
+from effbench.config import quoted
 from effbench.errors import ConfigError, UsageError
 from effbench.launcher import cells, overrides
 from effbench.launcher.adaptive import every_kind
@@ -157,7 +158,7 @@ class TestAgain:
 
     @pytest.mark.parametrize("text", ["/a/b.py", "a b", "a=b", "it's", 'say "so"', "back\\slash", 'back\\"', "end\\"])
     def test_a_path_is_read_back(self, compose, text):
-        assert compose([f"folder={overrides.quoted(text)}"])["folder"] == text
+        assert compose([f"folder={quoted(text)}"])["folder"] == text
 
 
 class TestWords:
