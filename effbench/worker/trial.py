@@ -258,14 +258,17 @@ class RunningTrial:
                 watcher.begin()
                 period = timer.period(budget_s / 2)
             gpu_after = self.gpu.read()
-        unclear = timer.host and has_period and not (watcher.discarded or self.cell.stream)
+        timings = {"latency": latency, "period": period} if has_period else {"latency": latency}
+        doubtful = timer.host and any(measured.is_disturbed(self.rules.min_samples) for measured in timings.values())
+        unclear = doubtful and has_period and not (watcher.discarded or self.cell.stream)
         if unclear and (every := timing.without_host(latency, period)):
-            (latency, period), timer.host = every, None
+            latency, period = every
             trial.host_ms = trial.disturbed_fraction = None
-        for name, measured in (("latency", latency), ("period", period)) if has_period else (("latency", latency),):
-            if measured.disturbed_ms:
-                trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
-            if timer.host and measured.is_disturbed(self.rules.min_samples):
+        else:
+            for name, measured in timings.items():
+                if measured.disturbed_ms:
+                    trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
+            if doubtful:
                 by_gpu = watcher.discarded[-1:] if not timer.host.disturbed_fraction else []
                 watcher.noisy = watcher.noisy or next(iter(by_gpu), timer.host.reason())
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
