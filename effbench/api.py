@@ -33,9 +33,10 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
 
-    if isinstance(overrides, str) or not all(isinstance(word, str) for word in overrides):
+    words = [None] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
+    if not all(isinstance(word, str) for word in words):
         raise UsageError("sweep() takes a list of overrides, such as ['model=mlp', 'bs=1,8']")
-    outcome = hydra_sweep([*overrides], quiet=quiet)
+    outcome = hydra_sweep(words, quiet=quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
     return Sweep(outcome.sweep_id, outcome.db, outcome.state)
@@ -89,12 +90,13 @@ def compare(
     with Store.open(db, mode="read") as store:
         old = find(store, before)
         if by is not None:
-            compared = compare_parts(store, old, by, limits, values)
+            compared = compare_parts(store, old, by, limits, [str(value) for value in values])
         else:
             compared = compare_sweeps(store, old, find(store, after), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
-    # a column in which nothing is known would not be numeric
-    frame = frame.astype(dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float) | {"gates": bool})
+    # a column in which nothing is known would have another dtype than in other comparisons
+    numbers = dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float)
+    frame = frame.astype({**dict.fromkeys(COLUMNS, "string"), **numbers, "gates": bool})
     frame.attrs = {"differences": compared.differences, "notes": compared.notes, "limits": limits.source}
     frame.attrs["in_turns"] = compared.interleaved
     return frame

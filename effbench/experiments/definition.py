@@ -18,6 +18,10 @@ from effbench.printable import describe
 
 #: Columns that may split a claim (`each`), besides the swept parameters.
 AXES = ("model", "bs", "mode", "dtype", "phase", "device")
+#: Sections whose settings become columns if a sweep sets them.
+SWEPT = ("model.", "mode.", "numerics.", "stream.", "training.", "generate.", "env.")
+#: Start of the settings that cells hold only as arguments of their module, such as model.arch.
+OF_NETWORK = re.compile(r"^model\.(?=(arch|task|seq|image_size|pretrained|config|kwargs)\b)")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 
 
@@ -92,9 +96,13 @@ class Experiment:
 
     @property
     def swept(self) -> dict[str, str]:
-        """Column -> path of each parameter that the sweeps set: `width` for `model.module.width=16,32`."""
-        keys = [word.partition("=")[0] for words in self.sweeps.values() for word in words]
-        return {key.rpartition(".")[2]: key for key in keys if key.startswith(("model.", "mode.", "numerics."))}
+        """Column -> path of each parameter that the sweeps set: `width` for `model.module.width=16,32`. A name that
+        several have, or that is a column of the view, remains whole: `mode.mode`."""
+        words = [word.partition("=")[0] for words in self.sweeps.values() for word in words]
+        keys = dict.fromkeys(OF_NETWORK.sub("model.module.", word) for word in words if word.startswith(SWEPT))
+        names = [key.rpartition(".")[2] for key in keys]
+        is_free = {name: names.count(name) == 1 and name not in AXES for name in names}
+        return {name if is_free[name] else key: key for name, key in zip(names, keys, strict=True)}
 
     def require(self, allowed: Any, text: str) -> None:
         if not allowed:

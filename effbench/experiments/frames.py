@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import Status
 from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
+from effbench.labels import OMITTED
 from effbench.metrics import INTERVALS, RESULT_FIGURES, is_missing
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None 
 
     lines = []
     for row in rows:
-        line = {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
-        line |= {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
+        line = {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
+        line |= {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
         line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
@@ -53,10 +54,17 @@ def parameter(params: Mapping[str, Any], path: str) -> Any:
     """Return a cell's parameter by its dotted path, lists and mappings as JSON; NaN if the cell does not have it."""
     value: Any = params
     for part in path.split("."):
+        value = by_name(value)
         if not isinstance(value, Mapping) or part not in value:
-            return math.nan
+            return OMITTED.get(path, math.nan)
         value = value[part]
     return json.dumps(value, sort_keys=True) if isinstance(value, Mapping | list) else value
+
+
+def by_name(value: Any) -> Any:
+    """Return a model's inputs, which are a list, as a mapping; anything else unchanged."""
+    is_inputs = isinstance(value, list) and all(isinstance(one, Mapping) and "name" in one for one in value)
+    return {one["name"]: one for one in value} if is_inputs else value
 
 
 def column_of(rows: pd.DataFrame, name: str) -> pd.Series:
@@ -116,6 +124,7 @@ def identity(row: Any, path: str) -> str:
     """Return a key of a cell and its environment without one parameter (or the whole mode or model). A model's inputs
     depend on its settings, so they are omitted with any of these."""
     params = json.loads(json.dumps(row["params"]))
+    params["model"]["inputs"] = by_name(params["model"].get("inputs"))
     *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
     if path.startswith("model.module."):
         params["model"].pop("inputs", None)

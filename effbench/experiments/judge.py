@@ -99,8 +99,10 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
 def parts_of(found: Found, label: str) -> list[Part]:
     if isinstance(found.holds, Mapping):
         return [Part(f"{name}: {label}" if label else name, truth(holds)) for name, holds in found.holds.items()]
-    part = Part(label, truth(found.holds), value_of(found))
-    return [] if label and part.holds.missing else [part]
+    holds, value = truth(found.holds), value_of(found)
+    if holds.holds is not None and value is not None and math.isnan(value.value):
+        holds = Missing("its figure was not measured")  # `nan > 1` is false, but decides nothing
+    return [] if label and holds.missing else [Part(label, holds, value)]
 
 
 def value_of(found: Found) -> Figure | None:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from effbench.cell import Cell, Environment, Status
-from effbench.config import Config
+from effbench.config import Config, quoted
 from effbench.errors import ConfigError, suggest
 from effbench.experiments.definition import Claim, Experiment
 from effbench.experiments.figures import ClaimError, Facts, Missing
@@ -28,6 +28,7 @@ from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
 from effbench.sweeping.checks import gather
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
 from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe
 from effbench.sweeping.run import Command
@@ -147,10 +148,12 @@ class Run:
         else:
             probe(server, parts, settings.baseline_mode, modes_only=True)
         cells = plan.resolve(parts, has_cuda)
-        keys = {cell.key: position for position, cell in enumerate(cells)}
+        matched, _ = excluded(cells, settings.exclude)
+        kept = [cell for cell in cells if cell not in matched]
+        keys = {cell.key: position for position, cell in enumerate(kept)}
         with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:
-            stored = partial(stored_rows, store, cells, environment_id, settings)
-            rows = [] if self.fresh else stored()
+            stored = partial(stored_rows, store, kept, environment_id, settings)
+            rows = [] if self.fresh else stored(settings.timeout_s if self.machine.probed else 0)
             self.reused += len(rows)
             lacking = keys.keys() - {row["cell_key"] for row in rows}
             if lacking and not self.machine.probed:
@@ -225,16 +228,18 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
     chooses also replaces the experiment's settings in it: `protocol=quick` replaces `protocol.rounds=3`, which is meant
     for another protocol."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    words = [*experiment.sweeps[name], f"sweep.name={title}", "on_failure=ignore", f'db="{db}"']
+    words = [*experiment.sweeps[name], f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
     keys = {word: str(key_of(word)) for word in words}
     given = {str(key_of(word)) for word in overrides}
     replaced = given | {key for key in keys.values() if key.partition(".")[0] in given & GROUPS}
     return ["-m", *(word for word, key in keys.items() if key not in replaced), *overrides]
 
 
-def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings) -> list[dict[str, Any]]:
+def stored_rows(
+    store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings, timeout_s: float = 0
+) -> list[dict[str, Any]]:
     """Return the rows of the complete cases, each from the newest sweep that measured it with the same protocol in this
-    environment. A failed cell is complete after any number of rounds."""
+    environment. A failed cell is complete after any number of rounds, unless it timed out after less than this time."""
     cases: dict[str, set[str]] = {}
     for cell in cells:
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
@@ -249,6 +254,11 @@ def stored_rows(store: Store, cells: Sequence[Cell], environment_id: str, settin
             ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
             if row["environment_id"] == environment_id and (ended or not Status(row["status"]).is_measured):
                 rows[row["cell_key"]] = row
+        if late := [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]:
+            recorded = store.history(sweep.id, environment_id)
+            for key in late:
+                if max(trial.wall_s or 0 for trial in recorded[key]) < timeout_s:
+                    del rows[key]
         for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
             complete += [rows[key] for key in cases.pop(case)]
     return complete

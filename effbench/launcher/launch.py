@@ -12,7 +12,8 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, product
 from math import prod
@@ -20,10 +21,13 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobRuntime, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
@@ -40,6 +44,8 @@ from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
+RUNNING = threading.RLock()
+STATE = (GlobalHydra, HydraConfig, JobRuntime)
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
 OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher or hydra.mode"
 
@@ -76,10 +82,9 @@ def hydra_sweep(
     task.conduct = partial(conductor, command=Command(argv, stored), server=server, progress=progress, stop=stop)
     task.progress = progress
     task.outcome = None  # of the last launch
-    before = sys.argv
-    sys.argv = ["effbench", *words]
     try:
-        hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
+        with own_hydra(["effbench", *words]):
+            hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
         return task.outcome
@@ -91,8 +96,21 @@ def hydra_sweep(
         return task.outcome
     except Exception as error:
         raise errors.explain(error) from error
-    finally:
-        sys.argv = before
+
+
+@contextmanager
+def own_hydra(argv: list[str]) -> Iterator[None]:
+    """Run Hydra with these arguments, one sweep at a time, because its state is global. Afterwards restore the state,
+    which a program that uses Hydra itself needs."""
+    with RUNNING:
+        before = sys.argv
+        kept = {kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances}
+        sys.argv = argv
+        try:
+            yield
+        finally:
+            sys.argv = before
+            Singleton._instances.update(kept)
 
 
 class EffbenchSweeper(Sweeper):
@@ -128,11 +146,13 @@ class EffbenchSweeper(Sweeper):
 
 
 def check_value(key: str, override: Override, is_repeated: bool) -> None:
-    """Raise UsageError for a mapping that is given twice, because only the last would count, and for an environment
-    variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
+    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would count, and for an
+    environment variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
     value = override.value()
     if is_repeated and isinstance(value, dict):
         raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
+    if is_repeated and key == "exclude":
+        raise UsageError("exclude is given twice; write all its rules as one list: 'exclude=[{bs:1},{mode:default}]'")
     if key.lstrip("+").partition(".")[0] != "env":
         return
     text = override.input_line.partition("=")[2].strip()

@@ -19,6 +19,7 @@ from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Asked, Command, Plan, pools_for, recorded_trials
+from effbench.sweeping.schedule import Schedule
 from effbench.table import Column, Table
 
 FLAG = "--dry-run"
@@ -62,6 +63,7 @@ def print_plan(
             durations = by_kind(store.durations(alike, ids))
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+        trials = Schedule(pools, slots, settings, lambda *_: None, progress, history=history).needed(trials)
     removed, others = len(command.excluded), len(command.matrix) - len(cells)
     where = ", ".join(slot.name for slot in slots)
     progress.note(

@@ -33,6 +33,8 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
     known = {f"{name}.{key}" for name, keys in config.sections() if name in Cell.__dataclass_fields__ for key in keys}
     for cell in cells if rules else ():
         values = OMITTED | flatten(cell.params())
+        # settings such as model.arch are in cells only as arguments of the module
+        values = {key.replace("model.module.", "model.", 1): value for key, value in values.items()} | values
         values |= {"model": cell.model_name, "mode": cell.mode_name}
         known.update(values)
         for index, rule in enumerate(rules):
@@ -73,8 +75,8 @@ def fits(value: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return any(fits(value, one) for one in wanted)
     if isinstance(wanted, str) and (compared := COMPARISON.fullmatch(wanted)):
-        is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_numeric and OPERATORS[compared[1]](value, float(compared[2]))
+        # the values of `env` are texts
+        return is_number(str(value)) and OPERATORS[compared[1]](float(value), float(compared[2]))
     text, pattern = (str(one).lower() if isinstance(one, bool) else str(one) for one in (value, wanted))
     return value == wanted or text == pattern or fnmatchcase(text, pattern)
 

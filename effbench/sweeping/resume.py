@@ -67,7 +67,10 @@ def check_same_plan(
     info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], matrix: Sequence[Cell], settings: Settings
 ) -> None:
     """Raise ResumeError if the requested plan differs from the recorded one. `matrix`: the cells of all shards."""
-    recorded = [parse_shard(name) for name in info.host.get("shards") or ()]  # others may have been imported
+    names = info.host.get("shards") or ()  # others may have been imported
+    if names and settings.shard not in (None, *names):
+        raise ResumeError(f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}")
+    recorded = [parse_shard(name) for name in names]
     expected = {*cells, *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1])}
     missing, more = len(set(planned) - expected), len(expected - set(planned))
     if missing or more:

@@ -139,6 +139,7 @@ def run_sweep(
             host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
             stop=stop,
         )
+        trials = schedule.needed(trials)
         with (
             ending(store, sweep_id, settings, stop),
             progress.showing(sweep_id, settings, runs, trials, slots),

@@ -57,13 +57,18 @@ class Schedule:
     def __post_init__(self) -> None:
         self.turns = {slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0) for slot in self.slots}
 
-    def run(self, trials: list[PlannedTrial]) -> None:
-        """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
+    def needed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
+        """Return the trials without those of runs that are already known well enough or eliminated."""
+        self.rivals.clear()
         if self.settings.protocol["eliminate"]:
             for run in dict.fromkeys([*self.history, *(trial.run for trial in trials)]):
                 self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
         known = {run for run in {trial.run for trial in trials} if self.is_enough(run.cell) or run in self.out(run)}
-        left = [trial for trial in trials if trial.run not in known]
+        return [trial for trial in trials if trial.run not in known]
+
+    def run(self, trials: list[PlannedTrial]) -> None:
+        """Run all trials. Once `stop` is set, kill the running ones without recording them, and return."""
+        left = self.needed(trials)
         self.progress.resized(len(left) - len(trials))
         queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
         runs = list(dict.fromkeys(trial.run for trial in trials))

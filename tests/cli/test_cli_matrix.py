@@ -29,6 +29,13 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
         assert len(store.sweeps()) == 1
 
 
+def test_rounds_that_are_not_needed_are_not_planned_again(cli):
+    assert cli.sweep("model=tiny", "protocol.rounds=9", "protocol.enough_interval=99").code == 0
+    for words, expected in ((["--dry-run"], "0 trials to run"), ([], "all trials are already recorded")):
+        done = cli.run("-m", "resume=last", *words)
+        assert (done.code, expected in done.out) == (0, True), done
+
+
 def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):
     cli.db.parent.mkdir()
     cli.db.write_text("latency_ms,period_ms\n" * 400)
@@ -59,6 +66,8 @@ def test_shards_become_one_sweep(cli):
         (sweep,) = store.sweeps()
         assert (sweep.name, sweep.cells, sweep.statuses) == ("n", 4, {"ok": 4})
         assert all(row["speedup"] for row in store.results(sweep.id))
+    done = cli.run("-m", "resume=last", "db=2.db", "shard=1/3")
+    assert (done.code, "has no shard 1/3, only 2/2" in done.err) == (2, True), done
     done = cli.run("-m", "resume=last", "db=2.db")
     assert (done.code, "all trials are already recorded" in done.out) == (0, True), done
     for words in (["baseline", "set", "good", "last"], ["db", "check"]):

@@ -57,6 +57,7 @@ REFUSED = (
     (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
     (["-m", "protocol=quick,standard"], ["protocol", "applies to a whole sweep"]),
     (["exclude={bs:3}"], ["exclude must be a list of rules", "exclude=[{mode:"]),
+    (["exclude=[{bs:3}]", "exclude=[{bs:4}]"], ["exclude is given twice"]),
     (["shard=9/8", "sweep.name=x"], ["shard=9/8", "from 1/8 to 8/8"]),
     (["shard=1/8"], ["shard requires sweep.name"]),
     (["rport"], ["unknown command 'rport'", "effbench report"]),

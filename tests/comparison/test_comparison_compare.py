@@ -57,7 +57,9 @@ def test_two_modes_are_compared_round_by_round(made):
     without_interval = effbench.compare(
         sweep, db=str(made.path), by="mode", values=("eager", "default"), metrics=["kernels"]
     )
-    assert (without_interval.dtypes == frame.dtypes).drop("reason").all()
+    assert (without_interval.dtypes == frame.dtypes).all()
+    sizes = made.sweep([EAGER, a_cell(bs=64)])
+    assert not effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 64)).empty, "values may be numbers"
     with pytest.raises(UsageError, match="takes two sweeps"):
         effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
 

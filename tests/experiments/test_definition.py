@@ -58,6 +58,15 @@ def test_what_a_file_says(write):
     assert about.inputs == [] and (table.sweep, table.columns) == ("rows", "mode")
 
 
+def test_columns_of_swept_parameters(write):
+    words = ["mode.mode=a,b", "model.arch=a,b", "model.module.width=1,2", "mode.width=3", "training.lr=1,2", "bs=1,2"]
+    experiment = outline(write(GOOD.replace('"model.module.width=16,64"', str(words)[1:-1])))
+    assert experiment.swept == {
+        "mode.mode": "mode.mode", "arch": "model.module.arch", "model.module.width": "model.module.width",
+        "mode.width": "mode.width", "lr": "training.lr",
+    }  # fmt: skip
+
+
 #: (what is replaced, by what, what is said)
 MISTAKES = [
     ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),

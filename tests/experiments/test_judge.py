@@ -93,6 +93,15 @@ def test_failed_rows_are_left_out_and_named():
     assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
 
 
+def test_a_comparison_with_a_missing_figure_decides_nothing():
+    def first(rows):
+        return Found(rows.speedup.iloc[0] > 1.1, rows.speedup.iloc[0])
+
+    assert of(row(), function=first).verdict == Verdict.CONFIRMED
+    assert of(row(status="error"), row(bs=8), function=first).verdict == Verdict.NOT_MEASURED
+    assert of(row(status="error"), row(bs=8), function=first, each="bs").verdict == Verdict.CONFIRMED
+
+
 def test_nothing_was_measured():
     for status, verdict in (("unsupported", Verdict.NOT_MEASURABLE), ("oom", Verdict.NOT_MEASURED)):
         for each in ((), "bs"):
@@ -183,6 +192,20 @@ def test_rows_as_claims_see_them():
     assert [one.value for one in figures(fact(rows, "capture_s"))] == [3]
     with pytest.raises(ClaimError, match="nearest: model"):
         where(rows, modell="mlp")
+
+
+def test_inputs_and_settings_that_cells_omit():
+    """The shapes of inputs are in a list, and cells omit numerics that have their default."""
+    params = [
+        {"model": {"name": "m", "inputs": [{"name": "x", "shape": [size]}]}, "numerics": numerics, "bs": 1}
+        for size, numerics in ((16, {}), (64, {}), (16, {"channels_last": True}))
+    ]
+    measured = [row(params=one, cell_key=str(one)) for one in params]
+    rows = frame_of(measured, {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"})
+    assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
+    assert list(rows.channels_last) == [False, False, True]
+    for name, reference, compared in (("shape", "[16]", [1, 1, 1]), ("channels_last", False, [1, 1, 1])):
+        assert [one.value for one in relative(rows, "latency_ms", name, reference)] == compared
 
 
 def test_mistakes():

@@ -158,6 +158,8 @@ def test_only_whole_cases_measured_in_the_same_way_are_reused(go, db, bare):
     assert order == [(1, "eager"), (1, "repeated"), (2, "eager"), (2, "repeated")]
     assert stored(db)[1][0].cells == 2, "the case that lacked a mode is measured whole"
     assert done.judgements[0].verdict == Verdict.CONFIRMED and len({row["sweep_id"] for row in done.rows["main"]}) == 2
+    less = go(bare, "exclude=[{mode:repeated,bs:2}]")
+    assert (less.reused, len(less.rows["main"])) == (3, 3)
     for override in ("protocol.rounds=2", "baseline_mode=repeated", "model.module.width=16"):
         assert go(bare, override).reused == 0
 
@@ -173,6 +175,14 @@ def test_unfinished_cases_are_not_reused(go, db, bare):
     engine.dispose()
     done = go(bare)
     assert done.reused == 2 and {row["bs"] for row in done.rows["main"][:2]} == {1}
+    with engine.begin() as connection:  # as if it had had less time than now
+        connection.execute(sa.text("UPDATE result SET status = 'timeout' WHERE cell_key = :key"), {"key": key})
+    engine.dispose()
+    assert go(bare, "timeout_s=0.001").reused == 4 and go(bare).reused == 2
+
+
+def test_a_database_with_quotes_in_its_name(mine):
+    assert r'db="a\"b.db"' in running.command_of(mine, "main", [], 'a"b.db')
 
 
 def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):

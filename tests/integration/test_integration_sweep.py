@@ -149,6 +149,13 @@ thread = threading.Thread(target=effbench.sweep, args=[[*tiny, "model=tiny", "bs
 thread.start()
 thread.join()
 assert len(effbench.results(sweep=None)) == 3
+# from an iterator, and in a program that uses Hydra itself
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+
+with hydra.initialize(version_base="1.3", config_path=None):
+    fourth = effbench.sweep(word for word in [*tiny, "model=tiny", "bs=4"])
+    assert list(fourth.results()["bs"]) == [4] and GlobalHydra.instance().is_initialized()
 print("torch" in sys.modules)
 """
 

@@ -1,5 +1,6 @@
 """Which cells of a matrix are planned: rules that exclude some, and shards."""
 
+import dataclasses
 import random
 
 import pytest
@@ -47,6 +48,13 @@ def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
     assert points(matched) == {point for point in points(CELLS) if fits(*point)}
     assert bool(unused) == (not matched)
     assert all(key in text for text in unused for key in rule)
+
+
+def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
+    cells = [a_cell(env={"OMP_NUM_THREADS": number}) for number in ("2", "16", "all")]
+    cells += [dataclasses.replace(cells[0], model={"name": "a", "module": {"arch": "a", "image_size": 32}})]
+    assert excluded(cells, [{"env.OMP_NUM_THREADS": ">2"}]) == ({cells[1]}, [])
+    assert excluded(cells, [{"model.arch": "a", "model.image_size": "<64"}]) == ({cells[3]}, [])
 
 
 def test_each_unused_rule_is_named():
