@@ -78,6 +78,8 @@ def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[
         is_elsewhere = settings.executor["name"] == "slurm"
         if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in command.matrix):
             raise ConfigError("device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor")
+        if settings.protocol["eliminate"] == "period_ms" and all(cell.device == "cpu" for cell in command.matrix):
+            raise ConfigError("protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured")
         for job, part, cell in zip(jobs, parts, cells, strict=True):
             if cell in kept and cell.key not in command.of_cells:
                 # settings that only other modes have were removed from the baseline

@@ -91,6 +91,10 @@ def test_refused_once_the_modules_are_known(workshop):
         (["model=tiny", "mode=eager", "mode.foo=1"], "mode eager has no setting 'foo'"),
         (["model=tiny", "executor.gpus=[97]"], "executor.gpus names [97]"),
         (["model=tiny", "device=cuda"], "device=cuda", "no GPU"),
+        (
+            ["model=tiny", "device=cpu", "protocol=advise", "protocol.eliminate=period_ms"],
+            "eliminate=period_ms needs CUDA",
+        ),
         (["model=tiny", "device=cpu,cuda", "exclude=[{device: cpu}]"], "device=cuda", "no GPU"),
     ):
         refused(workshop.sweep(*words, "db=refused.db"), *parts)
