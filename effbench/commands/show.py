@@ -30,7 +30,7 @@ from effbench.report.tables import (
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.progress import NOISY_ADVICE
+from effbench.sweeping.progress import COMPILED, NOISY_ADVICE
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -139,7 +139,8 @@ def end_of_sweep(outcome: Any) -> int:
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
-    if counts[Status.NOISY]:
+    noisy = [row.source["reason"] or "" for row in rows if row.source["status"] == Status.NOISY]
+    if not all(reason.startswith(COMPILED) for reason in noisy):
         console.print_line(NOISY_ADVICE)
     option = [*([] if outcome.db == options.DEFAULT_DB else ["--db", db]), "--sweep", sweep.id]
     has_failed = any(Status(status).is_failure for status in counts)

@@ -36,8 +36,9 @@ class Counters:
 
     @property
     def cache_state(self) -> str | None:
-        """`cold` if anything was compiled, `warm` if everything came from the cache, None without compilation."""
-        if self.cache_misses:
+        """`cold` if anything was compiled, `warm` if everything came from the cache, None without compilation. If the
+        cache is off, torch counts neither hits nor misses."""
+        if self.cache_misses or (self.graphs and not self.cache_hits):
             return "cold"
         return "warm" if self.cache_hits else None
 
@@ -46,20 +47,13 @@ def read() -> Counters:
     counters = dynamo.counters
     inductor, aot = counters["inductor"], counters["aot_autograd"]
     breaks = {str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()}
-    metrics = dynamo.get_compilation_metrics()
-    # torch does not count the graph break of a branch on data in the outermost frame, but compiles its rest as a frame
-    resumed = {
-        (metric.co_name, metric.co_filename, metric.co_firstlineno)
-        for metric in metrics
-        if (metric.co_name or "").startswith("torch_dynamo_resume_in_")
-    }
-    uncounted = len(resumed) - sum(breaks.values())
-    if uncounted > 0:
-        breaks["a branch on data, or another break that Dynamo does not count"] = uncounted
+    # torch lists but does not count the graph break of a branch on data in the outermost frame
+    if jumps := sum(why.reason.startswith("generic_jump") for why in dynamo.graph_break_reasons):
+        breaks["a branch on data"] = jumps
     return Counters(
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=sum(breaks.values()),
-        recompiles=sum(1 for metric in metrics if metric.recompile_reason),
+        recompiles=sum(1 for metric in dynamo.get_compilation_metrics() if metric.recompile_reason),
         cudagraph_skips=int(inductor["cudagraph_skips"]),
         # after a hit in AOTAutograd's cache torch does not query the FX graph cache, hence the sum
         cache_hits=int(inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"]),

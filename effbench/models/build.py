@@ -35,8 +35,10 @@ PLAIN = (SimpleNamespace, OrderedDict)
 
 def set_numerics(numerics: dict[str, Any]) -> None:
     """Set torch's global flags and seed. Flags that are off need no reset, because the process is new."""
-    torch.set_float32_matmul_precision(numerics.get("matmul_precision", "highest"))
-    if numerics.get("tf32"):
+    precision = numerics.get("matmul_precision", "highest")
+    torch.set_float32_matmul_precision(precision)
+    # a lower precision uses TF32 already; after both calls `medium` could not be read any more, which Inductor does
+    if numerics.get("tf32") and precision == "highest":
         torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = bool(numerics.get("tf32"))
     torch.backends.cudnn.benchmark = bool(numerics.get("cudnn_benchmark"))

@@ -106,10 +106,15 @@ class Mode(ABC):
 
 
 def with_defaults(mode: Any) -> Mode:
-    """Return the mode. A user's class that is not derived from Mode gets Mode's defaults for missing attributes."""
+    """Return the mode. A user's class that is not derived from Mode gets Mode's defaults for missing attributes. Raises
+    ConfigError if the class cannot have them."""
     if not isinstance(mode, Mode):
         user_class = type(mode)
-        mode.__class__ = type(user_class.__name__, (user_class, Mode), {})
+        try:
+            mode.__class__ = type(user_class.__name__, (user_class, Mode), {})
+        except (TypeError, AttributeError) as error:  # None, slots, a frozen dataclass
+            how = "derive it from effbench.modes.base.Mode, without slots and not frozen"
+            raise ConfigError(f"{user_class.__name__} is not a mode: {how}") from error
     return mode
 
 
@@ -127,11 +132,11 @@ def uses_dynamo(mode: Mode | type[Mode]) -> bool:
 
 class Positional(torch.nn.Module):
     """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the order of the example
-    `kwargs`. Other values are constants, taken from the example inputs."""
+    `kwargs`. Other values are constants, taken from the example inputs. `hooks`: whether to run the module's hooks."""
 
-    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], hooks: bool = True) -> None:
         super().__init__()
-        self.inner = module
+        self.inner, self.hooks = module, hooks
         self.names = list(kwargs)
         values = (*args, *kwargs.values())
         self.baked = [None if isinstance(value, torch.Tensor) else value for value in values]
@@ -148,7 +153,8 @@ class Positional(torch.nn.Module):
         for i, tensor in zip(self.places, tensors, strict=True):
             values[i] = tensor
         count = len(values) - len(self.names)
-        return self.inner(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
+        call = self.inner if self.hooks else self.inner.forward
+        return call(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
 
     def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step with the wrapped module's arguments that calls `function` with this wrapper's. If the two are

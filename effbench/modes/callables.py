@@ -53,7 +53,8 @@ class GraphedCallables(Mode):
         torch replaces `forward` of its argument, which is a wrapper here so that the module is unchanged. It uses the
         example tensors as static inputs, hence the copies.
         """
-        wrapped = [Positional(module, args, kwargs) for module, args, kwargs in calls]
+        # the graph of a part replaces its forward, so that its hooks run around the graph
+        wrapped = [Positional(module, args, kwargs, hooks=not self.only) for module, args, kwargs in calls]
         inputs = [
             tuple(tensor.clone() for tensor in wrapper.tensors(args, kwargs))
             for wrapper, (_, args, kwargs) in zip(wrapped, calls, strict=True)

@@ -48,7 +48,8 @@ class JitScript(TorchScript):
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         with recorded_warnings() as facts:
             scripted = self.finish(torch.jit.script(module))
-        return Prepared(scripted, compile_cache="cold", facts=facts)
+        # it has its own attributes and replaced buffers
+        return Prepared(scripted, compile_cache="cold", facts=facts, module=scripted if self.writes_state else None)
 
 
 class JitTrace(TorchScript):

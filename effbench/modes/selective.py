@@ -99,7 +99,14 @@ def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
 def shared_weight_copy(module: nn.Module) -> nn.Module:
     """Return a copy of `module` that shares its parameters and buffers."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    return copy.deepcopy(module, shared)
+    return copy.deepcopy(module, shared | results_in(module))
+
+
+def results_in(module: nn.Module) -> dict[int, torch.Tensor]:
+    """Return tensors in attributes that a call computed with gradients, by id. They cannot be copied; examples are an
+    auxiliary loss, and the weight of torch.nn.utils.weight_norm."""
+    held = (value for part in module.modules() for value in vars(part).values())
+    return {id(value): value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf}
 
 
 def matching(module: nn.Module, setting: str, patterns: Sequence[str]) -> dict[str, nn.Module]:

@@ -27,6 +27,8 @@ LARGE = 1000
 #: Number of noisy trials after which the advice is printed, once.
 MANY_NOISY = 3
 NOISY_ADVICE = "noisy cells have no figures: use a quieter machine, or accept them with protocol.host_tolerance=null"
+#: Start of the reason of noisy trials for which the advice is wrong.
+COMPILED = "a graph was compiled"
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
 
 
@@ -153,6 +155,7 @@ class Progress:
             text.append(f": {one_line(record.reason)}")
         text.append(f" ({record.wall_s or 0:.1f} s)", style="dim")
         self.note(text)
-        self.noisy += record.status is Status.NOISY
-        if record.status is Status.NOISY and self.noisy == MANY_NOISY:
+        is_disturbed = record.status is Status.NOISY and not (record.reason or "").startswith(COMPILED)
+        self.noisy += is_disturbed
+        if is_disturbed and self.noisy == MANY_NOISY:
             self.note(NOISY_ADVICE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -29,6 +30,9 @@ OWN = Path(__file__).parents[1]
 #: Folders without user code; the variables name caches of generated code.
 LIBRARIES = (OWN, Path(torch.__file__).parent, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")))
 GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+#: A frame in the text of an error: compilers name the user's code there, which they do not run.
+FRAME = re.compile(r'File "([^"\n<]+)", line (\d+)(?:, in (\S+))?')
 
 
 class Ended(Exception):
@@ -85,13 +89,18 @@ def location(error: BaseException) -> str:
     frame outside effbench, or an empty text. Paths inside the working directory are relative."""
     if isinstance(error, SyntaxError):  # its message names the file, and its frames belong to the import system
         return ""
-    frames = [frame for link in chain(error) for frame in reversed(traceback.extract_tb(link.__traceback__))]
+    links = list(chain(error))
+    frames = [frame for link in links for frame in reversed(traceback.extract_tb(link.__traceback__))]
     with contextlib.suppress(OSError):  # the module may have removed the working directory
-        located = [(Path(frame.filename).absolute(), frame) for frame in frames if not frame.filename.startswith("<")]
-        outside = [(path, frame) for path, frame in located if not path.is_relative_to(OWN)]
-        for path, frame in [(path, frame) for path, frame in outside if is_users(path)] or outside:
+        located = [
+            (Path(it.filename).absolute(), it.lineno, it.name) for it in frames if not it.filename.startswith("<")
+        ]
+        outside = [frame for frame in located if not frame[0].is_relative_to(OWN)]
+        texts = [found for link in links for found in reversed(FRAME.findall(text_of(link)))]
+        named = [(Path(file).absolute(), line, name) for file, line, name in texts]
+        for path, line, name in [frame for frame in (*outside, *named) if is_users(frame[0])] or outside:
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            return f"{shown}:{frame.lineno} in {frame.name}"
+            return f"{shown}:{line}" + (f" in {name}" if name else "")
     return ""
 
 

@@ -182,7 +182,7 @@ class Generation(Inference):
         """Return a text about the first of the `chosen` tokens [B, N] that is no tie with eager's, or None.
 
         A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root mean square of all
-        logits, because either may be off by the tolerance.
+        logits (without masks), because either may be off by the tolerance.
         """
         found: list[str] = []
         tolerance = accuracy.limit_of(getattr(torch, self.cell.dtype), self.tolerance)
@@ -190,7 +190,7 @@ class Generation(Inference):
         def see(number: int, logits: Tensor) -> None:
             for row in (chosen[:, number] != eager[:, number]).nonzero().flatten().tolist():
                 values, token, right = logits[row, 0].double(), int(chosen[row, number]), int(eager[row, number])
-                gap, limit = float(values[right] - values[token]), 2 * tolerance * accuracy.rms(values)
+                gap, limit = float(values[right] - values[token]), 2 * tolerance * accuracy.rms(values, values)
                 if not gap <= limit:
                     where = f"token {number + 1} of request {row + 1} is {token}, but eager's is {right}"
                     found.append(f"{where}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})")

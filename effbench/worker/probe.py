@@ -21,6 +21,7 @@ from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
+from effbench.modes.base import with_defaults
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
@@ -75,7 +76,7 @@ def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[s
         return f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module, args, kwargs)"
     if names is None or set(given) <= set(names):
         try:
-            constructor(**given)
+            with_defaults(constructor(**given))
         except ConfigError as error:
             return f"mode {mode['name']}: {error}"
         except Exception:  # the cell reports any other exception of a user's constructor

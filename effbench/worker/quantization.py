@@ -12,7 +12,9 @@ from torch import nn
 from effbench.cell import Status
 from effbench.measure import accuracy
 from effbench.measure.timing import Inputs
+from effbench.modes.selective import results_in
 from effbench.worker.failures import Ended
+from effbench.worker.state import is_dense
 
 #: Kind -> torchao's configuration and its arguments. The tiled format of int4 needs no further package.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -72,9 +74,12 @@ def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
 
 
 def double(module: nn.Module) -> nn.Module:
-    """Return a copy of the module in float64, with the values of its quantized weights."""
-    wide = copy.deepcopy(module)
+    """Return a copy of the module in float64, with the values of its quantized weights and of tensors in attributes."""
+    wide = copy.deepcopy(module, results_in(module))
     for part in wide.modules():
+        for name, value in vars(part).items():
+            if is_dense(value) and value.is_floating_point():
+                vars(part)[name] = value.detach().double()
         if isinstance(part, nn.Linear) and is_quantized(part.weight):
             part.weight = nn.Parameter(part.weight.dequantize(), requires_grad=False)
     return wide.double()

@@ -16,9 +16,30 @@ def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
     return {
         f"{kind} {prefix}{'.' if prefix else ''}{key}": (held, key)
         for prefix, part in module.named_modules()
-        for kind, held in (("parameter", part._parameters), ("buffer", part._buffers), ("attribute", vars(part)))
+        for kind, held in held_by(part).items()
         for key, value in held.items()
     }
+
+
+def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return the parameters, buffers and attributes of a module by name."""
+    if not isinstance(part, torch.jit.RecursiveScriptModule):
+        return {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
+    held = {"parameter": dict(part.named_parameters(recurse=False)), "buffer": dict(part.named_buffers(recurse=False))}
+    others = part._concrete_type.get_attributes().keys() - held["parameter"].keys() - held["buffer"].keys()
+    held["attribute"] = {name: getattr(part, name) for name in others}
+    return {kind: Scripted(part, values) for kind, values in held.items()}
+
+
+class Scripted(dict[str, Any]):
+    """Values of a scripted module by name, which keeps them itself."""
+
+    def __init__(self, part: nn.Module, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.part = part
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.part, name, value)
 
 
 def versions(module: nn.Module) -> dict[str, int | None]:

@@ -6,7 +6,6 @@ or a compiled form of it: a mode provides the forward, or captures the whole ste
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import warnings
@@ -26,6 +25,7 @@ from effbench.measure.training_accuracy import Comparison, Exact, Named, Traject
 from effbench.models.build import resolve_target
 from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared, required
+from effbench.worker import quantization
 from effbench.worker.failures import Ended, without_float64
 from effbench.worker.state import is_dense, on_host, places, restore, same, save
 from effbench.worker.workload import Inference
@@ -249,7 +249,7 @@ class Training(Inference):
 
     def exact(self, state: Named, given: Inputs) -> Exact:
         """Run forward and backward in float64, on a copy with the (rounded) parameters and buffers of `state`."""
-        module = copy.deepcopy(self.module).double()
+        module = quantization.double(self.module)
         module.zero_grad()
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         with torch.no_grad():

@@ -183,10 +183,15 @@ class RunningTrial:
         cell, mode, protocol = self.cell, self.mode, self.request.protocol
         dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
         module = build_module(cell.model["module"], dtype, self.device, seed)
-        if cell.numerics.get("channels_last"):
-            module = module.to(memory_format=torch.channels_last)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
+        if any(map(torch.nn.parameter.is_lazy, module.parameters())):  # the first call makes the weights
+            ((args, kwargs), *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
+            with torch.no_grad():
+                module(*args, **kwargs)
+        if cell.numerics.get("channels_last"):
+            # as Module.to, which fails if there are 5-d weights
+            module._apply(lambda it: it.to(memory_format=torch.channels_last) if it.dim() == 4 else it)
         if kind := cell.numerics.get("quantize"):
             (given, *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
             quantized = self.trial.extra["quantized"] = quantization.quantize(module, kind, given)
@@ -329,7 +334,7 @@ class RunningTrial:
             trial.process_gpu_bytes = processes[os.getpid()]
             trial.foreign_processes = len(self.gpu.foreign_pids() or ())
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
-        if self.prepared.copy_inputs is not None:
+        if self.prepared.copy_inputs is not None and self.on_cuda:
             rules = replace(self.rules, load_s=COPY_BUDGET_S)
             copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, rules).period(COPY_BUDGET_S)
             trial.input_copy_ms = statistics.median(copying.samples_ms)

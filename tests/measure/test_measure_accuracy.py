@@ -71,6 +71,28 @@ def test_a_wider_output_of_a_half_model_has_its_tolerance():
     assert accuracy.compare_with_float64(*far) and accuracy.compare_with_float64(*far, dtype=torch.bfloat16) is None
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_masked_values_do_not_hide_wrong_ones(mask):
+    ref = reference(torch.float32)
+    wrong, right, exact = ref * 1.1, ref * (1 + 1e-6), ref.double()
+    for values in (wrong, right, ref, exact):
+        values[:, ::2] = mask
+    exact[:, ::2] = torch.finfo(torch.float64).min
+    assert correct(right, ref) and not correct(wrong, ref)
+    assert with_float64(right, ref, exact) is None and with_float64(wrong, ref, exact)
+    wrong[:, ::2] *= 1 - 1e-6  # a mask that was added to logits is rounded
+    assert not correct(wrong, ref) and with_float64(wrong, ref, exact)
+    alone = torch.full((4,), mask)
+    assert correct(alone, alone) and not correct(alone * 1.01, alone)
+
+
+def test_large_values_are_no_masks():
+    ref = 1e5 * reference(torch.bfloat16)
+    right = ref + 500 * reference(torch.bfloat16).flip(0)
+    assert correct(right, ref) and not correct(right, ref / 1e5)
+    assert accuracy.rms(ref, ref) == accuracy.rms(ref)
+
+
 def test_large_tensors_are_compared_in_pieces(monkeypatch):
     ref = reference(torch.float64)
     out = ref + torch.linspace(0, 1e-3, ref.numel(), dtype=torch.float64).reshape(ref.shape)

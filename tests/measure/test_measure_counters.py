@@ -70,6 +70,16 @@ def test_graph_breaks_and_recompiles():
 
     compiled(branches)(torch.ones(2))
     assert counters.read().graph_breaks == 2, "a branch on data in the outermost frame"
+
+    eager = torch.compiler.disable(lambda x: -x)
+
+    def both(x):
+        y = x * 2
+        y = y + 1 if y.sum() > 0 else y - 1
+        return eager(y)
+
+    compiled(both)(torch.ones(2))
+    assert counters.read().graph_breaks == 4, "nothing is left to compile after the second one"
     step = compiled(lambda x: x.sum() if x.dim() == 1 else x * 2)
     before = counters.read().recompiles
     for x, more in ((torch.ones(2), 0), (torch.ones(2, 2), 1)):
@@ -101,8 +111,10 @@ def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
 
 
 def test_cold_or_warm_by_what_the_cache_says():
-    for hits, misses, state in ((0, 0, None), (3, 0, "warm"), (0, 2, "cold"), (1, 1, "cold")):
-        assert counters.Counters(1, 0, 0, 0, hits, misses).cache_state == state
+    for graphs, hits, misses, state in (
+        (0, 0, 0, None), (1, 0, 0, "cold"), (1, 3, 0, "warm"), (1, 0, 2, "cold"), (1, 1, 1, "cold"),
+    ):  # fmt: skip
+        assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state
 
 
 def graph(captured, parts=0, refused=(), devices=("cuda",)):

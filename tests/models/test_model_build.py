@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from effbench.errors import ConfigError
-from effbench.models.build import FILE, build_module, resolve_model, resolve_target
+from effbench.models.build import FILE, build_module, resolve_model, resolve_target, set_numerics
 
 NET = """
 import functools
@@ -179,3 +179,14 @@ def test_missing_extra(monkeypatch, package, target):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"):
         resolve_target(target)
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_the_precision_of_matrix_products_can_be_read(precision, tf32):
+    try:
+        set_numerics({"matmul_precision": precision, "tf32": tf32})
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 and precision == "highest" else precision)
+        assert torch.backends.cuda.matmul.allow_tf32 is (tf32 or precision != "highest")
+    finally:
+        set_numerics({})

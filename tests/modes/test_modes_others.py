@@ -55,6 +55,21 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
         calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 
+@pytest.mark.parametrize("only", [None, ["0"]])
+def test_hooks_of_graphed_parts_run_once(monkeypatch, only):
+    def make(callables, sample_args, num_warmup_iters):
+        for wrapper, args in zip(callables, sample_args, strict=True):
+            output = wrapper(*args)
+            wrapper.forward = lambda *given, output=output: output
+        return callables
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    module[0].register_forward_hook(lambda part, given, output: 2 * output)
+    module[0].register_forward_pre_hook(lambda part, given: (given[0] + 1,))
+    torch.testing.assert_close(GraphedCallables(only=only).prepare(module, (x,), {}).step(x), module(x))
+
+
 @pytest.fixture
 def graphed(monkeypatch):
     """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
@@ -106,7 +121,7 @@ def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):
         x = torch.randn(2, 4)
         torch.testing.assert_close(prepared.step(x), module(x))
     read = counters.read()
-    assert (read.graphs, read.cudagraph_skips, read.cache_state) == (1, 1, None)
+    assert (read.graphs, read.cudagraph_skips, read.cache_state) == (1, 1, "cold")
     assert prepared.compile_cache == "cold"
     said = observer.degraded_reason(read, CUDA)
     assert said.startswith("1 graph(s) ran without a CUDA graph: skipping cudagraphs due to")

@@ -76,8 +76,9 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
 def test_advice_after_some_noisy_trials():
     def noisy(progress, slot, trial):
         for _ in range(MANY_NOISY + 1):
-            progress.ended(slot, trial, Trial(trial.run.cell.key, 0, Status.NOISY, "the host was disturbed"))
+            for reason in ("a graph was compiled during timing", "the host was disturbed"):
+                progress.ended(slot, trial, Trial(trial.run.cell.key, 0, Status.NOISY, reason))
 
     shown(file := io.StringIO(), noisy, width=200)
     lines = file.getvalue().splitlines()
-    assert lines.index(NOISY_ADVICE) == 1 + MANY_NOISY and lines.count(NOISY_ADVICE) == 1
+    assert lines.index(NOISY_ADVICE) == 1 + 2 * MANY_NOISY and lines.count(NOISY_ADVICE) == 1

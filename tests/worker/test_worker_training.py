@@ -13,6 +13,7 @@ from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
+from effbench.modes.selective import shared_weight_copy
 from effbench.worker.failures import Ended
 from effbench.worker.training import MeanSquare, Training, floats, user_loss, without_dropout
 
@@ -161,6 +162,7 @@ def momentum(self, x):
         lambda self, x: self.layer(x - self.offset),
         lambda self, x: self.layer(x) * self.droplet_radius,
         lambda self, x: nn.functional.embedding(x.long().clamp(0, 7), self.layer.weight, sparse=True).sum(1),
+        lambda self, x: nn.functional.embedding(x.long().clamp(0, 7), self.layer.weight, max_norm=0.5).sum(1),
     ],
 )
 def test_unusual_modules_are_right(forward):
@@ -189,6 +191,19 @@ def test_an_input_that_the_module_writes_to_carries_no_graph(write):
         step(*timed[0][0])
         assert timed[0][0][0].grad_fn is None
     assert made.after_timing(step, timed, None) is None
+
+
+def test_a_result_that_each_call_keeps_does_not_prevent_copies():
+    def forward(self, x):
+        self.kept = self.layer(x)
+        return self.kept
+
+    made, first = training(Does(forward)), inputs()[0]
+    made.reference(inputs())
+    assert not made.module.kept.is_leaf
+    loss = made.exact(made.state(), first).loss
+    for module in (made.module, shared_weight_copy(made.module)):
+        assert made.loss(module(*first[0]), {}).item() == pytest.approx(loss, rel=1e-5)
 
 
 def test_random_modules_are_called_random():

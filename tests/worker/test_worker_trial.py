@@ -119,6 +119,23 @@ def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
         assert (ended["phase"], ended["status"]) == (DEVICE_PHASE, status)
 
 
+@pytest.mark.parametrize("phase", ["inference", "training"])
+def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
+    for name, shape in (("LazyConv3d", [2, 4, 4, 4]), ("Conv2d", [2, 4, 4])):
+        module = {"_target_": f"torch.nn.{name}", "out_channels": 2, "kernel_size": 3}
+        module |= {} if name.startswith("Lazy") else {"in_channels": 2}
+        inputs = [{"name": "x", "shape": shape}]
+        settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 0.1, "loss": "mean", "set_to_none": True}
+        cell = Cell({"name": "m", "module": module, "inputs": inputs}, 3, EAGER, "float32", phase, "cpu",
+                    {"channels_last": True}, training=settings)  # fmt: skip
+        running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
+        running.mode = Eager()
+        running.build()
+        weight = running.workload.module.weight
+        assert weight.shape[:2] == (2, 2)
+        assert weight.dim() != 4 or weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_what_a_mode_cannot_run():
     mode = Eager()
     mode.static_shape, mode.phases = True, ("inference",)
@@ -143,6 +160,7 @@ def test_what_a_mode_cannot_run():
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
         ({"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}}, "mode eager: Mode needs a method prepare"),
         ({"mode": {**EAGER, "_target_": "torch.nn.Identity"}}, "mode eager: Identity needs a method prepare"),
+        ({"mode": {**EAGER, "_target_": "torch.cuda.is_available"}}, "mode eager: bool is not a mode: derive it from"),
         ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system is part of Python"),
     ],
 )

@@ -162,6 +162,22 @@ def test_float64_decides_about_state_too():
     assert made.trial.extra["judged_by_float64"]
 
 
+class Mixes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.matrix = torch.rand(8, 8)
+
+    def forward(self, x, y):
+        return (x + y) @ self.matrix
+
+
+def test_float64_includes_tensors_in_attributes():
+    made = workload(Mixes())
+    made.tolerance = 1e-9
+    assert verdict(made, lambda x, y: ((x.double() + y.double()) @ made.module.matrix.double()).float()) is None
+    assert made.trial.extra["judged_by_float64"] and made.module.matrix.dtype is torch.float32
+
+
 class OnlyFloat32(nn.Module):
     def forward(self, x, y):
         if x.dtype == torch.float64:
@@ -242,7 +258,7 @@ class Keeps(nn.Module):
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
 @pytest.mark.parametrize(
     ("mode", "adds"),
-    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 0.0), (JitTrace(), 0.0),
+    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 1.0), (JitTrace(), 0.0),
      (CompiledCudaGraph(inner="default", regional=True), 1.0),
      (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0)],
 )  # fmt: skip
