@@ -100,7 +100,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
         raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
     if not callable(named):
         kind = type(named).__name__
-        raise ConfigError(f"{KEY}={target} is a {kind}, not callable; allowed: a torch.nn.Module class or a factory")
+        raise ConfigError(f"{KEY}={target} is a {kind}, not callable; name a class or a function")
     home = _home(named)
     # a user's file may have the name of a standard module, such as code.py
     is_module = isinstance(named, type) and issubclass(named, nn.Module)

@@ -102,7 +102,7 @@ def test_seed_dtype_and_mode(here):
     [
         ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
         ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
-        ("my_net.value", ["_target_=my_net.value is a int, not callable", "torch.nn.Module"]),
+        ("my_net.value", ["_target_=my_net.value is a int, not callable", "name a class or a function"]),
         ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["raised ValueError: at import"]),
         ("my_needs.Net", ["imports my_absent, which is not installed"]),
