@@ -184,15 +184,15 @@ def test_every_call_is_counted_for_the_energy(monkeypatch, without_cuda):
     assert watch.counted == len(made) > 0
 
 
-def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_blocks_count(without_cuda):
-    series, asked = [], []
+def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_blocks_count(monkeypatch, without_cuda):
+    series, asked, clock = [], [], TurnedClock(monkeypatch)
     watch = SimpleNamespace(poll=lambda calls: None, disturbed=lambda: asked.append(1))
     host = SimpleNamespace(read=lambda: 0.0, calm=lambda: series.append(1), is_undisturbed=lambda *_: len(series) == 3)
-    step = lambda *args, **kwargs: time.sleep(0.002)  # noqa: E731
+    step = clock.taking(lambda *args, **kwargs: 0.002)
     found = Timer(step, INPUTS, CPU, rules(load_s=0.0), watch, host=host).period(0.3)
     assert len(series) > 5 and len(asked) == 1
-    assert len(found.samples_ms) >= 3, "a tenth of the budget holds five blocks, or fewer if sleeping takes longer"
-    assert len(found.disturbed_ms) >= 3 * (len(series) - 1)
+    blocks = 15  # a tenth of the budget
+    assert (len(found.samples_ms), len(found.disturbed_ms)) == (blocks, blocks * len(series))
 
 
 def test_no_garbage_is_collected_while_timing():
