@@ -176,8 +176,13 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         for path in {path for values in members for path in values} - _COVERED - others:
             if not path.startswith(("mode.", "env.")) and _varies(values.get(path) for values in members):
                 others.add(path)
-    paths = _undetermined(others, [(*label.values(), bs) for label, bs in zip(labels, sizes, strict=True)], params)
-    paths += [path for path in _ALWAYS if path not in paths and any(path in values for values in params)]
+    always = [path for path in _ALWAYS if any(path in values for values in params)]
+    # the length of the cache follows the prompt, not the other way round
+    known = [
+        (*label.values(), bs, *(_text(values.get(path)) for path in always))
+        for label, bs, values in zip(labels, sizes, params, strict=True)
+    ]
+    paths = [*_undetermined(others, known, params), *always]
     for label, values in zip(labels, params, strict=True):
         label |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
     names = []

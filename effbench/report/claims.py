@@ -35,7 +35,8 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
         number *= scale
         return f"{number:.0f}" if float(number).is_integer() and abs(number) < 1e15 else significant(number, 3)
 
-    shown = f"{text(value)}{space}{unit}"
+    one = value == 1 and len(unit) > 2 and "/" not in unit  # a noun
+    shown = f"{text(value)}{space}{unit.removesuffix('s') if one else unit}"
     return shown if low is None or high is None or low == high else f"{shown} [{text(low)}, {text(high)}]"
 
 

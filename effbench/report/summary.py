@@ -76,9 +76,10 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
         if wins:
             best = max(wins, key=lambda mode: (wins[mode], scores[mode].value or 0))
             also = f", {ties} {'is a tie' if ties == 1 else 'are ties'}" if ties else ""
-            text = f"{best} wins {wins[best]} of {len(rows)} {points}{also}"
+            text = f"{best} wins {wins[best]} of {len(rows)} {points}"
             if equal := [mode for mode in wins if wins[mode] == wins[best] and mode != best]:
                 text += f", as many as {' and '.join(equal)}"
+            text += also
             if not means[best].group and scores[best].value and scores[best].clear:
                 text += f"; its mean speedup is {score_text(scores[best])}"
         sentences.append(f"{rows[0].quantity.capitalize()}: {text}.")

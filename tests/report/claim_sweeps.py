@@ -22,6 +22,7 @@ def cells() -> list[Cell]:
 def figures(position: int, number: int) -> dict:
     level = (1 + number / 4) * (1.1 if number == 2 and position >= STEP else 1)
     known = {"latency_ms": steps(level, 0.001), "period_ms": steps(level * 0.9, 0.0005), "flops": 1e9, "min_bytes": 1e6}
+    known["kernels"] = 1134
     if number == 3:
         known["recompiles"] = 2
     if position == DEGRADED and number == 4:

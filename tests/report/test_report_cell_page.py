@@ -1,6 +1,7 @@
 """The page of a cell in a browser: a deep link opens its cell, and no name does any harm."""
 
 import dataclasses
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def test_a_deep_link_opens_its_cell(visit, made):
     drawn = one.page.evaluate("document.querySelector('#samples .chart').data[0].y")
     given = np.asarray(trial(a_cell(), 0).samples["latency_ms"], dtype="<f4")
     assert drawn == given[np.arange(200) * 299 // 199].tolist(), "the points are the samples"
-    assert one.page.locator("#cell a", has_text="its history").get_attribute("href") == f"../history.html#cell={key}"
+    history = one.page.locator("#cell a", has_text="its history").get_attribute("href")
+    assert parse_qs(history.partition("#")[2]) == {"cell": [key], "on": [GPU.gpu_name]}, "other machines have it too"
     one.assert_quiet()
     short = visit(f"#cell={key[:12]}&env={LATER.id}")
     assert short.page.locator("#environment").input_value() == LATER.id

@@ -139,6 +139,14 @@ def test_failures_and_kernels(small):
     assert (kernels["passes"], kernels["calls"], kernels["in_graphs"]) == (4, 12, 3)
 
 
+def test_the_link_to_other_modes_names_the_whole_point(tmp_path):
+    cells = [a_cell(mode, dtype=dtype) for mode in ("eager", "default") for dtype in ("float32", "bfloat16")]
+    record(tmp_path / "r.db", {cell: [trial(cell, count=20)] for cell in cells}, GPU, LATER)
+    found, _ = written(tmp_path / "r.db", tmp_path / "site")
+    entry, *_ = found[cells[0].key]
+    assert entry["labels"] == {"model": "mlp", "dtype": "float32", "bs": 8}, "in every environment"
+
+
 def test_a_sweep_that_goes_on_adds_nothing_to_what_was_read(tmp_path):
     eager, graph = a_cell(), a_cell("cuda-graph")
     sweep_id = record(tmp_path / "r.db", {eager: [trial(eager, count=20)], graph: []})

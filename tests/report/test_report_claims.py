@@ -15,6 +15,8 @@ AT = dt.datetime(2026, 11, 21, 10, 0, tzinfo=dt.UTC)
 def test_values_for_a_person():
     for value, unit, text in [
         (Figure(3.0), "calls", "3 calls"),
+        (Figure(1.0), "warm-ups", "1 warm-up"),
+        (Figure(1.0), "s", "1 s"),
         (Figure(1.4321, 1.4, 1.47), "×", "1.43× [1.40, 1.47]"),
         (Figure(0.4567, 0.4, 0.5), "%", "45.7% [40, 50]"),
         (Figure(2.5, 0.0, math.inf), "ms", "2.50 ms"),

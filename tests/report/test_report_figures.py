@@ -97,6 +97,12 @@ def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
         assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
 
 
+def test_a_saturated_server_has_no_latency_beside_its_tail():
+    rows = drawn([make.row(), make.row(mode="default", status="degraded")])
+    table = curves.tail_data([row | {"axis": "stream.rate"} for row in rows])
+    assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [(False,) * 2, (True,) * 2]
+
+
 def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     table = launch_bound.data(sample)
     assert not of(table, series="eager")

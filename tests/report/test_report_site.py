@@ -5,7 +5,7 @@ import re
 
 import pytest
 import synthetic as make
-from browsing import EVIL, Visit, device_sweep, page_of, site, until, visits
+from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until, visits
 
 from effbench.metrics import METRICS
 
@@ -28,6 +28,9 @@ def sweeps():
                 make.row(mode="default", latency_ms=9.0, speedup=None),
                 *(make.row(bs=8, mode=mode) for mode in ("eager", "default")),
             ]
+        ),
+        "shades": device_sweep(
+            [make.row(), *(make.row(mode=f"mode {ratio}", speedup=ratio) for ratio in (0.1, 0.7, 1.01, 1.5, 12.0))]
         ),
     }
 
@@ -54,6 +57,9 @@ def test_the_answer_comes_first(tmp_path, sites):
     assert "compile+graph wins 6 of 9 points" in html and "is still running" not in html
     assert "CUDA out of memory: tried to allocate 12.5 GiB" in html
     assert html.index("wins 6 of 9") < html.index("Each mode over all models")
+    alone = device_sweep([make.row(mode=mode, speedup=None) for mode in ("default", "cuda-graph")])
+    html = (site(tmp_path / "alone", alone) / "index.html").read_text(encoding="utf-8")
+    assert "Times: eager has no ok result" in html and "Speedup over eager" not in html
     assert "There is no result yet" in (sites["empty"] / "index.html").read_text(encoding="utf-8")
     running = device_sweep(make.sample(), {"state": "running", "finished_at": None})
     assert "is still running" in (site(tmp_path, running) / "index.html").read_text(encoding="utf-8")
@@ -99,6 +105,11 @@ def test_quiet_and_no_wider_than_a_phone(visit, name, page):
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert "nan" not in one.page.locator("main").inner_text().lower().split()
     one.assert_quiet()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_speedups_are_legible_in_every_shade(visit, theme):
+    assert_accessible(visit("shades", "speedups", theme=theme))
 
 
 def test_the_metric_switch(visit, sweeps):

@@ -55,6 +55,10 @@ def test_latency_and_period_each_have_a_mean_and_a_winner():
     assert headline(speedup_table(rows), by_mode(rows)).startswith(
         "Latency: default wins 1 of 2 points (model × batch size), as many as eager;"
     )
+    rows += label_rows([make.row(bs=64), make.row(bs=64, mode="default", latency_ms=make.row(bs=64)["latency_ms"])])
+    assert "wins 1 of 3 points (model × batch size), as many as eager, 1 is a tie;" in headline(
+        speedup_table(rows), by_mode(rows)
+    )
     assert [column.key for column in modes_table(modes).columns][1:3] == ["speedup", "period_speedup"]
     assert modes_table(modes).rows[1]["period_speedup"].text == "3.00×"
     assert "period_speedup" not in [column.key for column in modes_table(by_mode(label_rows(make.cpu_quick()))).columns]

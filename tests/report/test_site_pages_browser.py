@@ -52,6 +52,10 @@ def test_rows_are_filtered_by_the_url_and_linked(visit):
     one = visit("claims")
     one.page.locator("button[data-value=refuted]").click()
     assert one.page.url.endswith("#verdict=refuted") and set(rows(one, ".linked-grid", "verdict")) == {"refuted"}
+    one.page.locator("button[data-value=refuted]").click()
+    one.page.locator("th button", has_text="claim").click()
+    names = rows(one, ".linked-grid", "claim")
+    assert names.index("P2") < names.index("P10"), "numbers in texts are sorted by their value"
     facts = {row[1]: row[2:] for row in rows(visit("environments", after="#differs=yes"), "#facts")}
     assert facts["torch"] == ["yes", "2.13.0", "2.12.0"] and "CUDA" not in facts
 
@@ -70,6 +74,9 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
     found = dict(zip(rows(one, "#series details", "sweep"), rows(one, "#series details", "latency (ms)"), strict=True))
     assert found == shown and len(found) == sweeps.SWEEPS
     assert "baseline main" in rows(one, "#series details", "marks")[4]
+    one.page.locator("#metric").select_option("kernels")
+    until(one.page, "document.querySelector('#series details table caption')?.innerText.startsWith('kernels')")
+    assert set(rows(one, "#series details", "kernels")) == {"1,134"}, "a count is not rounded"
     assert "torch 2.12.0 -> 2.13.0" in rows(one, "#series details", "changed before it")[sweeps.UPDATE]
 
 
@@ -84,6 +91,9 @@ def test_another_metric_another_cell_and_filters_of_changes(visit):
     assert len(rows(one, "#changes")) == 3
     one.page.locator("#changes select[data-column=state]").select_option("acknowledged")
     assert len(rows(one, "#changes")) == 1
+    one.page.locator("#changes tbody a").click()
+    until(one.page, "location.hash.includes('state=acknowledged')")
+    assert len(rows(one, "#changes")) == 1, "the link to its series keeps the filters"
     one.assert_quiet()
 
 

@@ -50,9 +50,10 @@ def throughput_data(rows: Sequence[Row]) -> list[Row]:
 
 def tail_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per result if the x axis is the rate of arrivals, else no row; only `ok` results have figures."""
-    rows = [columns_of(row, "status", "latency_p99_ms", "latency_ms", "trials") for row in rows]
-    for row in rows:
-        row["latency_p99_ms"] = row["latency_p99_ms"] if row["status"] == "ok" else None
+    figures = ("latency_p99_ms", "latency_ms")
+    rows = [columns_of(row, "status", *figures, "trials") for row in rows]
+    for row in (row for row in rows if row["status"] != "ok"):
+        row |= dict.fromkeys(figures)
     return rows if any(row["status"] == "ok" and row["axis"] == "stream.rate" for row in rows) else []
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from effbench.cell import digest
-from effbench.labels import LabelledRow, flatten
+from effbench.labels import PLACES, LabelledRow, flatten
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
 from effbench.report.colors import glyph_of
@@ -97,6 +97,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
     return {
         "env": source["environment_id"],
         "name": row.name,
+        "labels": {name: label for name, label in row.labels.items() if name not in PLACES},
         "mode": row.mode,
         "glyph": glyph_of(row.base_mode),
         "about": {name: source[name] for name in ("model", "bs", "dtype", "phase", "device")},

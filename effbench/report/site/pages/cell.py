@@ -33,6 +33,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     device_sweep = folder.device_sweep
     cells = cell_data.cells_of(device_sweep, folder.writer)
     index = {
+        "hardware": device_sweep.hardware,
         "chunks": list(cell_data.write_cells(folder.writer, folder.folder, cells)),
         "facts": cell_data.HEADINGS,
         "metrics": {name: [metric.title, metric.help] for name, metric in METRICS.items()},

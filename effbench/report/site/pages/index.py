@@ -47,6 +47,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "more_models": len(models) - MOST_MODELS,
         "notes": table.notes(),
         "has_period": len(table.metrics) > 1,
+        "has_speedup": any(entry.value is not None for entry in table.entries),
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
         "more_rows": len(table.rows) - MOST_ROWS,
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),

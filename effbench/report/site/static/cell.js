@@ -52,15 +52,15 @@ document.addEventListener("DOMContentLoaded", async () => {
       const [, shown, interval] = entry.results[name];
       return element("li", {}, element("b", { text: shown }), ` ${index.metrics[name][0]}`, element("span", { class: "sub", text: interval }));
     });
-    const { model, bs } = entry.about;
+    const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
     return element("div", {},
       element("ul", { class: "facts" }, ...Object.entries(entry.about).map(([name, value]) => fact(name, String(value))), fact("mode", glyph, ` ${entry.mode}`), fact("status", entry.status)),
       element("p", { class: "controls" }, entries.length > 1 ? select : index.environments[entry.env] || entry.env),
       entry.reason && text(entry.reason, "p", entry.status === "ok" ? "caption" : "note"),
       element("ul", { class: "tally" }, ...figures),
       element("p", { class: "caption" }, `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
-        element("a", { href: `speedups.html#${new URLSearchParams({ model, bs })}`, text: "other modes" }), " · ",
-        element("a", { href: `../history.html#cell=${key}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
+        element("a", { href: `speedups.html#${new URLSearchParams(entry.labels)}`, text: "other modes" }), " · ",
+        element("a", { href: `../history.html#${history}`, text: "its history" }), " · ", element("a", { href: "#cell=", text: "all cells" })));
   }
 
   const labels = (entry) => (trial) => { const [round, attempt] = entry.trials[trial]; return `round ${round + 1}${attempt ? `, try ${attempt + 1}` : ""}`; }; // data counts from 0

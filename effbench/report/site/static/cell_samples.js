@@ -5,7 +5,7 @@
   // distinct in common colour vision, on light and dark; symbols distinguish trials without colour
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "star"];
-  const NAMES = { latency_ms: "latency", period_ms: "period", warmup_ms: "warm-up calls" };
+  const NAMES = { latency_ms: "latency", period_ms: "period", warmup_ms: "warm-up calls", ttft_ms: "time to first token", tpot_ms: "time per output token" };
   const FIRST = ["latency_ms", "period_ms"];
 
   const unitOf = (timer) => (timer.match(/_(ms|us|ns|s)$/) || [])[1] || "";
@@ -67,7 +67,7 @@
       const { spec, above, most } = figure(trials, timer, label);
       caption.textContent = `${count(trials, "taken")} samples were taken and ${count(trials, "stored")} stored; the figure shows an even selection. The grey line is its median.`;
       if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
-      if (above) caption.textContent += ` ${above} of them are above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}; autoscale shows them.`;
+      if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}; autoscale shows them.`;
       window.effbench.show(chart, spec);
       place.dataset.timer = timer;
     }

@@ -2,6 +2,7 @@
 // Tables with sorting, filters, pages and copying; cells are inserted as text, never as HTML.
 (() => {
   const { load, element, complain, place } = window.effbench;
+  const natural = new Intl.Collator("en", { numeric: true }); // P2 before P10
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
   function text(cell) {
     if (cell === null || cell === undefined) return "—";
@@ -23,7 +24,7 @@
   const sortable = (cell, { numeric, mode }) => {
     const exact = mode && cell?.v === undefined ? null : value(cell); // the time of a mode without a speedup
     if (numeric) return Number.isNaN(parseFloat(exact)) ? null : parseFloat(exact); // also of texts with a unit
-    return exact === null || exact === undefined || exact === "" ? null : String(exact).toLowerCase();
+    return exact === null || exact === undefined || exact === "" || exact === "—" ? null : String(exact).toLowerCase();
   };
 
   function csv(columns, rows) {
@@ -111,7 +112,8 @@
         shown.sort(([, one], [, other]) => {
           for (const [at, [, direction]] of keys.entries()) {
             const [a, b] = [one[at], other[at]];
-            const sign = a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) === (direction === "asc") ? -1 : 1;
+            const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
+            const sign = a === b ? 0 : a === null ? 1 : b === null ? -1 : direction === "asc" ? up : -up;
             if (sign) return sign;
           }
           return 0;
@@ -184,10 +186,13 @@
     const press = () => buttons.forEach((button) => {
       button.setAttribute("aria-pressed", String(place.read()[button.dataset.filter] === button.dataset.value));
     });
+    const named = (filters) => Object.fromEntries(columns.map(([title, index]) => [title, filters.get(index)]));
+    let own = {}; // the filters, by title
     function render() {
       const wanted = place.read();
       const state = { filters: new Map(columns.map(([title, index]) => [index, wanted[title]])) };
-      const changed = ({ filters }) => { place.write(Object.fromEntries(columns.map(([title, index]) => [title, filters.get(index)]))); press(); };
+      const changed = ({ filters }) => { own = named(filters); place.write(own); press(); };
+      own = named(state.filters);
       show(box, source, { page: Number(box.dataset.page), class: box.dataset.class, state, changed });
       press();
     }
@@ -197,7 +202,11 @@
         render();
       });
     }
-    window.addEventListener("hashchange", render);
+    window.addEventListener("hashchange", () => {
+      // a link within the page, such as #series=ID, keeps the filters
+      if (location.hash.includes("=") && !columns.some(([title]) => title in place.read())) place.write(own);
+      render();
+    });
     render();
     box.dataset.ready = "true";
   }

@@ -29,6 +29,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       unit = units[0];
       if (unit === "B") return `${value} B`;
     }
+    if (index.metrics[name].exact && Number.isInteger(value)) return value.toLocaleString("en"); // a count
     if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
     const size = Math.abs(value);
     const text = size === 0 || size >= 1e6 || size < 1e-4 ? String(Number(value.toPrecision(3)))
@@ -247,7 +248,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   choice.addEventListener("change", () => {
     const [id] = section.dataset.series.split(".");
-    place.write({ series: `${id}.${choice.value}`, cell: "", metric: "" });
+    place.write({ series: `${id}.${choice.value}`, cell: "", metric: "", on: "" });
     open(false);
   });
   // other anchors of this page do not change the series
