@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -84,7 +85,7 @@ def gpus(connection: sqlite3.Connection, names: list[str]) -> set[str]:
 
 def join(db: str, reference: str, name: str) -> None:
     """Add the complete sweeps of `db` to the sweep `name` of `reference`; both are SQLite files. Of the machine, only
-    its GPU and its software are kept."""
+    its GPU and its software are kept, and no paths."""
     names = [name for name, state in states(db).items() if name.startswith(f"{NAME}-") and state == "completed"]
     with closing(sqlite3.connect(db)) as connection:
         marks = ", ".join("?" * len(names))
@@ -114,6 +115,9 @@ def join(db: str, reference: str, name: str) -> None:
                 position += connection.execute(moved, [target, position, sweep_id]).rowcount
                 connection.execute("UPDATE trial SET sweep_id = ? WHERE sweep_id = ?", [target, sweep_id])
             connection.execute("DELETE FROM sample")
+            connection.execute("UPDATE trial SET extra = json_remove(extra, '$.traceback', '$.log')")
+            connection.create_function("without_folder", 1, lambda text: re.sub(r"/\S*/site-packages/", "", text))
+            connection.execute("UPDATE trial SET reason = without_folder(reason) WHERE reason IS NOT NULL")
             (ended,) = connection.execute("SELECT max(finished_at) FROM sweep").fetchone()
             first, *others = rows
             connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, *_ in others])
