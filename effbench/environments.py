@@ -108,6 +108,13 @@ def separating(low: Sequence[Where], high: Sequence[Where]) -> list[str]:
 # --- names ---
 
 
+def interpreter_of(environment: Mapping[str, Any]) -> tuple[str | None, ...]:
+    """Return interpreter and folder of an environment, None if not given. Environments in which they are the same, such
+    as nodes of a cluster, share the cells of a sweep."""
+    flags = environment["flags"] or {}
+    return tuple(flags.get(name) for name in COLUMNS)
+
+
 def names_by(environments: Iterable[Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return environment id -> short name of its interpreter (`by="python"`) or folder (`by="folder"`)."""
     paths = {row["id"]: (row["flags"] or {}).get(FLAGS[by]) for row in environments}

@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.environments import COLUMNS, TELLING, labels
+from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import cell_row, row_names
 from effbench.metrics import METRICS
@@ -119,9 +119,7 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
     devices = {cell.key: cell.device for cell in store.planned(sweep.id)}
     results = {unit_of(row): row for row in store.results(sweep.id)}
     names, rows = names_of(store, sweep), []
-    flags = {row["id"]: row["flags"] or {} for row in store.environments({key for _, key in names if key})}
-    # environments of one interpreter share the cells, such as nodes of a cluster
-    under = {key: tuple(given.get(name) for name in COLUMNS) for key, given in flags.items()}
+    under = {row["id"]: interpreter_of(row) for row in store.environments({key for _, key in names if key})}
     shown = {(cell_key, under[key]) for cell_key, key in results}
     for unit, name in names.items():
         row, place = results.get(unit), (unit[0], under.get(unit[1]))

@@ -18,7 +18,7 @@ from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.events import History
 from effbench.comparison.limits import read as read_limits
 from effbench.config import DEFAULT_DB, quoted
-from effbench.environments import COLUMNS, TELLING, hardware_of
+from effbench.environments import COLUMNS, TELLING, hardware_of, interpreter_of
 from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_order, short_label
 from effbench.metrics import INTERVALS, METRICS
@@ -275,7 +275,7 @@ def unmeasured(
     """Return the planned cells that have no result under an interpreter of these rows, as rows of the view.
     Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after an upgrade."""
     names = ("environment_id", *TELLING, *COLUMNS)
-    under = {key: tuple((row["flags"] or {}).get(name) for name in COLUMNS) for key, row in environments.items()}
+    under = {key: interpreter_of(row) for key, row in environments.items()}
     places = {under[row["environment_id"]]: {name: row[name] for name in names if name in row} for row in rows}
     measured = {(row["cell_key"], under[row["environment_id"]]) for row in rows}
     return [
