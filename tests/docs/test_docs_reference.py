@@ -43,6 +43,11 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
         assert found[row["sweep_id"], row["cell_key"]] == pytest.approx(row["latency_ms"])
 
 
+@pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.iterdir()), ids=lambda path: path.name)
+def test_no_reference_names_a_path_of_a_machine(path):
+    assert re.findall(rb"[\s\"'(]/[a-z]+/[\w.]+", path.read_bytes()) == []
+
+
 def test_the_numbers_of_claims_are_right():
     found = Counter(row["verdict"] for row in CLAIMS)
     page, readme = (" ".join(text.split()) for text in (pages.pages()["explanation/claims.md"], README))
