@@ -1,10 +1,11 @@
-"""The same sweep on one GPU and on all: wall time, idle share of each GPU, and whether the results agree.
+"""The same sweep on all GPUs, on half of them and so on to one: wall time, idle share of each GPU, and whether the
+results agree.
 
     python benchmarks/several_gpus.py [--quick-only] [overrides]
 
 The sweep has 24 cells × 2 rounds. Overrides are added to the command and may replace its matrix:
-`python benchmarks/several_gpus.py model=tiny bs=1 mode=eager device=cpu` runs anywhere; without several GPUs, both
-sweeps run on the same device. Each sweep has a new database, so its time includes the GPU's ceilings. At the end, three
+`python benchmarks/several_gpus.py model=tiny bs=1 mode=eager device=cpu` runs anywhere; without several GPUs, there is
+one sweep. Each sweep has a new database, so its time includes the GPU's ceilings. At the end, three
 quick cells run twice, the second time with known ceilings.
 """
 
@@ -101,13 +102,15 @@ def main() -> None:
     words = [*(word for word in MATRIX if word.partition("=")[0] not in given), *overrides]
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         if not arguments.quick_only:
-            every = measure(Path(folder) / "all.db", words)
-            print(every.describe("all GPUs"), flush=True)
-            is_gpu = any(trial["gpu_index"] is not None for trial in every.trials)
-            single = measure(Path(folder) / "one.db", [*words, *(["executor.gpus=[0]"] if is_gpu else [])])
-            print(single.describe("one GPU"), flush=True)
-            ratio = single.wall_s / every.wall_s
-            print(f"devices: {len(every.idle())}; ratio: {ratio:.2f}; {agreement(single.results, every.results)}")
+            first = measure(Path(folder) / "all.db", words)
+            sweeps = {len(first.idle()): first}
+            while (count := min(sweeps) // 2) > 0:
+                gpus = ",".join(map(str, range(count)))
+                sweeps[count] = measure(Path(folder) / f"{count}.db", [*words, f"executor.gpus=[{gpus}]"])
+            for count, sweep in sweeps.items():
+                print(sweep.describe(f"devices: {count}"))
+                ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
+                print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
         device = [word for word in overrides if word.startswith("device=")]
         for ceilings in ("unknown", "known"):
             quick = measure(Path(folder) / "quick.db", [*THREE, *device])
