@@ -115,7 +115,8 @@ def play(trials: dict[str, list[Trial]], protocol: dict) -> tuple[str, list[Tria
     state = race_of(history, protocol | PLAYED)
     for number in range(ROUNDS):
         for key in history.keys() - state.eliminated.keys():
-            history[key] += [replace(one, round=number) for one in first[key] if one.round == rounds[key][number]]
+            played = rounds[key][number : number + 1]
+            history[key] += [replace(one, round=number) for one in first[key] if one.round in played]
         state = race_of(history, protocol | PLAYED)
         if state.is_over:
             break

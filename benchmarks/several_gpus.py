@@ -5,8 +5,7 @@ results agree.
 
 The sweep has 24 cells × 2 rounds. Overrides are added to the command and may replace its matrix:
 `python benchmarks/several_gpus.py model=tiny bs=1 mode=eager device=cpu` runs anywhere; without several GPUs, there is
-one sweep. Each sweep has a new database, so its time includes the GPU's ceilings. At the end, three
-quick cells run twice, the second time with known ceilings.
+one sweep. Before it, three quick cells run twice, the second time with known ceilings of the GPU.
 """
 
 from __future__ import annotations
@@ -101,20 +100,20 @@ def main() -> None:
     given = {word.partition("=")[0] for word in overrides}
     words = [*(word for word in MATRIX if word.partition("=")[0] not in given), *overrides]
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
-        if not arguments.quick_only:
-            first = measure(Path(folder) / "all.db", words)
-            sweeps = {len(first.idle()): first}
-            while (count := min(sweeps) // 2) > 0:
-                gpus = ",".join(map(str, range(count)))
-                sweeps[count] = measure(Path(folder) / f"{count}.db", [*words, f"executor.gpus=[{gpus}]"])
-            for count, sweep in sweeps.items():
-                print(sweep.describe(f"devices: {count}"))
-                ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
-                print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
+        db = Path(folder) / "effbench.db"
         device = [word for word in overrides if word.startswith("device=")]
         for ceilings in ("unknown", "known"):
-            quick = measure(Path(folder) / "quick.db", [*THREE, *device])
-            print(quick.describe(f"three quick cells, ceilings {ceilings}"), flush=True)
+            print(measure(db, [*THREE, *device]).describe(f"three quick cells, ceilings {ceilings}"), flush=True)
+        if arguments.quick_only:
+            return
+        first = measure(db, words)
+        sweeps = {len(first.idle()): first}
+        while (count := min(sweeps) // 2) > 0:
+            sweeps[count] = measure(db, [*words, f"executor.gpus=[{','.join(map(str, range(count)))}]"])
+        for count, sweep in sweeps.items():
+            print(sweep.describe(f"devices: {count}"))
+            ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
+            print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
 
 
 if __name__ == "__main__":
