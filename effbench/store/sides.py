@@ -86,7 +86,9 @@ def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict
         of_warm = by_round(warm)
         figures |= {name: of_warm[name] for name in _WARM if warm or name in COLD}
     for name, (column, caches) in PREPARING.items():
-        figures[name] = {row.round: getattr(row, column) for row in seen if row.compile_cache in caches}
+        # trials that were prepared while another one ran have none
+        known = ((row.round, getattr(row, column)) for row in seen if row.compile_cache in caches)
+        figures[name] = {number: value for number, value in known if value is not None}
     return figures
 
 

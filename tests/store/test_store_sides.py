@@ -41,6 +41,11 @@ def test_which_trials_count(made, opened):
     ):
         side = figures(opened, made.sweep({EAGER: given}))
         assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
+    alone = {"compile_cache": "cold", "compile_s": [9.0, None], "first_call_s": [10.0, None]}
+    sweep = made.sweep({DEFAULT: alone}, rounds=2)
+    opened.record(sweep, env, Trial(DEFAULT.key, 0, Status.OK, attempt=1, compile_cache="cold"))
+    side = figures(opened, sweep, DEFAULT)
+    assert (side.figures["compile_cold_s"], side.figures["first_call_s"]) == ({0: 9.0}, {0: 10.0})
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
     assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
