@@ -236,7 +236,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
         change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
         change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
-        is_mean = has_ratio or not METRICS[metric].of_trial  # as in results
+        is_mean = has_ratio or (how == "bound" and not METRICS[metric].of_trial)  # as in results
         change.before, change.after = (summary(side, is_mean) for side in (before, after))
         if before and after:
             if how != "ratio" and change.before:

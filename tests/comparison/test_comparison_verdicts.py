@@ -157,6 +157,7 @@ def test_counts_sizes_and_values_per_sweep():
             ([6.3, 7.0], [4.0, 5.0], "faster"),
         ),
         "rel_error": (([0.0], [5e-5], "same"), ([0.0], [1e-2], "slower")),
+        "peak_reserved_cold_bytes": (([0], [0], "same"),),
         "graph_pool_bytes": (
             ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
             ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
