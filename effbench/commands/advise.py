@@ -19,7 +19,7 @@ from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.config import DEFAULT_DB, quoted
+from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
 from effbench.metrics import INTERVALS, METRICS, percent
@@ -198,8 +198,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
         matrix = [word for word in matrix if key_of(word) not in ("device", "dtype")]
         matrix += [f"{name}={found.rows[0][name]}" for name in ("device", "dtype")]
     commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
-    option = ["--db", args.db] if db else []
-    commands.append(shlex.join(masked(["effbench", "report", *option, "--sweep", found.sweep.id])))
+    commands.append(f"effbench report --sweep {found.sweep.id}{db_option(found.database)}")
     at = found.sweep.started_at
     data |= {"sweep": found.sweep.id, "measured_at": at, "is_new": found.is_new, "commands": commands}
     when = "measured now" if found.is_new else f"stored results of {at:%Y-%m-%d %H:%M} UTC, nothing was measured"

@@ -34,9 +34,10 @@ LEAST_TRIALS = 3
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of one case in a sweep. `race`: of the cell keys; None if the sweep did not eliminate modes. `is_new`:
-    it has just run."""
+    """The rows of one case in a sweep of a database (its name). `race`: of the cell keys; None if the sweep did not
+    eliminate modes. `is_new`: it has just run."""
 
+    database: str
     sweep: SweepInfo
     rows: list[dict[str, Any]]
     race: Race | None
@@ -128,5 +129,5 @@ def look(
         every = [trial for known in recorded.values() for trial in known]
         is_whole &= all(trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s for trial in every)
         if is_new or (is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))):
-            return Found(sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None, is_new)
+            return Found(store.name, sweep, own, race_of(recorded, sweep.protocol) if is_adaptive else None, is_new)
     return None

@@ -1,6 +1,7 @@
 """`effbench advise` over a database of known figures."""
 
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -252,6 +253,7 @@ def test_stored_results_of_any_device_and_dtype(cli):
         text = cli.run(*words, *given).out
         assert "nothing was measured (cpu, float64)" in text
         assert "full matrix: effbench -m model=tiny bs=2 mode=eager device=cpu dtype=float64\n" in text
+    assert re.search(f"report: effbench report --sweep \\S+ --db {cli.db}\n", cli.run(*words, f"db={cli.db}").out)
     refused = cli.run(*words, "dtype=float32")
     assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
 
