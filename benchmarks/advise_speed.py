@@ -120,9 +120,7 @@ def play(trials: dict[str, list[Trial]], protocol: dict) -> tuple[str, list[Tria
         state = race_of(history, protocol | PLAYED)
         if state.is_over:
             break
-    left = state.estimates.keys() - state.eliminated.keys()
-    best = min(left, key=lambda key: state.estimates[key].value)
-    return best, [trial for key, known in history.items() for trial in first[key][: len(known)]]
+    return state.leader, [trial for key, known in history.items() for trial in first[key][: len(known)]]
 
 
 def main() -> None:

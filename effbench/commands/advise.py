@@ -232,7 +232,7 @@ def advise_mode(
         # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
         ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
         left = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated]
-        close = left[1:] if ranked[0]["mode"] in left[:1] else []
+        close = [mode for mode in close if mode in left] if args.calls else left[1:]
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
@@ -246,7 +246,7 @@ def advise_mode(
     ]
     table = []
     for mode in ranked:
-        mode["standing"] = standing(race, mode, ranked[0]) if race else ""
+        mode["standing"] = standing(race, mode) if race else ""
         if race and (base := next((one for one in ranked if one["mode"] == baseline_mode), mode)) is not mode:
             mode |= raced(race, base, mode, CALL[args.metric])
         call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
@@ -280,20 +280,19 @@ def race_in(store: Store, sweep: SweepInfo, rows: Sequence[Mapping[str, Any]], c
 
 def refuse_noisy(race: Race, rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise NothingFoundError if the best mode of a race was noisy later: the others are known to be slower."""
-    best = min(race.estimates.keys() - race.eliminated.keys(), key=lambda key: race.estimates[key].value, default=None)
     for row in rows:
-        if row["cell_key"] == best and row["status"] == Status.NOISY:
+        if row["cell_key"] == race.leader and row["status"] == Status.NOISY:
             raise NothingFoundError(
                 f"{row['mode']} was the fastest, but too noisy to recommend: {row['reason']}; "
                 "run it again with --fresh when the machine is quiet"
             )
 
 
-def standing(race: Race, mode: dict[str, Any], best: dict[str, Any]) -> str:
+def standing(race: Race, mode: dict[str, Any]) -> str:
     """Return why a mode was eliminated: `after round 1: 1.34× the time (1.20–1.50×)`."""
     if mode["cell_key"] not in race.eliminated:
         return ""
-    behind = log_difference(*(race.estimates[each["cell_key"]] for each in (mode, best))).interval()
+    behind = log_difference(*(race.estimates[key] for key in (mode["cell_key"], race.leader))).interval()
     value, bounds = figure_texts("speedup", behind.value, behind.low, behind.high)
     return f"after round {race.eliminated[mode['cell_key']]}: {value} the time ({bounds}×)"
 

@@ -32,6 +32,12 @@ class Race:
     is_tie: bool = False
     is_over: bool = False
 
+    @property
+    def leader(self) -> Hashable | None:
+        """The fastest of those left."""
+        left = self.estimates.keys() - self.eliminated.keys()
+        return min(left, key=lambda name: self.estimates[name].value, default=None)
+
 
 def race(
     times: Mapping[Hashable, Sequence[float | None]], variation: Mapping[Hashable, float], candidates: int, rounds: int,

@@ -160,6 +160,21 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert "default is faster per call; from" in text
 
 
+def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
+    """What a race leaves out may be the answer for few calls, and what it leaves open may not be close."""
+    keys = {mode: a_cell(mode, "net", 64).key for mode in MODES}
+    times = {"default": 3.064, "eager": 4.0, "cuda-graph": 5.0}
+    estimates = {keys[mode]: log_mean([time * 0.99, time * 1.01]) for mode, time in times.items()}
+    slow, eager = keys["cuda-graph"], keys["eager"]
+    races = iter([Race(estimates, {slow: 3, eager: 3}), Race(estimates, {slow: 3})])
+    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: next(races))
+    words = ("mode", "--bs", "64", "--calls", "1000", "--format", "json")
+    out, still_in = json.loads(advise(*words)), json.loads(advise(*words))
+    standings = {one["mode"]: one["standing"] for one in out["modes"]}
+    assert out["mode"] == "eager" and "after round 3: 1.31× the time" in standings["eager"]
+    assert "lowest latency over 1,000 calls including preparation" in still_in["answer"]
+
+
 @pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)])
 def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
     """A mode that left a race early may look better in both respects, and then no number of calls pays."""

@@ -26,11 +26,10 @@ def outcomes(number, sd, far=FAR, races=1000):
         ratios = [1.0, *(draw.uniform(1.0, 1.5) for _ in range(number - 1))]
         measured = times(ratios, sd, draw)
         state = state_of(measured, far=far)
-        winner = min(state.estimates.keys() - state.eliminated.keys(), key=lambda name: state.estimates[name].value)
         begun = ({name: its[:ran] for name, its in measured.items()} for ran in (1, 2))
         ran = next((ran for ran, its in enumerate(begun, 1) if state_of(its, far=far).is_over), 3)
         rounds = sum(state.eliminated.get(name, ran) for name in measured) / number
-        seen.append((0 in state.eliminated, state.is_over and ratios[winner] > CLOSE, state.is_over, rounds))
+        seen.append((0 in state.eliminated, state.is_over and ratios[state.leader] > CLOSE, state.is_over, rounds))
     return [sum(column) / races for column in zip(*seen, strict=True)]
 
 
