@@ -270,6 +270,8 @@ def add_test(
     change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
         setattr(change, name, getattr(change.test, name))
+    if test is compare and change.test.sides:  # which may be means over compilations, like those of results
+        change.before, change.after = (math.exp(side.value) for side in change.test.sides)
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
         return

@@ -46,6 +46,12 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
     assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == ("same", None)
 
 
+def test_compilations_count_alike_in_figures_and_ratio():
+    sides = [side(compiled=compiled("a", "b"), latency_ms=[1, level, 1, level, 1]) for level in (1.0, 1.21)]
+    (row,) = judge([pair(*sides)], limits_of({}))
+    assert row.after / row.before == pytest.approx(row.ratio) == pytest.approx(1.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "noise"), [(1, 0.003), (1, 0.15), (2, 0.02), (3, 0.003)])
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
