@@ -216,6 +216,7 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
     `shows`: returns the command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
+    judged = compared.judged
 
     def add_test(suite: str, name: str) -> ElementTree.Element:
         if suite not in suites:
@@ -227,7 +228,7 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
         if change.gates:
             failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
             failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
-        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in compared.judged:
+        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in judged:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:
         ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked"))

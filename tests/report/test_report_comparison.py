@@ -3,6 +3,7 @@ import io
 import json
 import math
 from types import SimpleNamespace
+from unittest.mock import PropertyMock, patch
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
@@ -91,7 +92,10 @@ def test_junit():
             change(Verdict.MISSING, "bert", STATUS, reason="not in the plan"),
             change(Verdict.MISSING, "vit", STATUS, ignored=True),
             change(Verdict.SLOWER, "vit", "energy_mj", ignored=True)]  # fmt: skip
-    root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
+    judged = compared(*rows).judged
+    with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:  # it goes through all rows
+        root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
+    assert asked.call_count == 1
     assert root.attrib == {"name": "effbench", "tests": "7", "failures": "3", "skipped": "2", "errors": "0"}
     suites = {suite.get("name"): suite for suite in root}
     assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
