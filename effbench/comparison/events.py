@@ -95,7 +95,7 @@ class Event:
             return self.kind
         metric = METRICS[self.series.metric]
         up = self.new > self.old
-        if metric.unit in ("ms", "s") or metric.name == "speedup":
+        if metric.unit in ("ms", "s", "×"):
             return "slower" if up == (metric.better == Better.LOWER) else "faster"
         return "more" if up else "less"
 

@@ -14,7 +14,7 @@ from effbench.environments import changes_between
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
-JUDGED = (*DEFAULT_METRICS, "rel_error")
+JUDGED = (*DEFAULT_METRICS, "rel_error", "speedup", "period_speedup")
 COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
 
 
@@ -82,6 +82,14 @@ def test_slower_faster_undone_unconfirmed():
     assert second.undoes == first.id and second.undone_sweep is None
     (event,) = latencies([*noisy(20), 1.3]).judge().events
     assert (event.kind, event.after_sweep, event.state, event.low) == ("recent", "s020", "unconfirmed", None)
+
+
+def test_a_smaller_speedup_is_slower():
+    made = Made()
+    for value in STEP:
+        made.sweep().result(speedup=2 / value, period_speedup=value)
+    found = made.judge("speedup", "period_speedup").changes
+    assert {(event.word, event.worse) for event in found} == {("slower", True), ("faster", False)}
 
 
 def test_what_counts_as_not_measured():
