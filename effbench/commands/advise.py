@@ -26,7 +26,7 @@ from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import SPEEDUPS, figure_texts, rows_of, speedup_table, speedup_text
+from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
 from effbench.store.secrets import masked
@@ -299,8 +299,7 @@ def standing(race: Race, mode: dict[str, Any]) -> str:
 
 def raced(race: Race, base: Mapping[str, Any], mode: Mapping[str, Any], column: str) -> dict[str, float | None]:
     """Return the mode's speedup in `column` with its interval as the race has it: after a single round, too."""
-    name = next(name for name, its in SPEEDUPS.items() if its == column)
-    ratio = log_difference(*(race.estimates[one["cell_key"]] for one in (base, mode))).interval()
+    ratio, name = log_difference(*(race.estimates[one["cell_key"]] for one in (base, mode))).interval(), TIMES[column]
     return dict(zip((name, *INTERVALS[name]), (ratio.value, ratio.low, ratio.high), strict=True))
 
 

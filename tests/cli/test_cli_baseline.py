@@ -17,9 +17,12 @@ def test_set_ls_rm(made, effbench):
     second = made.sweep([a_cell()], name="nightly")
     assert f"sweep {second} (was {first})" in effbench("baseline", "set", "main", "nightly").out
     assert "before" not in effbench("baseline", "set", "main", second).out
-    assert "(nightly)" in effbench("baseline", "ls").out
-    assert effbench("baseline", "rm", "main").out == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
+    listed = effbench("baseline", "ls").out
+    assert "(nightly)" in listed and "good" not in listed
     assert second in effbench("ls").out
+    made.delete_sweep(second)
+    assert "gone" in effbench("baseline", "ls").out
+    assert effbench("baseline", "rm", "main").out == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
 
 
 def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):

@@ -54,7 +54,6 @@ def test_which_rows(two, effbench):
     for text in ("default", "mlp bs=8 default*", "bs=8 default", key):
         assert {mode for mode, _ in rows(effbench("compare", *two, "--format", "json", "--cell", text))} == {"default"}
     assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--floor", "11%")).values()
-    assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--set", "floor=11%")).values()
 
 
 def test_cells_that_are_asked_for_have_the_verdicts_of_the_whole(made, effbench):

@@ -82,21 +82,6 @@ def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
     assert latencies(opened, made.sweep([EAGER], name="confirm:x")) == {}, "a re-run has none"
 
 
-def test_moved_and_of_a_sweep_that_was_deleted_by_hand(made, opened):
-    first, second = made.sweep([a_cell()], label="v1"), made.sweep([a_cell()], name="nightly")
-    assert opened.set_baseline("main", first, "good") == [H200]
-    (one,) = opened.baselines()
-    assert (one.hardware, one.sweep_id, one.note, one.label) == (H200, first, "good", "v1")
-    assert opened.set_baseline("main", second) == [H200]
-    (one,) = opened.baselines("main")
-    assert (one.sweep_id, one.sweep_name, one.note) == (second, "nightly", None)
-    assert one.set_at >= one.started_at
-    made.delete_sweep(second)
-    (one,) = opened.baselines("main")
-    assert (one.sweep_id, one.started_at) == (second, None)
-    assert [gone.sweep_id for gone in opened.remove_baseline("main")] == [second]
-
-
 def test_a_name_holds_once_for_each_hardware(made, opened):
     here, there, both = made.sweep([a_cell()]), made.sweep([a_cell()], env=A100), made.sweep([a_cell()])
     opened.set_baseline("main", here)
