@@ -6,6 +6,7 @@ import argparse
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from effbench.commands import options
@@ -41,7 +42,8 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, metavar=metavar, help=help, **more)
 
     add("--metric", "compare only this metric; may be repeated (default: all in --config)", "NAME", action="append")
-    add("--only", f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}", "VERDICTS")
+    verdicts = f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}"
+    add("--only", verdicts, "VERDICTS", type=partial(words_of, "--only", allowed=tuple(Verdict)))
     add("--cell", "report only cells whose name contains this text or matches it as a glob pattern", "TEXT")
     add("--floor", "smallest relative change of times, energy and memory that counts: 3%% or 0.03", "SIZE")
     add("--on", "use only trials on this hardware or interpreter; part of the name is enough", "NAME")
@@ -120,8 +122,7 @@ def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
 
 def chosen(changes: Sequence[Change], args: argparse.Namespace) -> list[Change]:
     """Return the rows whose verdict --only allows."""
-    wanted = words_of("--only", args.only, tuple(Verdict))
-    return [change for change in changes if not args.only or change.verdict in wanted]
+    return [change for change in changes if not args.only or change.verdict in args.only]
 
 
 def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> str:

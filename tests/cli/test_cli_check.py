@@ -183,11 +183,13 @@ def test_a_file_that_cannot_be_written_costs_nothing_else(checked, effbench, tmp
 
 
 def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effbench, tmp_path, monkeypatch):
-    monkeypatch.setattr(rerun, "run_again", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(rerun, "run_again", run_again := Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     done = checked({EAGER: FAST}, {EAGER: SLOW}, "--confirm", "--junit", "junit.xml")
     assert (done.code, done.err) == (130, "effbench: interrupted while confirming\n")
     assert "note: the re-run was interrupted\n" in done.out
     assert effbench("check", "--baseline", "main", "--floor", "50%", "--confirm").code == 0, "nothing to confirm"
+    refused = effbench("check", "--baseline", "main", "--confirm", "--only", "slow")
+    assert "--only: unknown name slow" in refused.err and run_again.call_count == 1, "nothing ran before the refusal"
     for said in (done.out, (tmp_path / "summary.md").read_text(), (tmp_path / "junit.xml").read_text()):
         assert "neither confirmed nor refuted: not run again" in " ".join(said.split())
