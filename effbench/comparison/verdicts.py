@@ -140,12 +140,11 @@ def judge(
     for pair in pairs:
         whole = status_change(pair, limits)
         changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
-    sides = [(pair, side) for pair in pairs for side in (pair.before, pair.after) if side]
     launch_bound = {
         # parts of a sweep that was resumed after an update have different rounds
         pair.key: 0.0 if interleaved and shared_rounds("latency_ms", pair.before, pair.after) >= 2 else HOST_CHANGE
-        for pair, side in sides
-        if side.bound == "launch"
+        for pair in pairs
+        if any(side and side.bound == "launch" for side in (pair.before, pair.after))
     }
     # families of tests, so that ignored changes do not affect the others
     for ignored, of_sizes in itertools.product((False, True), repeat=2):

@@ -129,6 +129,7 @@ def test_a_file_of_the_users_is_laid_over_what_ships():
         assert limits.of(CELL, "period_ms").floor == 0.05
         assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
         assert limits.of(CELL, "graph_pool_bytes").least == 2 * 2**20  # of the defaults
+        assert limits.of(CELL, "latency_p95_ms").floor == 0.05
         assert limits.exceptions[0].until == dt.date(2999, 3, 31)
 
 

@@ -173,12 +173,7 @@ def test_code_that_git_does_not_track_is_unknown(repository):
     facts = HERE.facts()
     began = dt.datetime.now(dt.UTC)
     assert current(facts, "s1", [cell("new.py:Net")], began + dt.timedelta(seconds=1)) == HERE
-    refused(
-        f"git does not track {repository}/new.py, so the baseline's code is unknown",
-        facts,
-        facts,
-        HERE,
-        [cell("new.py:Net")],
-    )
+    why = f"git does not track {repository}/new.py, so the baseline's code is unknown"
+    refused(why, facts, facts, HERE, [cell("new.py:Net")])
     with pytest.raises(UsageError, match=r"new\.py was written after sweep s1 began"):
         current(facts, "s1", [cell("new.py:Net")], began - dt.timedelta(seconds=1))
