@@ -114,6 +114,8 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
     UsageError. `shows` returns the command that shows a row."""
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
+    if args.out:  # the log of a CI job needs the verdict, too
+        print(f"effbench: {one_line(line)}", file=sys.stderr)
     try:
         if os.environ.get(SUMMARY):
             add_summary(comparison.check_markdown(compared, compared.changes, failed, line, shows), args.db)
@@ -129,8 +131,6 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
                     show(console, compared, rows, args)
                     for text in (line, *comparison.commands(failed, shows, "  ")):
                         console.print_line(escape(text))
-            if args.out:  # the log of a CI job needs the verdict, too
-                print(f"effbench: {one_line(line)}", file=sys.stderr)
 
 
 def as_text(
