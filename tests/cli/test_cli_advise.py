@@ -163,8 +163,7 @@ def test_modes_by_the_call_and_over_few_calls(advise):
 def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
     """What a race leaves out may be the answer for few calls, and what it leaves open may not be close."""
     keys = {mode: a_cell(mode, "net", 64).key for mode in MODES}
-    times = {"default": 3.064, "eager": 4.0, "cuda-graph": 5.0}
-    estimates = {keys[mode]: log_mean([time * 0.99, time * 1.01]) for mode, time in times.items()}
+    estimates = {keys[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()}
     slow, eager = keys["cuda-graph"], keys["eager"]
     races = iter([Race(estimates, {slow: 3, eager: 3}), Race(estimates, {slow: 3})])
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: next(races))

@@ -110,8 +110,6 @@ def test_markdown_is_a_section_for_a_pull_request_and_the_jobs_summary(checked, 
     assert done.out.count("<details>") == done.out.count("</details>") == 2
     assert sum(line.startswith("effbench compare") for line in lines) == 2
     assert "<img" not in done.out.partition("```sh")[0] + done.out.rpartition("```")[2]
-    head, row = (next(line for line in lines if line.startswith(f"| {one}")) for one in ("verd", "▲ slower"))
-    assert "&lt;img" in row and row.count("|") == head.count("|")
     summary.unlink()
     assert checked({EAGER: FAST}, {EAGER: FAST}).code == 0
     assert summary.read_text().startswith("## ✅ effbench: check passed against main\n")
@@ -130,7 +128,6 @@ def test_formats(checked, effbench, tmp_path):
     whole = json.loads(effbench("check", "--baseline", "main", "--format", "json").out)
     assert (whole["passed"], whole["baseline"]) == (False, "main")
     assert [one["metric"] for one in whole["failing"]] == ["latency_ms", "status"]
-    assert [one["verdict"] for one in whole["changes"] if one["gates"]] == ["slower", "missing"]
 
 
 def test_baselines_that_cannot_be_used(made, effbench):

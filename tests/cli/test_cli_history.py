@@ -245,8 +245,7 @@ def test_an_unconfirmed_change_is_not_acknowledged(made, history, read):
 
 def test_what_is_refused(db, effbench):
     for words, said in (
-        ("ack", "needs changes and a reason"),
-        ("ack 3f9a2c", "add --reason"),
+        ("ack 3f9a2c", "needs changes and a reason"),
         ("ack ffffffffffff --reason x", "no ids start with"),
         ("ack model=nothing --reason x", "no unacknowledged change matches model=nothing"),
         ("ack x --rm 3f9a2c", "omit changes and --reason"),
