@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +39,8 @@ FILE_OPTION = "effbench_file"
 _LOST = ("08", "57P", "40001", "40P01")
 #: Options of libpq, so that a connection to a machine that was switched off does not hang for hours.
 _TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
+#: A database may have other settings, with which psycopg fails to read dates and text, or PostgreSQL rounds floats.
+_SETTINGS = "SET client_encoding = 'UTF8'; SET DateStyle = ISO; SET extra_float_digits = 1"
 #: URLs of the servers that this process has reached.
 _reached: set[sa.URL] = set()
 _FORMS = "give a path, sqlite:///PATH or postgresql://USER@HOST/NAME"
@@ -257,7 +258,13 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
 
     @event.listens_for(engine, "do_connect")
     def reach(dialect: sa.Dialect, record: Any, args: list[Any], settings: dict[str, Any]) -> Any:
-        return _reach(url, partial(dialect.connect, *args, **settings), dialect.loaded_dbapi.OperationalError)
+        def attempt() -> Any:
+            connection = dialect.connect(*args, **settings)
+            connection.execute(_SETTINGS)
+            connection.commit()
+            return connection
+
+        return _reach(url, attempt, dialect.loaded_dbapi.OperationalError)
 
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)

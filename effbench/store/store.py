@@ -51,6 +51,10 @@ def in_transaction(
 def _make_unless_there(connection: sa.Connection) -> str:
     """Create the schema in an empty database; return the revision."""
     if connection.dialect.name == "postgresql":
+        encoding = connection.scalar(sa.text("SHOW server_encoding"))
+        if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
+            how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
+            raise StoreError(f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}")
         # if two processes find the database empty, the second waits, then finds the schema
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
     return connect.revision(connection) or make(connection)

@@ -5,18 +5,26 @@ import shutil
 import threading
 from pathlib import Path
 
+import psycopg
+import pytest
 import whole_sweeps as whole
 from postgres_server import PASSWORD
 from whole_sweeps import outcomes
 
 from effbench import cli as command_line
 from effbench.cell import Status, Trial
+from effbench.errors import StoreError
 from effbench.store import Store
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 
 
 def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
+    """Whatever the administrator has set."""
+    odd_settings = "TimeZone = 'Asia/Kolkata'; DateStyle = German; client_encoding = LATIN1; extra_float_digits = 0"
+    with psycopg.connect(postgres, autocommit=True) as admin:
+        for setting in odd_settings.split("; "):
+            admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting}")
     assert outcomes(odd, postgres, baselines=True) == ["imported"] * 3
     assert whole.contents(postgres) == whole.contents(odd)
     assert Store.check(postgres) == []
@@ -25,6 +33,15 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
         back = tmp_path / f"back{number}.db"
         assert outcomes(source, back, baselines=True) == ["imported"] * 3
         assert whole.contents(back) == whole.contents(odd)
+
+
+def test_an_encoding_that_cannot_hold_all_text_is_refused(own_server):
+    with psycopg.connect(own_server.url, autocommit=True) as admin:
+        for encoding in ("SQL_ASCII", "LATIN1"):
+            admin.execute(f"CREATE DATABASE other ENCODING '{encoding}' TEMPLATE template0")
+            with pytest.raises(StoreError, match=f"has encoding {encoding}, but effbench needs UTF8"):
+                Store.open(f"{own_server.url.rpartition('/')[0]}/other", mode="write")
+            admin.execute("DROP DATABASE other WITH (FORCE)")
 
 
 def test_several_machines_at_once(odd, postgres, tmp_path):
