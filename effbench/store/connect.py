@@ -35,8 +35,8 @@ WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
 #: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator intervention (shutdown,
-#: crash), serialization failure, deadlock.
-_LOST = ("08", "57P", "40001", "40P01")
+#: crash), serialization failure, deadlock, lock timeout.
+_LOST = ("08", "57P", "40001", "40P01", "55P03")
 #: Options of libpq, so that a connection to a machine that was switched off does not hang for hours.
 _TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
 #: A database may have other settings, with which psycopg fails to read dates and text, or PostgreSQL rounds floats.
@@ -288,7 +288,7 @@ def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) ->
             connection = attempt()
         except failure as error:
             reason = _first_line(error)
-            if url not in _reached and not re.search("starting up|shutting down|recovery|too many", str(error)):
+            if url not in _reached and not re.search("starting up|shutting down|recovery|too many|slots", str(error)):
                 raise StoreError(f"{name} cannot be reached: {reason}") from error
             if time.monotonic() - start > BUSY_TIMEOUT_S:
                 _reached.discard(url)  # the next attempt need not wait again

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 import whole_sweeps as whole
 from made_sweeps import a_cell, begun, environment
 from postgres_server import PASSWORD
@@ -105,6 +106,30 @@ def test_connections_that_are_ended_at_random(own_postgres):
     with Store.open(own_postgres) as store:
         assert store.find_sweep(sweep).trials == 3 * 6 * 4
     assert Store.check(own_postgres) == []
+
+
+def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_postgres):
+    cell = a_cell()
+    with Store.open(own_postgres + "?options=-c%20lock_timeout%3D1", mode="write") as store:
+        sweep, here = begun(store, [cell]), store.add_environment(environment(), {})
+        with psycopg.connect(own_postgres) as other:
+            other.execute("SELECT FROM sweep FOR UPDATE")
+            threading.Timer(0.1, other.rollback).start()
+            store.record(sweep, here, Trial(cell.key, 0, Status.OK))
+        assert store.find_sweep(sweep).trials == 1
+
+
+def test_a_server_without_a_free_connection_is_waited_for(monkeypatch):
+    monkeypatch.setattr(connect, "POLL_S", 0)
+    slots = "remaining connection slots are reserved for roles with the SUPERUSER attribute"
+    failures = iter(["sorry, too many clients already", slots])
+
+    def attempt():
+        for message in failures:
+            raise psycopg.OperationalError(f"FATAL:  {message}")
+        return "connected"
+
+    assert connect._reach(sa.make_url("postgresql://me@h/db"), attempt, psycopg.OperationalError) == "connected"
 
 
 SWEEP = ("model=tiny", "bs=1,2", "mode=eager", "protocol.rounds=2")
