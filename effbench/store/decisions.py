@@ -56,9 +56,10 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
     machines = hardware(connection, sweep_id)
     if not machines:
         raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
-    connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
-    values = {"name": name, "sweep_id": sweep_id, "set_at": now(), "note": note}
-    connection.execute(sa.insert(BASELINE), [{**values, "hardware": machine} for machine in machines])
+    given = {"sweep_id": sweep_id, "set_at": now(), "note": note}
+    for machine in machines:
+        row = insert(connection, BASELINE).values(name=name, hardware=machine, **given)
+        connection.execute(row.on_conflict_do_update(index_elements=["name", "hardware"], set_=given))
     return machines
 
 

@@ -142,6 +142,8 @@ class _Copy:
             self.take(CELL, CELL.c.key.in_(chunk))
         self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
         self.take_trials(sweep_id, samples)
+        # calibrations and verdicts have no unique key: another import of the same ones must wait
+        self.connection.execute(sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True))
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
         of_checks = sa.and_(VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments))

@@ -14,9 +14,11 @@ from whole_sweeps import outcomes
 from effbench import cli as command_line
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
-from effbench.store import Store
+from effbench.store import Store, transfer
+from effbench.store.decisions import set_baseline
 from effbench.store.source import opened
 from effbench.store.transfer import copy
+from effbench.store.trials import rebuild_results
 
 
 def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
@@ -64,6 +66,50 @@ def test_several_machines_at_once(odd, postgres, tmp_path):
     with Store.open(postgres) as store:
         assert {sweep.id for sweep in store.sweeps()} >= set(own)
     assert Store.check(postgres) == []
+
+
+@pytest.fixture
+def meanwhile(postgres):
+    """Start a function in a thread and wait until it ends, or waits for a lock; its result is that of `.result()`."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with concurrent.futures.ThreadPoolExecutor() as pool, psycopg.connect(postgres, autocommit=True) as admin:
+
+        def start(function, *arguments, **options):
+            future = pool.submit(function, *arguments, **options)
+            while not future.done() and admin.execute(query).fetchone() == (0,):
+                pass
+            return future
+
+        yield start
+
+
+def test_two_imports_at_once_bring_calibrations_and_verdicts_once(odd, postgres, meanwhile, monkeypatch):
+    with Store.open(postgres, mode="write") as store:
+        whole.sweep(store)  # its cells and environments are there
+    with Store.open(odd) as store:
+        first, second, _ = whole.ids_of(store)
+    started = []
+
+    def rebuild(*arguments):
+        if not started:
+            started.append(None)  # before the second import gets here
+            started.append(meanwhile(outcomes, odd, postgres, sweeps=[second]))
+        rebuild_results(*arguments)
+
+    monkeypatch.setattr(transfer, "rebuild_results", rebuild)
+    assert outcomes(odd, postgres, sweeps=[first]) == started[1].result() == ["imported"]
+    tables = "calibration", "claim_verdict"
+    assert [len(whole.contents(postgres)[table]) for table in tables] == [2, 1]
+
+
+def test_a_baseline_that_two_set_at_once_is_the_last_ones(postgres, meanwhile):
+    with Store.open(postgres, mode="write") as store, Store.open(postgres, mode="write") as other:
+        first, second = whole.sweep(store), whole.sweep(store)
+        with store._writing() as connection:
+            set_baseline(connection, "main", first)
+            setting = meanwhile(other.set_baseline, "main", second)
+        assert len(setting.result()) == 1
+        assert [baseline.sweep_id for baseline in store.baselines()] == [second]
 
 
 def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
