@@ -219,10 +219,10 @@ def add_shard(connection: sa.Connection, shard: Shard, started: dt.datetime, fac
 def with_shards(host: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Return the facts `host` of a sweep with the shards and environments of another record of the same sweep."""
     joined = dict(host)
-    for name in ("shards", "environments", "processes"):
-        joined[name] = {**(other.get(name) or {}), **(host.get(name) or {})}
-    done = {name: "completed" for name, state in (other.get("shards") or {}).items() if state == "completed"}
-    return joined | {"shards": joined["shards"] | done}
+    for name in filter(other.__contains__, ("shards", "environments", "processes")):
+        joined[name] = {**(other[name] or {}), **(host.get(name) or {})}
+    done = {name: state for name, state in (other.get("shards") or {}).items() if state == "completed"}
+    return joined | ({"shards": joined["shards"] | done} if done else {})
 
 
 def state_of(shards: Mapping[str, str]) -> str:

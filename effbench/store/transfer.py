@@ -259,17 +259,16 @@ class _Copy:
         here = self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"])).mappings().one()
         ended, ended_here = row["finished_at"], here["finished_at"]
         is_newer = self.arrival.added["trial"] or (ended and (ended_here is None or ended > ended_here))
-        state = {"state": row["state"], "finished_at": ended} if is_newer else {}
+        host = sweeps.with_shards(here["host"], row["host"])
+        state = {"host": host} | ({"state": row["state"], "finished_at": ended} if is_newer else {})
         if "shards" in row["host"]:
-            host = sweeps.with_shards(here["host"], row["host"])
             began = min(row["started_at"], here["started_at"])
-            state |= {"host": host, "state": sweeps.state_of(host["shards"]), "started_at": began}
+            state |= {"state": sweeps.state_of(host["shards"]), "started_at": began}
         has_changed = any(here[name] != value for name, value in state.items())
         if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()
             self.arrival.notes.append("it ran here, but now counts as imported: its plan or state has changed")
-        if state:
-            self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
+        self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
         return has_changed
 
 
