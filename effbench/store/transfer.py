@@ -262,8 +262,9 @@ class _Copy:
         host = sweeps.with_shards(here["host"], row["host"])
         state = {"host": host} | ({"state": row["state"], "finished_at": ended} if is_newer else {})
         if "shards" in row["host"]:
-            began = min(row["started_at"], here["started_at"])
-            state |= {"state": sweeps.state_of(host["shards"]), "started_at": began}
+            state["state"] = sweeps.state_of(host["shards"])
+            state["started_at"] = min(row["started_at"], here["started_at"])
+            state["finished_at"] = max(filter(None, (ended, ended_here)), default=None)
         has_changed = any(here[name] != value for name, value in state.items())
         if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()

@@ -59,7 +59,12 @@ def test_shards_become_one_sweep(cli):
         assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
         kept = kept or [*(cli.folder / "caches").rglob("*")]
     assert kept and all(path.exists() for path in kept), "a shard that ends keeps the folder of others"
-    assert cli.run("import", "1.db", "2.db", "--db", "both.db").code == 0
+    ends = []
+    for sources, db in ((("2.db", "1.db"), "turned.db"), (("1.db", "2.db"), "both.db")):
+        assert cli.run("import", *sources, "--db", db).code == 0
+        with Store.open(cli.folder / db) as store:
+            ends.append([(sweep.started_at, sweep.finished_at) for sweep in store.sweeps()])
+    assert ends[0] == ends[1]
     shown = cli.run("show", "--db", "both.db", "--format", "csv")
     assert {line.split(",")[0] for line in shown.out.splitlines()[1:]} == {"tiny"}
     with Store.open(cli.folder / "both.db") as store:
