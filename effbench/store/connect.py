@@ -146,16 +146,19 @@ def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bo
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it."""
     parsed = parse_url(url)
     engine = connect(parsed, write=write, untrusted=untrusted)
-    options: dict[str, Any] = {WRITE_OPTION: write}
-    if engine.dialect.name == "postgresql":  # SQLite's transactions always see a snapshot
-        options["isolation_level"] = "REPEATABLE READ"
     try:
-        with engine.execution_options(**options).begin() as connection:
+        with (writing(engine) if write else engine).begin() as connection:
             yield connection
     except (exc.SQLAlchemyError, sqlite3.Error) as error:
         raise explain(error, describe(parsed)) from error
     finally:
         engine.dispose()
+
+
+def writing(engine: sa.Engine) -> sa.Engine:
+    """Return the engine for transactions that write. After waiting for another one they see what it has committed."""
+    is_sqlite = engine.dialect.name == "sqlite"
+    return engine.execution_options(**{WRITE_OPTION: True} if is_sqlite else {"isolation_level": "READ COMMITTED"})
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -252,7 +255,9 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
     connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
-        engine = sa.create_engine(url, json_serializer=dump_json, pool_pre_ping=True, connect_args=connect_args)
+        options = {"json_serializer": dump_json, "pool_pre_ping": True, "connect_args": connect_args}
+        # as in SQLite, the queries of a transaction see the same state
+        engine = sa.create_engine(url, isolation_level="REPEATABLE READ", **options)
     except ImportError as error:
         raise StoreError(f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'") from error
 

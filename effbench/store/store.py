@@ -72,7 +72,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
         self._engine = engine
-        self._writer = engine.execution_options(**{connect.WRITE_OPTION: True})
+        self._writer = connect.writing(engine)
         self._lock = threading.Lock()
         self._writable = writable
         self._bulk = bulk

@@ -5,6 +5,8 @@ from made_sweeps import H200, a_cell, environment, steps
 
 from effbench.cell import Status, Trial
 from effbench.errors import NothingFoundError, UsageError
+from effbench.store import sides
+from effbench.store.sides import _rows
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
 A100 = environment(gpu_name="NVIDIA A100")
@@ -49,6 +51,21 @@ def test_which_trials_count(made, opened):
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
     assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
+
+
+def test_a_series_is_of_one_moment(made, opened, monkeypatch):
+    queries = []
+
+    def rows(connection, query):
+        found = _rows(connection, query)
+        if not queries:
+            made.sweep([EAGER])  # another process imports a whole sweep
+        queries.append(query)
+        return found
+
+    monkeypatch.setattr(sides, "_rows", rows)
+    series = opened.series(["latency_ms"])
+    assert (series.sweeps, series.cells, series.rows, series.measured) == ([], {}, [], [])
 
 
 def latencies(opened, sweep, metrics=("latency_ms",), **options):
