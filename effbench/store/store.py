@@ -55,8 +55,7 @@ def _make_unless_there(connection: sa.Connection) -> str:
         if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
             how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
             raise StoreError(f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}")
-        # if two processes find the database empty, the second waits, then finds the schema
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+    connect.lock_schema(connection)
     return connect.revision(connection) or make(connection)
 
 

@@ -14,8 +14,9 @@ from whole_sweeps import outcomes
 from effbench import cli as command_line
 from effbench.cell import Status, Trial
 from effbench.errors import StoreError
-from effbench.store import Store, transfer
+from effbench.store import HEAD_REVISION, Store, schema, transfer
 from effbench.store.decisions import set_baseline
+from effbench.store.schema import make as schema_make
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 from effbench.store.trials import rebuild_results
@@ -110,6 +111,20 @@ def test_a_baseline_that_two_set_at_once_is_the_last_ones(postgres, meanwhile):
             setting = meanwhile(other.set_baseline, "main", second)
         assert len(setting.result()) == 1
         assert [baseline.sweep_id for baseline in store.baselines()] == [second]
+
+
+def test_the_second_of_two_upgrades_finds_nothing_to_do(postgres, meanwhile, monkeypatch):
+    started = []
+
+    def make(connection):
+        if not started:
+            started.append(None)
+            started.append(meanwhile(Store.upgrade, postgres))
+        return schema_make(connection)
+
+    monkeypatch.setattr(schema, "make", make)
+    assert Store.upgrade(postgres) == (None, HEAD_REVISION)
+    assert started[1].result() == (HEAD_REVISION, HEAD_REVISION)
 
 
 def test_a_sweep_is_exported_as_of_one_moment(postgres, tmp_path):
