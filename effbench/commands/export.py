@@ -39,13 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.whole or (args.out and args.out.endswith(DATABASES)):
+    name = (args.out or "").removesuffix(".gz")
+    if args.whole or name.endswith(DATABASES):
         if args.format:
             how = "--whole" if args.whole else f"--out {args.out}"
             raise UsageError(f"export {how} writes a SQLite file; omit --format, which is for the view `results`")
-        named = Path((args.out or "").removesuffix(".gz"))
-        if named.suffix.removeprefix(".") in FORMATS:
-            raise UsageError(f"export --whole writes a SQLite file: name it as in {named.stem}.db")
+        if Path(name).suffix.removeprefix(".") in FORMATS:
+            raise UsageError(f"export --whole writes a SQLite file: name it as in {Path(name).stem}.db")
         return whole(args)
     if args.no_samples:
         raise UsageError("export --no-samples needs --whole: the view `results` has no samples")

@@ -57,7 +57,7 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
 
 
 def test_a_compressed_file(odd, run):
-    run("export", "--db", odd, "--whole", "--out", "out/sweeps.db.gz")
+    run("export", "--db", odd, "--out", "out/sweeps.db.gz")
     code, said, err = run("import", "out/sweeps.db.gz", "--baselines")
     assert (code, said.splitlines()[-1], err) == (0, "3 sweeps: 3 imported · database results/effbench.db", "")
     assert whole.contents("results/effbench.db") == whole.contents(odd)
