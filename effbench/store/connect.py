@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -269,13 +270,11 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
 
     @event.listens_for(engine, "do_connect")
     def reach(dialect: sa.Dialect, record: Any, args: list[Any], settings: dict[str, Any]) -> Any:
-        def attempt() -> Any:
-            connection = dialect.connect(*args, **settings)
-            connection.execute(_SETTINGS)
-            connection.commit()
-            return connection
-
-        return _reach(url, attempt, dialect.loaded_dbapi.OperationalError)
+        connect = partial(dialect.connect, *args, **settings)
+        connection = _reach(url, connect, dialect.loaded_dbapi.OperationalError)
+        connection.execute(_SETTINGS)
+        connection.commit()
+        return connection
 
     if not write:
         engine = engine.execution_options(postgresql_readonly=True)
