@@ -82,8 +82,6 @@ class Store:
         """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing one. `bulk`: a new
         SQLite file gets a write-ahead log when it is opened again, because the log doubles the time of large
         transactions. Raises StoreError, and SchemaError for another version's schema."""
-        if mode not in ("read", "write"):
-            raise ValueError(f"mode must be 'read' or 'write', not {mode!r}")
         parsed = connect.parse_url(url)
         write = mode == "write"
         store = cls(connect.connect(parsed, write=write, create=write), connect.describe(parsed), write, bulk)

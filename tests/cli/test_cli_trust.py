@@ -222,16 +222,6 @@ def test_a_state_that_was_imported_counts_too(made, effbench, tmp_path):
             store.finish_sweep(sweep_id, "interrupted")
 
 
-def test_a_forged_cell_does_not_take_the_place_of_another(made, stranger, effbench):
-    """Its key is that of a cell which the user may plan later."""
-    stranger.sweep({OWN: FAST})
-    stranger.sql(f"UPDATE cell SET params = '{json.dumps(EVIL.params())}'")
-    done = effbench("import", str(stranger.path))
-    assert (done.code, "forged" in done.err) == (2, True)
-    with Store.open(made.path) as store:
-        assert store.sweeps() == []
-
-
 def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbench):
     sweep_id = stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
     taken(stranger, effbench)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -110,7 +111,7 @@ def test_connections_that_are_ended_at_random(own_postgres):
 
 def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_postgres):
     cell = a_cell()
-    with Store.open(own_postgres + "?options=-c%20lock_timeout%3D1", mode="write") as store:
+    with Store.open(own_postgres + "?options=-c%20lock_timeout%3D10", mode="write") as store:
         sweep, here = begun(store, [cell]), store.add_environment(environment(), {})
         with psycopg.connect(own_postgres) as other:
             other.execute("SELECT FROM sweep FOR UPDATE")
@@ -121,14 +122,8 @@ def test_a_lock_that_lasts_longer_than_the_servers_timeout_is_waited_for(own_pos
 
 def test_a_server_without_a_free_connection_is_waited_for(monkeypatch):
     monkeypatch.setattr(connect, "POLL_S", 0)
-    slots = "remaining connection slots are reserved for roles with the SUPERUSER attribute"
-    failures = iter(["sorry, too many clients already", slots])
-
-    def attempt():
-        for message in failures:
-            raise psycopg.OperationalError(f"FATAL:  {message}")
-        return "connected"
-
+    slots = "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute"
+    attempt = Mock(side_effect=[psycopg.OperationalError(slots), "connected"])
     assert connect._reach(sa.make_url("postgresql://me@h/db"), attempt, psycopg.OperationalError) == "connected"
 
 

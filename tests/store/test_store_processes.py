@@ -1,6 +1,5 @@
-"""Several processes on one database, and processes that die."""
+"""Several processes on one database."""
 
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,6 @@ with Store.open(url, mode="write") as store:
             latency = 4.0 if cell.mode_name == "eager" else 1.0
             trial = Trial(cell.key, number, Status.OK, latency_ms=latency, samples={"latency_ms": [latency] * 500})
             store.record(sweep, here, trial)
-            print(cell.key, number, flush=True)
 """
 
 MAKER = "import sys; from effbench.store import Store; Store.open(sys.argv[1], mode='write').close()"
@@ -59,26 +57,3 @@ def test_many_processes_may_make_the_same_database(path):
     for maker in [start(MAKER, path) for _ in range(4)]:
         end(maker)
     assert Store.check(path) == []
-
-
-def test_a_killed_writer_loses_only_the_trial_in_flight(path, store, cell, environment, begin):
-    cells = [cell(mode, bs=bs) for bs in range(1, 6) for mode in ("eager", "default")]
-    sweep, here = begin(store, cells), store.add_environment(environment(), {})
-    store.close()  # no one else holds the log open: recovery is the next one's
-    for delay in (0.0, 0.03, 0.11):
-        with start(WRITER, path, sweep, here, "eager,default", 10_000) as writer:
-            assert writer.stdout.readline() == "ready\n"
-            first = writer.stdout.readline()
-            time.sleep(delay)
-            writer.send_signal(signal.SIGKILL)
-            said = writer.stdout.read()  # not communicate(): it passes over what readline() has read ahead
-        promised = {
-            (key, int(number)) for key, number in (line.split() for line in (first + said).splitlines() if " " in line)
-        }
-        assert Store.check(path) == []
-        with Store.open(path, mode="write") as after:
-            recorded = {(row["cell_key"], row["round"]) for row in after.trials(sweep)}
-            assert promised <= recorded
-            assert len(recorded) - len(promised) <= 1  # committed, but killed before it could say so
-            assert all(len(after.samples(row["id"])["latency_ms"]) == 500 for row in after.trials(sweep))
-            sweep = begin(after, cells)  # the next writer's, on the same database

@@ -26,10 +26,6 @@ def here(store, environment):
     return store.add_environment(environment(), {})
 
 
-def by_mode(store, sweep):
-    return {row["mode"]: row for row in store.results(sweep)}
-
-
 def test_the_host_is_as_fast_as_what_ran_on_it(store, cell, begin, here):
     def swept(*speeds, **host):
         sweep = begin(store, [cell()], host={"hostname": platform.node(), **host})
@@ -148,21 +144,6 @@ def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
     assert {row["trials"] for row in seen[0]} == {3}
     assert seen[0] == seen[1] == seen[2]
     assert type(store).check(path) == []
-
-
-def test_a_baseline_that_comes_later_gives_the_others_their_speedup(store, cell, begin, here):
-    eager, default, other = cell("eager"), cell("default"), cell("default", bs=2)
-    sweep = begin(store, [eager, default, other])
-    for one in (default, other):
-        store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=1.0))
-    assert by_mode(store, sweep)["default"]["speedup"] is None
-    store.record(sweep, here, Trial(eager.key, 0, OK, latency_ms=3.0))
-    speedups = {(row["mode"], row["bs"]): row["speedup"] for row in store.results(sweep)}
-    assert speedups == {("eager", 1): 1.0, ("default", 1): pytest.approx(3.0), ("default", 2): None}
-    store.record(sweep, here, Trial(eager.key, 1, Status.ERROR, reason="broke"))
-    found = by_mode(store, begin(store, []) and sweep)
-    assert (found["eager"]["status"], found["eager"]["latency_ms"]) == ("error", None)
-    assert {row["speedup"] for row in store.results(sweep)} == {None}
 
 
 def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environment, here):
