@@ -12,7 +12,7 @@ from effbench.store.transfer import copy
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
-advise_speed = importlib.import_module("advise_speed")
+advise_replay = importlib.import_module("advise_replay")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def test_the_time_of_attempts_that_run_one_after_the_other():
         for at, cache, wall_s in ((0, "cold", 9.0), (1, "cold", 20.0), (0, "warm", 4.0))
     )
     every = [cold, slow, warm]
-    assert advise_speed.seconds([slow], every) == 9.0 and advise_speed.seconds([warm], every) == 9.0
-    assert advise_speed.seconds([warm, cold], every) == 13.0 and advise_speed.seconds(every, every) == 22.0
+    assert advise_replay.seconds([slow], every) == 9.0 and advise_replay.seconds([warm], every) == 9.0
+    assert advise_replay.seconds([warm, cold], every) == 13.0 and advise_replay.seconds(every, every) == 22.0
     plain = [{"compilation": None, "compile_cache": None, "wall_s": wall_s} for wall_s in (5.0, 3.0)]
-    assert advise_speed.seconds(plain, plain) == 6.0
+    assert advise_replay.seconds(plain, plain) == 6.0
 
 
 @pytest.mark.parametrize("bs", [1, 8, 64])
@@ -47,10 +47,10 @@ def test_a_replay_chooses_the_best_mode_from_some_of_the_trials(recorded, bs):
         for key, known in history.items()
         if (cells[key].model_name, cells[key].bs) == ("mobilenetv3_large_100", bs)
     }
-    chosen, used = advise_speed.play(trials, protocol)
+    chosen, used = advise_replay.play(trials, protocol)
     assert cells[chosen].mode_name == "reduce-overhead"
     assert {trial.compilation for trial in used} == {0, None}, "None: a mode that does not compile"
-    assert 4 <= len(used) <= 4 * advise_speed.ROUNDS
+    assert 4 <= len(used) <= 4 * advise_replay.ROUNDS
     by_cell = {key: [trial for trial in used if trial.cell_key == key] for key in trials}
     assert [trial.round for trial in by_cell[chosen]] == [0, 2, 4][: len(by_cell[chosen])], "compiles in every second"
     assert max(map(len, by_cell.values())) == len(by_cell[chosen])
