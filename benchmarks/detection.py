@@ -1,6 +1,6 @@
 """Which slowdowns do `compare`, `check --confirm`, `history` and rules of other projects find, with what false alarms?
 
-    python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick] [--format text|markdown]
+    python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick]
 
 Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with `record_noise.py`.
 
@@ -22,8 +22,9 @@ import itertools
 import json
 import math
 import statistics
+import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,8 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tables
-from changepoints import otava
 from scipy import stats
 
 from effbench.comparison.confirm import may_be_slower, settle
@@ -42,6 +41,7 @@ from effbench.stats.changepoints import find_all
 from effbench.stats.intervals import FIRST_LOOK, TUNED, TUNED_SD, geometric_mean
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, noise_threshold
 from effbench.store.sides import CellResult
+from effbench.table import Column, Table
 
 RECORDING = Path(__file__).resolve().parents[1] / "results" / "reference" / "noise-h200.jsonl"
 #: Figures with noise (lower is better), and figures that are constant over the trials of a cell.
@@ -76,6 +76,17 @@ SCENARIOS = {
     "autotuned, 2 compilations": (0.0, None, 2, False),
 }
 
+
+OTAVA = """
+import json, sys
+from otava.analysis import compute_change_points
+asked = json.load(sys.stdin)
+found = []
+for values in asked["series"]:
+    points, _ = compute_change_points(values, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])
+    found.append([int(point.index) for point in points])
+json.dump(found, sys.stdout)
+"""
 
 # --- the recorded noise ---
 
@@ -301,6 +312,16 @@ def conbench(history: np.ndarray, after: float) -> bool:
     return deviation > 0 and (after - float(last.mean())) / deviation > 5
 
 
+def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
+    """Return a function of series (S, N) of logarithms that returns Otava's change points."""
+
+    def judge(values: np.ndarray) -> list[list[int]]:
+        asked = json.dumps({"series": np.exp(values).tolist(), "p": p, "magnitude": magnitude})
+        return json.loads(subprocess.check_output([python, "-c", OTAVA], input=asked, text=True))
+
+    return judge
+
+
 # --- 1. as recorded ---
 
 
@@ -495,14 +516,13 @@ def main() -> None:
     parser.add_argument("--recording", type=Path, default=RECORDING)
     parser.add_argument("--otava", metavar="PYTHON", help="interpreter with apache-otava")
     parser.add_argument("--quick", action="store_true", help="3 runs of 30 cells, in seconds")
-    parser.add_argument("--format", choices=tables.FORMATS, default="text")
     args = parser.parse_args()
     runs, cells = (3, 30) if args.quick else (args.runs, 100)
     trials = load(args.recording)
     recorded = templates_of(trials)
 
     def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        print(f"{title}\n\n{tables.render(headings, rows, args.format)}\n", flush=True)
+        print(f"{title}\n\n{Table.of([*map(Column, headings)], rows).render('markdown')}", flush=True)
 
     show("Recorded pairs of unchanged sweeps", ["rule", "pairs without an alarm", "cells called slower", "fraction"],
          recorded_rows(trials))  # fmt: skip

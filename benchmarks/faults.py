@@ -1,6 +1,6 @@
 """Inject faults into running sweeps, and check that nothing is lost, counted twice or left behind.
 
-    python benchmarks/faults.py [--count 100] [--seed 0] [--first 0] [--jobs 2] [--format markdown]
+    python benchmarks/faults.py [--count 100] [--seed 0] [--first 0] [--jobs 2]
 
 Several faults hit one sweep after the other. After each that ends the sweep, `resume=last` continues it; the last time
 it runs to its end. The kind of a fault follows from its number, its moment and variant from number and seed:
@@ -28,9 +28,9 @@ from functools import partial
 from pathlib import Path
 
 from fault_sweep import CELLS, ORPHAN_S, SWEEP, TIMEOUT_S, TINY, FaultError, Sweep, Tally, until
-from tables import FORMATS, render
 
 from effbench.store import Store
+from effbench.table import Column, Table
 
 
 def sends(target: str, name: str, sweep: Sweep, rng: random.Random, for_good: bool = False) -> None:
@@ -286,13 +286,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first fault")
     parser.add_argument("--jobs", type=int, default=2, help="sweeps at a time")
-    parser.add_argument("--format", choices=FORMATS, default="text")
     args = parser.parse_args()
     tallies, problems = inject(range(args.first, args.first + args.count), args.seed, args.jobs)
     counted = {kind: tally for kind, tally in tallies.items() if tally.injected}
     counted["all"] = sum(counted.values(), Tally())
     headings = ("fault", "injected", "trials committed", "lost", "counted twice", "sweeps resumed", "orphans")
-    print(render(headings, [[kind, *map(str, vars(tally).values())] for kind, tally in counted.items()], args.format))
+    rows = [[kind, *vars(tally).values()] for kind, tally in counted.items()]
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
     return 1 if problems else 0
 
 

@@ -1,6 +1,6 @@
 """Does the gate pass an unchanged sweep, and stop one that is slower, fails, or loses its CUDA graph?
 
-    python benchmarks/gate.py [--db FILE] [--format text|markdown] [SETTING ...]
+    python benchmarks/gate.py [--db FILE] [SETTING ...]
 
 In a temporary git repository, a sweep of four models of matrix products becomes the baseline. The same sweep runs again
 (nothing may alarm). Then it runs on a second revision: one model does 5 % more products, one raises, and one writes to
@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import tables
+from effbench.table import Column, Table
 
 ROOT = Path(__file__).resolve().parents[1]
 NETS = """
@@ -66,13 +66,11 @@ MODELS = ("Steady", "Growing", "Failing", "Skipped")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--db", help="keep the database in this file")
-    parser.add_argument("--format", default="text", choices=tables.FORMATS)
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = scenario(Path(folder), os.path.abspath(args.db or f"{folder}/gate.db"), args.settings)  # noqa: PTH100
-    headings = ["step", "seconds", "exit", "alarms"]
-    print(tables.render(headings, rows, args.format))
+    print(Table.of([*map(Column, ("step", "seconds", "exit", "alarms"))], rows).render("markdown"))
 
 
 def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:

@@ -19,7 +19,6 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-import tables
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -29,6 +28,7 @@ from effbench.config import shipped
 from effbench.models.build import build_module, resolve_target
 from effbench.modes.base import with_defaults
 from effbench.printable import one_line
+from effbench.table import Column, Table
 from effbench.worker.generation import Generation
 
 COMPILED = "transformers"
@@ -91,7 +91,6 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--format", choices=tables.FORMATS, default="text")
     given = parser.parse_args()
     request, is_gpu = {"prompt": given.prompt, "new_tokens": given.tokens}, torch.cuda.device_count() > 0
     rows = []
@@ -105,7 +104,7 @@ def main() -> None:
     place = torch.cuda.get_device_name() if is_gpu else "CPU"
     print(f"{place}, torch {torch.__version__}, bs {given.bs}, prompt {given.prompt}, {given.rounds} rounds\n")
     headings = ["network", "side", "transformers, eager: tokens/s", "side: tokens/s", "ratio", "same tokens"]
-    print(tables.render(headings, rows, given.format))
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
 
 
 if __name__ == "__main__":

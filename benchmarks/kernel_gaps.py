@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from multiprocessing.queues import SimpleQueue
 
-import tables
 import torch
 
 from effbench.measure.timing import shorten_gaps
+from effbench.table import Column, Table
 
 KERNELS = 300
 BLOCKS = 7
@@ -109,7 +109,8 @@ def main() -> None:
         names, eager, graph = zip(*steps, strict=True)
         rows.append([names[0], text(eager), text(graph)])
     print(f"µs per kernel on {torch.cuda.get_device_name()}: median and range over {len(found)} processes")
-    print(tables.render(["after", "queued eager kernels", "CUDA graph"], rows))
+    headings = ("after", "queued eager kernels", "CUDA graph")
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-import tables as text_tables
 from omegaconf import OmegaConf
 
 from effbench.cell import Cell, Environment, Status, Trial
@@ -33,6 +32,7 @@ from effbench.config import shipped
 from effbench.store import Store, schema
 from effbench.store.trials import rebuild_results
 from effbench.store.values import CODEC, SAMPLE_LIMIT, cell_row
+from effbench.table import Column, Table
 
 START = dt.datetime(2026, 1, 5, 8, tzinfo=dt.UTC)
 GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
@@ -371,7 +371,6 @@ def main() -> None:
     parser.add_argument("--latencies", type=int, default=Shape.latencies, help="median number of samples per trial")
     parser.add_argument("--periods", type=int, default=Shape.periods, help="the same of the other timer")
     parser.add_argument("--only", action="append", default=[], metavar="COMMAND", help="time only this command")
-    parser.add_argument("--format", choices=text_tables.FORMATS, default="text")
     args = parser.parse_args()
     columns: dict[int, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
@@ -387,7 +386,8 @@ def main() -> None:
                 print(f"{made} trials: {name}: {column[name]}", flush=True)
     names = next(iter(columns.values()))
     rows = [[name, *(column.get(name, "") for column in columns.values())] for name in names]
-    print(text_tables.render(["", *(f"{made:,} trials" for made in columns)], rows, args.format))
+    headings = ["", *(f"{made:,} trials" for made in columns)]
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
 
 
 if __name__ == "__main__":

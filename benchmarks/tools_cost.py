@@ -1,6 +1,6 @@
 """Wall seconds per cell of effbench and of other tools, for the same small model on a CPU.
 
-    python benchmarks/tools_cost.py [--asv PYTHON] [--optimum PYTHON] [--turns 3] [--format text|markdown]
+    python benchmarks/tools_cost.py [--asv PYTHON] [--optimum PYTHON] [--turns 3]
 
 The cells are a two-layer BERT in eager mode and float32 with batch sizes from 8 up: one thread, random weights, no
 network. Every tool runs in turns with one cell and with several, with its default settings. The first cell includes
@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import tables
-
 from effbench.sweeping.devices import Slot
+from effbench.table import Column, Table
 
 SHAPE = {"layers": 2, "width": 128, "heads": 2, "vocab": 1000, "seq": 16}
 MODEL = """import sys, torch
@@ -100,7 +99,6 @@ def main() -> None:
     parser.add_argument("--asv", metavar="PYTHON", help="an interpreter that has asv")
     parser.add_argument("--optimum", metavar="PYTHON", help="an interpreter that has optimum-benchmark")
     parser.add_argument("--turns", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--format", choices=tables.FORMATS, default="text")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tools = {
@@ -123,7 +121,8 @@ def main() -> None:
                 print(f"{name}: {first:.1f} s, {rest:.2f} s per further cell", file=sys.stderr, flush=True)
     text = "{:.1f} ({:.1f}–{:.1f})".format
     rows = [[name, *(text(median(s), min(s), max(s)) for s in zip(*both, strict=True))] for name, both in found.items()]
-    print(tables.render(["tool", "first cell, s", "further cell, s"], rows, args.format))
+    headings = ("tool", "first cell, s", "further cell, s")
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Are effbench's timers right, and what do other timers print for the same callables?
 
-    python benchmarks/truth.py [--seconds 0.5] [--out truth.json] [--format text|markdown]
+    python benchmarks/truth.py [--seconds 0.5] [--out truth.json]
 
 In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the clock; (2) compare
 the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run the timers of triton, torch and
@@ -24,7 +24,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import tables
 import torch
 
 from effbench.measure import profile, timing
@@ -33,6 +32,7 @@ from effbench.models.attention import AttentionBlock
 from effbench.models.mlp import MLP, LinearStack
 from effbench.modes.graphs import CudaGraph
 from effbench.stats.intervals import geometric_mean
+from effbench.table import Column, Table
 from effbench.worker import ceilings
 
 DEVICE = "cuda"
@@ -348,20 +348,19 @@ def workloads() -> list[Workload]:
     ]
 
 
-def shown(rows: Sequence[dict[str, Any]], how: str) -> str:
+def shown(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "NVML does not report the SM clock here, so nothing was compared."
     texts = [
         ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
     ]
-    return tables.render(list(rows[0]), texts, how)
+    return Table.of([*map(Column, rows[0])], texts).render("markdown")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.5, help="time of each timer in s (default: %(default)s)")
     parser.add_argument("--out", help="write all figures to this JSON file")
-    parser.add_argument("--format", choices=tables.FORMATS, default="text", help="default: %(default)s")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
@@ -376,7 +375,7 @@ def main() -> int:
              "Other timers on the same callables": peers}  # fmt: skip
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for title, rows in found.items():
-        print(f"\n{title}\n\n{shown(rows, args.format)}")
+        print(f"\n{title}\n\n{shown(rows)}")
     verdicts = [row["verdict"] for row in (*spins, *slopes, *cupti)]
     passed = sum(verdict.startswith(PASS) for verdict in verdicts)
     print(f"\n{passed} of {len(verdicts)} comparisons with the truth pass.")

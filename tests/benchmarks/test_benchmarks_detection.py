@@ -87,7 +87,7 @@ def test_the_rules_of_peers():
 
 def test_a_quick_look_prints_every_table(tmp_path):
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "detection.py"), "--quick", "--jobs", "1", "--format", "markdown"],
+        [sys.executable, str(ROOT / "benchmarks" / "detection.py"), "--quick", "--jobs", "1"],
         cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert len(re.findall(r"^\| ---", done.stdout, re.M)) == 5
