@@ -55,7 +55,6 @@ def visit(chromium, sites, sweeps):
 def test_the_answer_comes_first(tmp_path, sites):
     html = (sites["full"] / "index.html").read_text(encoding="utf-8")
     assert "compile+graph wins 6 of 9 points" in html and "is still running" not in html
-    assert "CUDA out of memory: tried to allocate 12.5 GiB" in html
     assert html.index("wins 6 of 9") < html.index("Each mode over all models")
     alone = device_sweep([make.row(mode=mode, speedup=None) for mode in ("default", "cuda-graph")])
     html = (site(tmp_path / "alone", alone) / "index.html").read_text(encoding="utf-8")

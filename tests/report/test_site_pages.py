@@ -188,15 +188,6 @@ def test_the_last_sweep_of_an_environment_has_the_pages_of_its_gpu(tmp_path):
         assert row[place["id"]].link == f"{slugs[place['gpu_name']]}/speedups.html"
 
 
-def test_links_of_models_set_the_filters_of_what_was_swept(tmp_path):
-    made = copied(template(tmp_path), tmp_path / "dtypes.db")
-    made.sweep([a_cell(dtype=dtype, bs=bs) for dtype in ("float32", "bfloat16") for bs in (1, 8)])
-    (found,) = report_of(made.path).device_sweeps
-    assert [labels for _, labels, _ in index.answer(found)["sentences"]] == [
-        {"model": "mlp", "dtype": "float32"}, {"model": "mlp", "dtype": "bfloat16"}
-    ]  # fmt: skip
-
-
 def changed(path, sweep_id):
     return index.changed(report_of(path, [sweep_id]).device_sweeps[0].changes, "x/cell.html")
 

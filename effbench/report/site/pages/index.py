@@ -1,26 +1,21 @@
-"""Overview: the conclusions of each machine's newest sweep, its failures, and its changes."""
+"""Overview: the conclusions of each machine's newest sweep, and its changes."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any
 
-from effbench.labels import grouped
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
-from effbench.report.site.pages.cell import address
 from effbench.report.site.pages.speedups import SCALE, shown
 from effbench.report.tables import SpeedupTable
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
-#: Most models and rows of the heatmap; the page of speedups has the others.
-MOST_MODELS = 12
+#: Most rows of the heatmap; the page of speedups has the others.
 MOST_ROWS = 60
-MOST_FAILURES = 8
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -33,18 +28,11 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     rows = device_sweep.labelled
     table = device_sweep.speedups
     modes = summary.by_mode(rows)
-    models = grouped(table.rows, attrgetter("case"))
-    failures = summary.worst_first(rows)
     return {
         "device_sweep": device_sweep,
         "counts": summary.count_statuses(rows),
         "results": len(rows),
         "headline": summary.headline(table, modes),
-        "sentences": [
-            (case, {name: it for name, it in group[0].labels.items() if name != "bs"}, reasons.sentence(group))
-            for case, group in list(models.items())[:MOST_MODELS]
-        ],
-        "more_models": len(models) - MOST_MODELS,
         "notes": table.notes(),
         "has_period": len(table.metrics) > 1,
         "has_speedup": any(entry.value is not None for entry in table.entries),
@@ -53,8 +41,6 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
         "modes": summary.modes_table(modes),
         "waiting": len(device_sweep.unmeasured),
-        "failures": [(row, address(device_sweep, row.source)) for row in failures[:MOST_FAILURES]],
-        "more_failures": len(failures) - MOST_FAILURES,
         "environment": summary.environment_line(device_sweep),
         "changes": changed(device_sweep.changes, f"{device_sweep.slug}/cell.html"),
     }
