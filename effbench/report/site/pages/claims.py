@@ -18,7 +18,6 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     pages = {it.sweep["id"]: f"{it.slug}/speedups.html" for it in folder.report.device_sweeps}
     return {
         "claims": len({(record["experiment"], record["claim"]) for record in records}),
-        "verdicts": len(records),
         "counts": dict(counts.most_common()),
         "machines": list(dict.fromkeys(record["machine"] for record in records if record["machine"])),
         "own": sum(record["machine"] is not None and not record["reference"] for record in records),

@@ -179,28 +179,17 @@
     return { grid: source, draw, visible: (index, on) => { if (on) hidden.delete(index); else hidden.add(index); } };
   }
 
-  /** Show a table with its filters in the URL; a button with data-filter="COLUMN" and data-value sets one. */
+  /** Show a table with its filters in the URL. */
   function linked(box, source) {
     const columns = source.columns.map((column, index) => [column.title, index]).filter(([, index]) => source.columns[index].filter);
-    const buttons = [...document.querySelectorAll("button[data-filter]")];
-    const press = () => buttons.forEach((button) => {
-      button.setAttribute("aria-pressed", String(place.read()[button.dataset.filter] === button.dataset.value));
-    });
     const named = (filters) => Object.fromEntries(columns.map(([title, index]) => [title, filters.get(index)]));
     let own = {}; // the filters, by title
     function render() {
       const wanted = place.read();
       const state = { filters: new Map(columns.map(([title, index]) => [index, wanted[title]])) };
-      const changed = ({ filters }) => { own = named(filters); place.write(own); press(); };
+      const changed = ({ filters }) => { own = named(filters); place.write(own); };
       own = named(state.filters);
       show(box, source, { page: Number(box.dataset.page), class: box.dataset.class, state, changed });
-      press();
-    }
-    for (const button of buttons) {
-      button.addEventListener("click", () => {
-        place.write({ [button.dataset.filter]: button.getAttribute("aria-pressed") === "true" ? "" : button.dataset.value });
-        render();
-      });
     }
     window.addEventListener("hashchange", () => {
       // a link within the page, such as #series=ID, keeps the filters
