@@ -53,14 +53,13 @@ def test_everything_that_is_set_is_in_the_link(visit):
     one.page.locator("#metric").select_option("throughput_per_s")
     until(one.page, "document.getElementById('grid').dataset.metric === 'throughput_per_s'")
     one.page.locator("#grid select[data-column=model]").select_option("gpt")
-    one.page.locator("#status").select_option("ok")
     one.page.locator("#grid input[type=search]").fill("float16")
     one.page.locator("#table .legend button", has_text="cuda-graph").click()
     for _ in range(2):
         one.page.locator("#grid thead th", has_text="default").click()
     address = one.page.url.partition("#")[2]
     assert sorted(parse_qsl(address)) == [("hide", "cuda-graph"), ("metric", "throughput_per_s"), ("model", "gpt"),
-                               ("search", "float16"), ("sort", "desc:default"), ("status", "ok")]  # fmt: skip
+                               ("search", "float16"), ("sort", "desc:default")]  # fmt: skip
     assert one.page.evaluate("history.length") == depth, "Back leaves the page, whatever was set"
     before = state(one)
     assert len(before["rows"]) == 12 and not any("cuda-graph" in head for head in before["heads"])
@@ -70,7 +69,7 @@ def test_everything_that_is_set_is_in_the_link(visit):
     again.page.locator("#grid select[data-column=model]").select_option("")
     again.page.locator("#grid input[type=search]").fill("")
     again.page.locator("#table .legend button", has_text="cuda-graph").click()
-    assert dict(parse_qsl(again.page.url.partition("#")[2])).keys() == {"metric", "sort", "status"}
+    assert dict(parse_qsl(again.page.url.partition("#")[2])).keys() == {"metric", "sort"}
     one.assert_quiet()
     again.assert_quiet()
 
@@ -79,7 +78,7 @@ def test_an_address_is_input(visit):
     """What the page does not know is left out; what it searches for is text; names that it knows are found."""
     plain, found = state(visit("evil")), visit("many")
     for text in (f"{EVIL[0]}?", "((( [x", "__proto__"):
-        given = dict.fromkeys(("metric", "status", "model", "bs", "dtype", "hide", "page", text), text)
+        given = dict.fromkeys(("metric", "model", "bs", "dtype", "hide", "page", text), text)
         one = visit("evil", f"#{urlencode(given)}&sort={quote(f'desc:{text}')}&sort=sideways:bs&sort=desc&%E0%A4%A")
         assert state(one) == plain
         one.assert_quiet()
@@ -89,6 +88,6 @@ def test_an_address_is_input(visit):
         found.page.evaluate("location.hash = '#search='")
         until(found.page, "document.querySelectorAll('#grid tbody tr').length > 1")
     found.assert_quiet()
-    known = visit("evil", f"#{urlencode({'model': EVIL[1], 'dtype': EVIL[0], 'status': EVIL[2], 'hide': EVIL[0]})}")
+    known = visit("evil", f"#{urlencode({'model': EVIL[1], 'dtype': EVIL[0], 'bs': 64, 'hide': EVIL[0]})}")
     assert state(known)["pressed"] == ["true", "false"] and len(state(known)["rows"]) == 1
     known.assert_quiet()

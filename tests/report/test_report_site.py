@@ -124,13 +124,6 @@ def test_the_metric_switch(visit, sweeps):
         assert {key: text.removeprefix("★ ") for key, text in found.items()} == expected
 
 
-@pytest.mark.parametrize("metric, status, rows", [("speedup", "ok", 10), ("kernels", "degraded", 1)])
-def test_a_status_selects_rows_without_a_speedup_and_those_with_a_count(visit, metric, status, rows):
-    one = visit("full", "speedups", after=f"#metric={metric}&status={status}")
-    until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
-    assert one.page.locator("#grid tbody tr:has(a)").count() == rows
-
-
 def test_the_time_of_a_mode_without_a_speedup_is_last_in_any_order_and_has_its_reason(visit):
     for order in ("desc", "asc"):
         one = visit("partial", "speedups", after=f"#sort={order}:default")

@@ -37,7 +37,6 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
         "notes": speedups.notes(),
         "modes": speedups.modes,
-        "statuses": list(dict.fromkeys(str(row.source["status"]) for row in device_sweep.labelled)),
         "unknown": UNKNOWN,
         "scale": SCALE,
     }

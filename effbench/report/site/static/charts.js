@@ -1,25 +1,21 @@
 "use strict";
 // Draws the figure `data-src` of each `.chart` when it comes into view; site.css sets the colours of text and grid.
 (() => {
-  const { load, complain, onTheme } = window.effbench;
+  const { load, complain } = window.effbench;
   const MOST_AHEAD = 60;
   const hidden = new Map(); // section -> modes that are switched off
-  const specs = new Map(); // drawn element -> figure
+  const specs = new WeakMap(); // drawn element -> figure
 
-  /** Draw `spec` into `chart`; it is redrawn when the theme changes. */
+  /** Draw `spec` into `chart`. */
   async function show(chart, spec) {
     specs.set(chart, spec);
-    const off = hidden.get(chart.closest("section")) || new Set();
-    const data = spec.data.map((trace) => ({
-      ...trace,
-      ...(trace.meta && off.has(trace.meta.mode) ? { visible: false } : {}),
-    }));
+    const off = hidden.get(chart.closest("section"));
+    const data = spec.data.map((trace) => ({ ...trace, visible: !off?.has(trace.meta?.mode) }));
     await Plotly.react(chart, data, structuredClone(spec.layout), {
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"]],
     });
     chart.dataset.drawn = "true";
   }
-  const again = () => { for (const [chart, spec] of specs) if (chart.isConnected) show(chart, spec); else specs.delete(chart); };
 
   async function draw(chart) {
     try { await show(chart, await load(chart.dataset.src)); } catch (error) { complain(chart, error); }
@@ -45,7 +41,6 @@
       }
     }, { rootMargin: "600px 0px" });
     document.querySelectorAll(".chart[data-src]").forEach((chart) => watcher.observe(chart));
-    onTheme(again);
     window.addEventListener("load", ahead);
     window.addEventListener("beforeprint", () => waiting().forEach(draw));
     for (const button of document.querySelectorAll(".legend button[data-mode]")) {
@@ -56,7 +51,7 @@
         const on = off.has(button.dataset.mode);
         if (on) off.delete(button.dataset.mode); else off.add(button.dataset.mode);
         button.setAttribute("aria-pressed", String(on));
-        for (const [chart, spec] of specs) if (section.contains(chart)) show(chart, spec);
+        for (const chart of section.querySelectorAll(".chart")) if (specs.has(chart)) show(chart, specs.get(chart));
       });
     }
   });

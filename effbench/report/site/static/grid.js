@@ -60,7 +60,7 @@
 
   /**
    * Show `source` (see grid_data in page.py) in `box`. Returns { grid, draw(), visible(column, shown) }.
-   * options.keep: returns whether to show a row. options.state: initial { filters (Map: number of a column -> value),
+   * options.state: initial { filters (Map: number of a column -> value),
    * search, order }; values that do not fit are ignored. options.changed: called with the state after each change.
    * options.page: rows per page. options.class: CSS class of the table.
    */
@@ -91,7 +91,6 @@
     const changed = () => { draw(); if (options.changed) options.changed({ filters, search, order }); };
     function fits(row) {
       for (const [index, wanted] of filters) if (text(row[index]) !== wanted) return false;
-      if (options.keep && !options.keep(row)) return false;
       const whole = search && row.map(text).join("\n").toLowerCase();
       return search.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
     }

@@ -59,21 +59,15 @@ window.effbench = (() => {
 
   // --- theme: the system's, or the reader's choice ---
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const listeners = [];
   let chosen = null;
-  let printing = false;
   try { chosen = localStorage.getItem("effbench-theme"); } catch { /* some browsers have no storage for local files */ }
-  const theme = () => (printing ? "light" : chosen || (dark.matches ? "dark" : "light"));
-  const changed = () => listeners.forEach((listener) => listener(theme()));
+  const theme = () => chosen || (dark.matches ? "dark" : "light");
   function choose(name) {
     chosen = name;
     document.documentElement.dataset.theme = name;
     try { localStorage.setItem("effbench-theme", name); } catch { /* kept for this page only */ }
-    changed();
   }
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen; else chosen = null;
-  dark.addEventListener("change", changed);
-  for (const [event, is] of [["beforeprint", true], ["afterprint", false]]) window.addEventListener(event, () => { printing = is; changed(); });
 
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
@@ -95,5 +89,5 @@ window.effbench = (() => {
     });
   });
 
-  return { put, load, element, complain, place, theme, onTheme: (listener) => listeners.push(listener) };
+  return { put, load, element, complain, place };
 })();

@@ -1,23 +1,18 @@
 "use strict";
-// The speedup table. The URL captures metric, modes, status, filters, search and sorting; unknown values are ignored.
+// The speedup table. The URL captures metric, modes, filters, search and sorting; unknown values are ignored.
 document.addEventListener("DOMContentLoaded", () => {
   const { load, grid, complain, place } = window.effbench;
   const metric = document.getElementById("metric");
-  const status = document.getElementById("status");
   const target = document.getElementById("grid");
   const buttons = [...document.querySelectorAll("#table .legend button")];
   const LONGEST = 200; // characters of a search
-  const OWN = new Set(["metric", "status", "search", "sort", "hide"]);
+  const OWN = new Set(["metric", "search", "sort", "hide"]);
   let hidden = new Set();
   let shown = null;
 
-  // an ok cell may lack a figure, and a count may precede another status: `3 (degraded)`
-  const isStatus = (cell, wanted) => cell && cell.h && (wanted === "ok" ? !/\bhatched\b/.test(cell.c) : cell.t === wanted || cell.t.endsWith(` (${wanted})`));
-  const keep = (row) => !status || status.value === "" || row.some((cell) => isStatus(cell, status.value));
   /** Return the name of a column in the URL: the mode, which is the same for every metric, or the title. */
   const key = (column) => column.mode || column.title;
   const parameter = (column) => (OWN.has(column.title) ? `column.${column.title}` : column.title);
-  const pick = (select, wanted, otherwise) => { select.value = [...select.options].some((option) => option.value === wanted) ? wanted : otherwise; };
 
   function columns() {
     shown.grid.columns.forEach((column, index) => {
@@ -28,12 +23,11 @@ document.addEventListener("DOMContentLoaded", () => {
 
   /** Set the controls from the URL. */
   function controls() {
-    const values = place.read();
-    pick(metric, values.metric, metric.options[0].value);
-    if (status) pick(status, values.status, "");
+    metric.value = place.read().metric;
+    if (!metric.value) metric.selectedIndex = 0;
     const wanted = new Set(place.all("hide"));
-    hidden = new Set(buttons.map((button) => button.dataset.column).filter((name) => wanted.has(name)));
-    for (const button of buttons) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.column)));
+    hidden = new Set(buttons.map((button) => button.dataset.mode).filter((name) => wanted.has(name)));
+    for (const button of buttons) button.setAttribute("aria-pressed", String(!hidden.has(button.dataset.mode)));
   }
 
   /** Return the table's state from the URL, by numbers of columns. */
@@ -66,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
     try {
       const source = await load(option.dataset.src);
       if (request !== turn) return; // another metric was chosen meanwhile
-      shown = grid(target, source, { keep, state: stateOf(source), changed: (state) => remember(source, state) });
+      shown = grid(target, source, { state: stateOf(source), changed: (state) => remember(source, state) });
     } catch (error) {
       complain(target, error);
       return;
@@ -77,15 +71,14 @@ document.addEventListener("DOMContentLoaded", () => {
 
   for (const button of buttons) {
     button.addEventListener("click", () => {
-      const on = hidden.has(button.dataset.column);
-      if (on) hidden.delete(button.dataset.column); else hidden.add(button.dataset.column);
+      const on = hidden.has(button.dataset.mode);
+      if (on) hidden.delete(button.dataset.mode); else hidden.add(button.dataset.mode);
       button.setAttribute("aria-pressed", String(on));
       place.write({ hide: [...hidden] });
       if (shown) columns();
     });
   }
   metric.addEventListener("change", () => { place.write({ metric: metric.value }); open(); });
-  if (status) status.addEventListener("change", () => { place.write({ status: status.value }); if (shown) shown.draw(); });
   window.addEventListener("hashchange", () => {
     if (location.hash && !location.hash.includes("=")) return; // an anchor of this page
     controls();
