@@ -14,7 +14,6 @@ from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
 
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 GRAY = "rgba(128,136,146,0.8)"
 #: Columns that identify a result: model with other swept parameters, label on the x axis and its value (by default the
 #: batch size), mode, and the mode's rank.
@@ -55,23 +54,12 @@ class Drawing:
     """A Plotly figure as plain values: a list of traces (`data`) and a mapping (`layout`), with Plotly's names.
 
     Plotly's own classes validate every property, which takes about 50 ms per figure, and a report has hundreds. The
-    tests do it instead. The page's theme sets the colours of text, grid and background.
+    tests do it instead. The page adds the layout that all figures share, and its theme sets the colours.
     """
 
     def __init__(self, height: int, **layout: Any) -> None:
         self.data: list[dict[str, Any]] = []
-        self.layout: dict[str, Any] = {
-            "template": {},
-            "height": height,
-            "autosize": True,
-            "dragmode": False,
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "font": {"family": FONT, "size": 12},
-            "margin": {"l": 12, "r": 14, "t": 10, "b": 8},
-            "showlegend": False,
-            "hoverlabel": {"align": "left"},
-        } | layout
+        self.layout: dict[str, Any] = {"height": height} | layout
 
     def add(self, kind: str = "scatter", **settings: Any) -> None:
         """Add a trace that belongs to no mode."""

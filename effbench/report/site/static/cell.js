@@ -1,7 +1,7 @@
 "use strict";
 // Shows the cell in the URL (#cell=KEY, and &env=ENVIRONMENT if there are several), or the list of all cells.
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, grid, element, complain, copy, place, samples } = window.effbench;
+  const { load, grid, element, bytes, complain, copy, place, samples } = window.effbench;
   const root = document.getElementById("cells");
   if (!root) return;
   const target = document.getElementById("cell");
@@ -13,12 +13,6 @@ document.addEventListener("DOMContentLoaded", async () => {
   let index = null;
 
   const number = (count, noun, end = "s") => `${count} ${noun}${count === 1 ? "" : end}`;
-  const digits = (value) => String(Number(value.toPrecision(4)));
-  function bytes(value) {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    const power = value >= 1 ? Math.min(Math.floor(Math.log2(value) / 10), 4) : 0;
-    return `${digits(value / 1024 ** power)} ${units[power]}`;
-  }
 
   /** Return [key, entries] of the cell whose key starts with `key`, or null. Files hold keys in ascending order. */
   async function find(key) {

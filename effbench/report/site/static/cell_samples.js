@@ -1,7 +1,7 @@
 "use strict";
 // Raw samples of a cell's trials, in the order of measurement and as a cumulative distribution.
 (() => {
-  const { element } = window.effbench;
+  const { element, safe, axis } = window.effbench;
   // distinct in common colour vision, on light and dark; symbols distinguish trials without colour
   const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8f98"];
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "star"];
@@ -10,13 +10,11 @@
 
   const unitOf = (timer) => (timer.match(/_(ms|us|ns|s)$/) || [])[1] || "";
   const nameOf = (timer) => NAMES[timer] || timer.replace(/_(ms|us|ns|s)$/, "").replace(/_/g, " ");
-  const safe = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;"); // Plotly reads tags in any text
   const count = (list, name) => list.reduce((sum, one) => sum + one[name], 0).toLocaleString("en");
   const quantile = (sorted, fraction) => sorted[Math.floor(fraction * (sorted.length - 1))];
 
   /** Decode points of cell_data.py: float32 numbers in base64. */
   const unpack = (points) => [...new Float32Array(Uint8Array.from(atob(points), (character) => character.charCodeAt(0)).buffer)];
-  const axis = (text, more) => ({ title: { text, standoff: 8 }, automargin: true, zeroline: false, ...more });
 
   /** Return the figure of one timer, the number of points above its frame, and the largest point. */
   function figure(trials, timer, label) {
@@ -44,8 +42,7 @@
     const step = Math.ceil(trials.length / 12);
     const ticks = trials.map((_, index) => index).filter((index) => index % step === 0);
     const layout = {
-      template: {}, height: 640, autosize: true, dragmode: false, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, sans-serif", size: 12 }, margin: { l: 12, r: 14, t: 10, b: 8 }, showlegend: trials.length > 1, legend: { orientation: "h", y: -0.15 },
+      height: 640, showlegend: trials.length > 1, legend: { orientation: "h", y: -0.15 },
       xaxis: axis("trial (samples in order)", { range: [0, trials.length], showgrid: false, tickvals: ticks.map((at) => at + 0.5), ticktext: ticks.map((at) => label(trials[at].trial)) }),
       yaxis: axis(title, { domain: [0.6, 1], ...frame }),
       xaxis2: axis(title, { anchor: "y2", ...frame }),

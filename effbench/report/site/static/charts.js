@@ -1,8 +1,12 @@
 "use strict";
-// Draws the figure `data-src` of each `.chart` when it comes into view; site.css sets the colours of text and grid.
+// Draws the figure `data-src` of each `.chart`, and what all figures share; site.css sets the colours of text and grid.
 (() => {
   const { load, complain } = window.effbench;
-  const MOST_AHEAD = 60;
+  const BASE = {
+    template: {}, autosize: true, dragmode: false, showlegend: false, hoverlabel: { align: "left" },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 12, r: 14, t: 10, b: 8 },
+    font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12 },
+  };
   const hidden = new Map(); // section -> modes that are switched off
   const specs = new WeakMap(); // drawn element -> figure
 
@@ -11,7 +15,7 @@
     specs.set(chart, spec);
     const off = hidden.get(chart.closest("section"));
     const data = spec.data.map((trace) => ({ ...trace, visible: !off?.has(trace.meta?.mode) }));
-    await Plotly.react(chart, data, structuredClone(spec.layout), {
+    await Plotly.react(chart, data, structuredClone({ ...BASE, ...spec.layout }), {
       responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"]],
     });
     chart.dataset.drawn = "true";
@@ -22,26 +26,21 @@
   }
   const waiting = () => [...document.querySelectorAll(".chart[data-src]")].filter((chart) => !specs.has(chart) && !chart.closest("[hidden]"));
 
-  /** Draw figures out of view, one at a time, so that prints and full-page screenshots show every figure. */
-  async function ahead() {
-    for (const chart of waiting().slice(0, MOST_AHEAD)) {
+  /** Draw the figures one at a time, also those out of view, which prints and full-page screenshots show. */
+  async function drawAll() {
+    for (const chart of waiting()) {
       await new Promise((resolve) => setTimeout(resolve));
       if (!specs.has(chart)) await draw(chart);
     }
   }
 
-  window.effbench.show = show;
-  window.effbench.ahead = ahead;
+  /** Return text that Plotly shows literally: it reads tags and entities in any text. */
+  const safe = (text) => String(text ?? "").replace(/\s+/g, " ").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const axis = (text, more) => ({ title: { text, standoff: 8 }, automargin: true, zeroline: false, ...more });
+
+  Object.assign(window.effbench, { show, drawAll, safe, axis });
   document.addEventListener("DOMContentLoaded", () => {
-    const watcher = new IntersectionObserver((entries) => {
-      for (const entry of entries) {
-        if (!entry.isIntersecting) continue;
-        watcher.unobserve(entry.target);
-        draw(entry.target);
-      }
-    }, { rootMargin: "600px 0px" });
-    document.querySelectorAll(".chart[data-src]").forEach((chart) => watcher.observe(chart));
-    window.addEventListener("load", ahead);
+    window.addEventListener("load", drawAll); // when models.js has hidden some
     window.addEventListener("beforeprint", () => waiting().forEach(draw));
     for (const button of document.querySelectorAll(".legend button[data-mode]")) {
       button.addEventListener("click", () => {

@@ -1,7 +1,7 @@
 "use strict";
 // Draws one series: one point per sweep with its interval, baselines, changes, and breaks (changed conditions).
 document.addEventListener("DOMContentLoaded", async () => {
-  const { load, element, complain, place, grid, show } = window.effbench;
+  const { load, element, significant, bytes, complain, place, grid, show, safe, axis } = window.effbench;
   const section = document.getElementById("series");
   if (!section) return;
   const chart = section.querySelector(".chart");
@@ -11,8 +11,6 @@ document.addEventListener("DOMContentLoaded", async () => {
   const cells = document.getElementById("series-cells");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
-  // Plotly reads <b>, <a href> and entities in any text
-  const safe = (text) => String(text === null || text === undefined ? "" : text).replace(/\s+/g, " ").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
 
   let index;
@@ -22,19 +20,11 @@ document.addEventListener("DOMContentLoaded", async () => {
   /** Format a value as effbench.metrics does: three significant digits and a unit. */
   function format(name, value) {
     if (value === null || value === undefined) return "—";
-    let unit = index.metrics[name].unit;
-    if (unit === "bytes") {
-      const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-      while (Math.abs(value) >= 1024 && units.length > 1) { value /= 1024; units.shift(); }
-      unit = units[0];
-      if (unit === "B") return `${value} B`;
-    }
+    const { unit } = index.metrics[name];
+    if (unit === "bytes") return bytes(value);
     if (index.metrics[name].exact && Number.isInteger(value)) return value.toLocaleString("en"); // a count
     if (unit === "×") return `${value >= 0.0995 ? value.toFixed(2) : value.toPrecision(2)}×`;
-    const size = Math.abs(value);
-    const text = size === 0 || size >= 1e6 || size < 1e-4 ? String(Number(value.toPrecision(3)))
-      : value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(size))));
-    return unit ? `${text} ${unit}` : String(Number(value.toPrecision(3)));
+    return unit ? `${significant(value)} ${unit}` : String(Number(value.toPrecision(3)));
   }
   const sweepName = (at) => { const [id, name, label] = index.sweeps[at]; return label || name || id; };
 
@@ -135,21 +125,17 @@ document.addEventListener("DOMContentLoaded", async () => {
     const unit = index.metrics[name].unit;
     const word = index.metrics[name].title;
     const present = values.filter((_, i) => drawn(line, name, i));
-    const axis = { title: { text: unit ? `${word} (${unit})` : word, standoff: 8 }, automargin: true, zeroline: false, rangemode: "normal" };
+    const yaxis = axis(unit ? `${word} (${unit})` : word);
     if (present.length && Math.min(...present) === Math.max(...present) && !bounds) {
       const only = present[0];
-      axis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
+      yaxis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
     }
     const layout = {
-      height: 380, autosize: true, dragmode: false, showlegend: false, hovermode: "closest",
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12 },
-      margin: { l: 12, r: 18, t: 30, b: 8 }, hoverlabel: { align: "left" }, shapes, annotations,
-      xaxis: {
-        title: { text: "sweep, oldest first", standoff: 8 }, automargin: true, zeroline: false, showgrid: false, range: [-0.7, at.length - 0.3],
-        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`), tickangle: 0,
-      },
-      yaxis: axis,
+      height: 380, hovermode: "closest", margin: { l: 12, r: 18, t: 30, b: 8 }, shapes, annotations, yaxis,
+      xaxis: axis("sweep, oldest first", {
+        showgrid: false, range: [-0.7, at.length - 0.3], tickangle: 0,
+        tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`),
+      }),
     };
     return { data, layout };
   }

@@ -19,7 +19,7 @@ document.addEventListener("DOMContentLoaded", () => {
       box.style.setProperty("--columns", shown <= 4 ? shown : [5, 6, 9].includes(shown) ? 3 : 4);
       for (const chart of box.querySelectorAll(".chart[data-drawn]")) window.Plotly.Plots.resize(chart);
     }
-    window.effbench.ahead();
+    window.effbench.drawAll();
     const range = ranges.findIndex((option) => first < ends(option)[1]);
     for (const table of document.querySelectorAll("[data-range]")) table.hidden = Number(table.dataset.range) !== range;
   }

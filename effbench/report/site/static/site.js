@@ -37,6 +37,17 @@ window.effbench = (() => {
     return made;
   }
 
+  /** Return three significant digits, as effbench.metrics does. */
+  function significant(value) {
+    const size = Math.abs(value);
+    if (size === 0 || size >= 1e6 || size < 1e-4) return String(Number(value.toPrecision(3)));
+    return value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(size))));
+  }
+  function bytes(value) {
+    const power = Math.min(4, Math.floor(Math.log2(Math.max(1, Math.abs(value))) / 10));
+    return power ? `${significant(value / 1024 ** power)} ${" KMGT"[power]}iB` : `${value} B`;
+  }
+
   /** Show an error in place of the content that failed. */
   function complain(place, error) {
     place.replaceChildren(element("p", { class: "note", text: `Cannot show this: ${error.message || error}` }));
@@ -89,5 +100,5 @@ window.effbench = (() => {
     });
   });
 
-  return { put, load, element, complain, place };
+  return { put, load, element, significant, bytes, complain, place };
 })();
