@@ -4,8 +4,8 @@
     python benchmarks/many_trials.py --trials 28000 98000 --url postgresql://me@host/empty
 
 The database grows to each size in turn. The output lists the rate of `Store.record`, the bytes per trial, and the wall
-time and peak memory of each command in a fresh process. Trials, samples and failures are synthetic; the store derives
-the results from them as usual. A sweep after the first ten has the figures of one of these.
+time and peak memory of each command in a fresh process. Trials are copies of measured ones with other times; samples
+and failures are synthetic. A sweep after the first ten has the figures of one of these.
 """
 
 from __future__ import annotations
@@ -37,24 +37,15 @@ from effbench.table import Column, Table
 START = dt.datetime(2026, 1, 5, 8, tzinfo=dt.UTC)
 GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 KINDS = ("mlp", "resnet", "bert", "gpt", "llama-decode", "vit", "moe", "unet")
-COMPILED = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "compile+graph")
-GAIN = {
-    "eager": 1.0, "default": 1.3, "reduce-overhead": 2.2, "max-autotune": 1.4, "max-autotune-no-cudagraphs": 1.5,
-    "cuda-graph": 2.1, "compile+graph": 2.6,
-}  # fmt: skip
-MODES = tuple(GAIN)
-KERNELS = (
-    "nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN",
-    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&)>",
-    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0",
-    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(int, float)",
-    "triton_poi_fused__to_copy_add_gelu_mul_0",
-    "triton_red_fused_native_layer_norm_1",
-    "Memcpy DtoD (Device -> Device)",
-    "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x256_64x3_tn_align8>(Params)",
-    "triton_per_fused__softmax_2",
-    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>",
-)
+MODES = (
+    "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cuda-graph", "compile+graph",
+)  # fmt: skip
+#: Its sweep `h200` has trials of all these modes.
+REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference" / "h200-sweeps.db"
+TIMES = (
+    "latency_ms", "latency_min_ms", "latency_p95_ms", "latency_median_low_ms", "latency_median_high_ms", "period_ms",
+    "gpu_busy_ms",
+)  # fmt: skip
 #: Failures of cells: (status, reason, fraction of the cells).
 FAILURES = (
     ("oom", "in prepare: CUDA out of memory. Tried to allocate 12.50 GiB.", 0.01),
@@ -196,11 +187,19 @@ def _sweep_row(number: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def recorded() -> dict[str, dict[str, Any]]:
+    """Return mode -> a measured trial of it, as a row of `trial`."""
+    with Store.open(REFERENCE) as store:
+        sweep_id = store.find_sweep("h200").id
+        modes = {cell.key: cell.mode_name for cell in store.planned(sweep_id)}
+        return {modes[row["cell_key"]]: row for row in store.trials(sweep_id) if row["status"] == "ok"}
+
+
 def _trials(
     cells: list[Cell], shape: Shape, sweep: dict[str, Any], environment_id: str, gpu: int, random: np.random.Generator
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Yield rows of `trial`, each with its rows of `sample`, round by round as they are recorded."""
-    chances = random.random(len(cells))
+    chances, measured = random.random(len(cells)), recorded()
     for round_ in range(ROUNDS):
         for index, cell in enumerate(cells):
             status, reason, chance = "ok", None, float(chances[index])
@@ -209,69 +208,32 @@ def _trials(
                     status, reason = kind, why
                 chance -= share
             started = sweep["started_at"] + dt.timedelta(seconds=6 * (round_ * len(cells) + index))
-            row = dict.fromkeys(column.name for column in schema.TRIAL.columns)
-            row |= {
+            facts = {
                 "sweep_id": sweep["id"], "cell_key": cell.key, "environment_id": environment_id, "round": round_,
                 "attempt": 0, "status": status, "reason": reason, "started_at": started, "recorded_at": started,
-                "pid": 4000 + index, "gpu_index": 0, "gpu_uuid": f"GPU-{gpu}", "wall_s": 6.1, "overhead_s": 0.3,
-                "build_s": 0.4, "phase": "profile" if status in ("ok", "degraded") else "prepare", "extra": {},
+                "pid": 4000 + index, "gpu_index": 0, "gpu_uuid": f"GPU-{gpu}",
             }  # fmt: skip
+            row = measured[cell.mode_name]
             if status not in ("ok", "degraded"):
-                row["extra"] = {"traceback": "Traceback (most recent call last):\n" + "  File net.py, line 12\n" * 20}
-                yield row, []
+                trace = "Traceback (most recent call last):\n" + "  File net.py, line 12\n" * 20
+                yield (
+                    dict.fromkeys(row) | facts | {"phase": "prepare", "wall_s": 6.1, "extra": {"traceback": trace}},
+                    [],
+                )
                 continue
-            level = 0.08 * (1 + index // (7 * len(SIZES)) % 40) * (1 + cell.bs / 16) * (1 + 0.7 * gpu)
-            level *= (1 / GAIN[cell.mode_name]) ** (1 / (1 + cell.bs / 32)) * random.lognormal(0, 0.004)
-            yield _measured(row, cell, level, shape, random)
+            scale = (1 + index // (len(MODES) * len(SIZES))) * (1 + cell.bs / 16) * (1 + 0.7 * gpu)
+            scale *= random.lognormal(0, 0.004)
+            row = row | facts | {name: row[name] * scale for name in TIMES}
+            yield row, [*_samples(row, shape, random)]
 
 
-def _measured(
-    row: dict[str, Any], cell: Cell, level: float, shape: Shape, random: np.random.Generator
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the row with its figures, and the samples from which they follow."""
-    taken = {"latency_ms": (level, shape.latencies, 0.02), "period_ms": (level * 0.8, shape.periods, 0.003)}
-    blobs, values = [], {}
-    for timer, (middle, count, noise) in taken.items():
+def _samples(row: dict[str, Any], shape: Shape, random: np.random.Generator) -> Iterator[dict[str, Any]]:
+    for timer, count, noise in (("latency_ms", shape.latencies, 0.02), ("period_ms", shape.periods, 0.003)):
         many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, SAMPLE_LIMIT))
-        drawn = (middle * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))).astype("<f4")
-        values[timer] = drawn
+        drawn = row[timer] * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))
         # level 1 takes a fifth of the time of the store's level
-        blobs.append({"timer": timer, "count": many, "stored": many, "codec": CODEC,
-                      "data": zlib.compress(drawn.tobytes(), 1)})  # fmt: skip
-    latency, period = values["latency_ms"], values["period_ms"]
-    low, median, high, p95 = (float(one) for one in np.quantile(latency, (0.49, 0.5, 0.51, 0.95)))
-    compiles, graph = cell.mode_name in COMPILED, GAIN[cell.mode_name] > 2
-    reserved = int(2**28 * (1 + cell.bs / 16) * (1.2 if graph else 1))
-    power = {"sm_clock_mhz": 1980, "memory_clock_mhz": 3201, "temperature_c": 41, "power_w": 350.2,
-             "clocks_event_reasons": []}  # fmt: skip
-    shares = np.sort(random.dirichlet(np.ones(len(KERNELS))))[::-1]
-    row |= {
-        "latency_ms": median, "latency_min_ms": float(latency.min()), "latency_p95_ms": p95,
-        "latency_median_low_ms": low, "latency_median_high_ms": high, "latency_samples": len(latency),
-        "period_ms": float(np.median(period)), "period_samples": len(period), "calls_per_block": 40,
-        "enqueue_ms": median * 0.6, "discarded_blocks": 0, "warmup_calls": 32, "steady": bool(random.random() < 0.98),
-        "check_s": 0.3, "warmup_s": 0.2, "timing_s": 2.5, "prepare_s": 0.1, "first_call_s": 2.4 if compiles else 0.2,
-        "compile_s": (9.0 if row["round"] == 0 else 1.4) if compiles else None,
-        "compile_cache": ("cold" if row["round"] == 0 else "warm") if compiles else None,
-        "build_peak_allocated_bytes": reserved // 2, "peak_allocated_bytes": reserved * 4 // 5,
-        "peak_reserved_bytes": reserved, "prepare_peak_allocated_bytes": reserved,
-        "graph_pool_bytes": reserved // 3 if graph else None, "process_gpu_bytes": reserved * 2,
-        "peak_host_bytes": 2**31, "rel_error": 1e-3, "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0,
-        "gpu_busy_ms": float(np.median(period)) * 0.8, "kernels": 40, "flops": 1e9 * cell.bs, "min_bytes": 1e8,
-        "compute_floor_ms": median * 0.3, "memory_floor_ms": median * 0.2, "sm_clock_mhz": 1980,
-        "memory_clock_mhz": 3201, "temperature_c": 41 + row["round"], "power_w": 350.2, "energy_mj": median * 300,
-        "foreign_processes": 0,
-        "extra": {
-            "profile": {"calls": 12, "kernels_in_graphs": 40 if graph else 0, "top": [
-                {"name": name, "count": 4.0, "ms": float(share) * median, "share": float(share)}
-                for name, share in zip(KERNELS, shares, strict=True)
-            ]},
-            "gpu_before": power, "gpu_after": power, "preempted": 3, "facts": {}, "graphs": 1,
-            "cache": {"hits": 0, "misses": 1},
-            "phase_seconds": {"setup": 0.24, "build": 0.4, "check": 0.3, "prepare": 0.1, "warmup": 0.2, "timing": 2.5},
-        },
-    }  # fmt: skip
-    return row, blobs
+        data = zlib.compress(drawn.astype("<f4").tobytes(), 1)
+        yield {"timer": timer, "count": many, "stored": many, "codec": CODEC, "data": data}
 
 
 # --- timing ---
