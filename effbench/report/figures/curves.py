@@ -51,10 +51,8 @@ def throughput_data(rows: Sequence[Row]) -> list[Row]:
 def tail_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per result if the x axis is the rate of arrivals, else no row; only `ok` results have figures."""
     figures = ("latency_p99_ms", "latency_ms")
-    rows = [columns_of(row, "status", *figures, "trials") for row in rows]
-    for row in (row for row in rows if row["status"] != "ok"):
-        row |= dict.fromkeys(figures)
-    return rows if any(row["status"] == "ok" and row["axis"] == "stream.rate" for row in rows) else []
+    rows = [columns_of(row, "status", *figures, "trials") for row in rows if row["axis"] == "stream.rate"]
+    return only_ok(rows, figures, *["latency_p99_ms"] * 3)
 
 
 def only_ok(rows: list[dict], figures: Iterable[str], value: str, low: str, high: str) -> list[Row]:
