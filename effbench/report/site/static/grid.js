@@ -70,13 +70,13 @@
     const long = source.rows.length > Math.min(25, size);
     const filters = new Map(); // column -> value
     const hidden = new Set(); // columns
-    let order = given.order && given.order.length ? given.order : source.order || [];
+    let order = given.order || source.order || null; // [number of a column, asc or desc]
     let search = long && given.search ? given.search : "";
     let shown = source.rows;
 
     const body = element("tbody");
     const heads = source.columns.map((column, index) => element("th", {
-      scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: (event) => sortBy(index, event.shiftKey),
+      scope: "col", title: column.help, class: column.numeric ? "num" : null, onclick: () => sortBy(index),
     }, element("button", { type: "button", class: "sort", text: column.title })));
     const table = element("table", { class: `grid ${options.class || ""}` },
       element("caption", { class: "off", text: source.caption }), element("thead", {}, element("tr", {}, ...heads)), body);
@@ -95,34 +95,27 @@
       return search.toLowerCase().split(/\s+/).every((word) => whole.includes(word));
     }
 
-    /** A click sorts upwards, then downwards, then not at all; Shift keeps the columns that are already sorted by. */
-    function sortBy(index, more) {
-      const current = order.find(([column]) => column === index);
-      const next = !current ? [[index, "asc"]] : current[1] === "asc" ? [[index, "desc"]] : [];
-      order = !more ? next : current ? order.flatMap((item) => (item === current ? next : [item])) : [...order, ...next];
+    /** A click sorts upwards, then downwards, then not at all. */
+    function sortBy(index) {
+      order = !order || order[0] !== index ? [index, "asc"] : order[1] === "asc" ? [index, "desc"] : null;
       changed();
     }
 
     /** Filter and sort the rows, and show the first page. */
     function draw() {
-      const keys = order.filter(([index]) => source.columns[index]);
-      shown = source.rows.filter(fits).map((row) => [row, keys.map(([index]) => sortable(row[index], source.columns[index]))]);
-      if (keys.length) {
-        shown.sort(([, one], [, other]) => {
-          for (const [at, [, direction]] of keys.entries()) {
-            const [a, b] = [one[at], other[at]];
-            const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
-            const sign = a === b ? 0 : a === null ? 1 : b === null ? -1 : direction === "asc" ? up : -up;
-            if (sign) return sign;
-          }
-          return 0;
+      shown = source.rows.filter(fits);
+      const [by, direction] = order || [];
+      if (order) {
+        const keyed = shown.map((row) => [sortable(row[by], source.columns[by]), row]);
+        keyed.sort(([a], [b]) => {
+          const up = Number.isNaN(a - b) ? natural.compare(a, b) : a - b; // also of texts that are numbers
+          return a === b ? 0 : a === null ? 1 : b === null ? -1 : direction === "asc" ? up : -up;
         });
+        shown = keyed.map(([, row]) => row);
       }
-      shown = shown.map(([row]) => row);
       heads.forEach((head, index) => {
-        const sorted = order.find(([column]) => column === index);
-        head.dataset.order = sorted ? sorted[1] : "";
-        if (sorted && sorted === order[0]) head.setAttribute("aria-sort", sorted[1] === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
+        head.dataset.order = index === by ? direction : "";
+        if (index === by) head.setAttribute("aria-sort", direction === "desc" ? "descending" : "ascending"); else head.removeAttribute("aria-sort");
         head.hidden = hidden.has(index);
       });
       turn(0);

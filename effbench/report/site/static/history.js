@@ -8,7 +8,6 @@ document.addEventListener("DOMContentLoaded", async () => {
   const choice = document.getElementById("metric");
   const title = document.getElementById("series-name");
   const eventList = document.getElementById("series-events");
-  const cells = document.getElementById("series-cells");
   const numbers = section.querySelector("details");
   const GRAY = "#7d8590";
   const short = (text, most) => (text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`);
@@ -173,7 +172,6 @@ document.addEventListener("DOMContentLoaded", async () => {
   async function open(scroll) {
     const request = (turn += 1);
     const { id, metric, missing } = wanted();
-    cells.replaceChildren();
     links = [];
     if (missing) { title.textContent = missing; eventList.replaceChildren(); chart.hidden = true; numbers.hidden = true; return; }
     chart.hidden = false;
@@ -190,8 +188,6 @@ document.addEventListener("DOMContentLoaded", async () => {
     eventList.replaceChildren(...events.map((event) => element("li", {},
       element("b", { text: `${event.metric === "status" ? "status " : ""}${event.text}` }), ` since ${sweepName(event.after)} (before: ${sweepName(event.before)}), ${event.state} `, element("code", { text: event.id }))));
     links = line.at.map((_, i) => cellOf(line, facts, i));
-    const held = line.at.map((sweep, i) => (links[i] ? element("a", { href: links[i], text: sweepName(sweep) }) : null)).filter(Boolean);
-    if (held.length) cells.append("Open the cell in ", ...held.flatMap((link, i) => (i ? [", ", link] : [link])));
     section.dataset.series = name ? `${id}.${name}` : id;
     if (!name) {
       chart.hidden = true;
@@ -230,7 +226,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       facts[CHANGES], facts[OPEN],
     ];
   });
-  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [[columns.length - 1, "desc"]] }, { page: 25 });
+  grid(document.getElementById("list"), { caption: "All cells with a history", columns, rows, order: [columns.length - 1, "desc"] }, { page: 25 });
 
   choice.addEventListener("change", () => {
     const [id] = section.dataset.series.split(".");

@@ -38,17 +38,15 @@ document.addEventListener("DOMContentLoaded", () => {
       const value = Object.hasOwn(values, parameter(column)) ? values[parameter(column)] : "";
       if (column.filter && value) filters.set(index, value);
     });
-    const order = place.all("sort").map((item) => {
-      const [, direction, name] = item.match(/^(asc|desc):(.*)$/s) || [];
-      return [source.columns.findIndex((column) => key(column) === name), direction];
-    }).filter(([index]) => index >= 0);
-    return { filters, order, search: (values.search || "").slice(0, LONGEST) };
+    const [, direction, name] = (values.sort || "").match(/^(asc|desc):(.*)$/s) || [];
+    const by = source.columns.findIndex((column) => key(column) === name);
+    return { filters, order: by < 0 ? null : [by, direction], search: (values.search || "").slice(0, LONGEST) };
   }
 
   /** Write the table's state to the URL. */
-  function remember(source, state) {
-    const changed = { search: state.search.slice(0, LONGEST), sort: state.order.map(([index, direction]) => (direction ? `${direction}:${key(source.columns[index])}` : "")) };
-    source.columns.forEach((column, index) => { if (column.filter) changed[parameter(column)] = state.filters.get(index) || ""; });
+  function remember(source, { filters, search, order }) {
+    const changed = { search: search.slice(0, LONGEST), sort: order ? `${order[1]}:${key(source.columns[order[0]])}` : "" };
+    source.columns.forEach((column, index) => { if (column.filter) changed[parameter(column)] = filters.get(index) || ""; });
     place.write(changed);
   }
 
