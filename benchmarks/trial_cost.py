@@ -3,9 +3,8 @@
     python benchmarks/trial_cost.py overhead [--rounds 3]
     python benchmarks/trial_cost.py host [--rounds 20]
 
-overhead: runs sweeps into a temporary database, and prints the harness overhead of an eager trial (wall time outside
-building, preparing, checking, warming up and timing), the set-up of a compiled trial with a cold and a warm compile
-cache (overhead and preparation), and the wall time of a whole command for one eager BERT cell with 1 s of timing.
+overhead: the harness overhead of an eager trial of `mlp`, forked and spawned: its wall time outside building,
+preparing, checking, warming up and timing.
 
 host: sweeps of `mlp` in eager and compiled modes with and without the check for a disturbed host. The output lists the
 median and the standard deviation between processes of the latency, and the time of each sweep.
@@ -14,11 +13,8 @@ median and the standard deviation between processes of the latency, and the time
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,8 +23,6 @@ import effbench
 from effbench.store import Store
 from effbench.table import Column, Table
 
-SECOND = ["protocol.budget_s=1", "protocol.min_time_s=1"]
-
 
 def trials_of(db: str, overrides: list[str]) -> list[dict]:
     sweep = effbench.sweep([*overrides, f"db={db}"])
@@ -36,29 +30,19 @@ def trials_of(db: str, overrides: list[str]) -> list[dict]:
         return store.trials(sweep.id)
 
 
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.2f} s ({min(values):.2f}–{max(values):.2f}, {len(values)} trials)"
-
-
-def overhead(db: str, rounds: int) -> None:
-    mlp = ["model=mlp", "bs=8", *SECOND]
+def overhead(db: str, rounds: int, more: list[str]) -> None:
+    cell = [
+        "model=mlp",
+        "bs=8",
+        "mode=eager",
+        "protocol.budget_s=1",
+        "protocol.min_time_s=1",
+        f"protocol.rounds={rounds}",
+    ]
     for isolation in ("fork", "spawn"):
-        trials = trials_of(db, [*mlp, "mode=eager", f"protocol.rounds={rounds}", f"isolation={isolation}"])
-        values = [trial["overhead_s"] for trial in trials]
-        print(f"harness overhead, eager mlp bs 8, isolation={isolation}: {spread(values)}")
-    trials = trials_of(db, [*mlp, "mode=default", f"protocol.rounds={rounds + 1}"])
-    for state in ("cold", "warm"):
-        some = [trial for trial in trials if trial["compile_cache"] == state]
-        whole = spread([trial["overhead_s"] + trial["compile_s"] for trial in some])
-        compiling = spread([trial["compile_s"] for trial in some])
-        print(f"set-up, compiled mlp bs 8, {state} cache: {whole}, including compiling {compiling}")
-    if importlib.util.find_spec("transformers") is None:
-        print("one eager BERT cell: transformers is not installed")
-        return
-    words = ["model=bert-base", "bs=1", "mode=eager", "protocol=quick", f"db={db}", *SECOND]
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "effbench", *words], check=True, stdout=subprocess.DEVNULL)
-    print(f"whole command, one eager bert-base cell with 1 s of timing: {time.perf_counter() - start:.1f} s")
+        values = [trial["overhead_s"] for trial in trials_of(db, [*cell, f"isolation={isolation}", *more])]
+        trials = f"{min(values):.2f}–{max(values):.2f}, {len(values)} trials"
+        print(f"isolation={isolation}: {statistics.median(values):.2f} s ({trials})")
 
 
 def compare_host_checks(db: str, rounds: int, more: list[str]) -> None:
@@ -90,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         db = str(Path(folder) / "cost.db")
         if args.what == "overhead":
-            overhead(db, args.rounds or 3)
+            overhead(db, args.rounds or 3, more)
         else:
             compare_host_checks(db, args.rounds or 20, more)
 
