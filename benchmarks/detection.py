@@ -4,7 +4,7 @@
 
 Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with `record_noise.py`.
 
-1. Every recorded pair of unchanged sweeps, and cells with a real delay compared with the same cells without it.
+1. Cells with a real delay compared with the same cells without it.
 2. Two sweeps of 100 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower;
    also with other kernels in each compilation, whose times vary by TUNED_SD (5 to 19 % between two were recorded).
 3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without a step.
@@ -322,35 +322,7 @@ def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], lis
     return judge
 
 
-# --- 1. as recorded ---
-
-
-def recorded_rows(trials: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Compare every ordered pair of unchanged sweeps of a database."""
-    cells = sweeps_of(trials)
-    alarmed: Counter[str] = Counter()
-    false: Counter[str] = Counter()
-    pairs = compared = 0
-    for tag in sorted({tag for tag, _ in cells}):
-        here = [sweeps for (db, _), sweeps in cells.items() if db == tag]
-        for old, new in itertools.permutations(sorted(set.intersection(*map(set, here))), 2):
-            cases = []
-            for sweeps in here:
-                n = min(len(sweeps[old]), len(sweeps[new]))
-                before, after = (drawn_of(sweeps[number][:n]) for number in (old, new))
-                others = [np.nanmean(np.log(drawn_of(s).figures), axis=0) for n, s in sweeps.items() if n != new]
-                first = sweeps[old][0]
-                constant = {key: first[key] for key in CONSTANT}
-                cases.append(Case(first["kind"], before, after, constant, np.exp(np.stack(others))))
-            called = [peers(case) | ({SCREENED} if index in found else set())
-                      for found in [slower(screened(cases))] for index, case in enumerate(cases)]  # fmt: skip
-            pairs, compared = pairs + 1, compared + len(cases)
-            false.update(rule for rules in called for rule in rules)
-            alarmed.update(set().union(*called))
-    return [
-        [rule, f"{1 - alarmed[rule] / pairs:.1%}", f"{false[rule]} of {compared}", f"{false[rule] / compared:.2%}"]
-        for rule in (SCREENED, *PEERS)
-    ]
+# --- 1. real delays ---
 
 
 def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tuple[list[str], list[list[str]]]:
@@ -524,8 +496,6 @@ def main() -> None:
     def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(f"{title}\n\n{Table.of([*map(Column, headings)], rows).render('markdown')}", flush=True)
 
-    show("Recorded pairs of unchanged sweeps", ["rule", "pairs without an alarm", "cells called slower", "fraction"],
-         recorded_rows(trials))  # fmt: skip
     title = f"Cells with a real delay, {10 * runs} draws of five and five trials: called slower, in %"
     show(title, *delayed_rows(trials, 10 * runs, args.seed))
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:

@@ -1,6 +1,6 @@
 """Are effbench's timers right, and what do other timers print for the same callables?
 
-    python benchmarks/truth.py [--seconds 0.5] [--out truth.json]
+    python benchmarks/truth.py [--seconds 0.5]
 
 In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the clock; (2) compare
 the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run the timers of triton, torch and
@@ -11,7 +11,6 @@ three minutes.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -20,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -360,7 +358,6 @@ def shown(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.5, help="time of each timer in s (default: %(default)s)")
-    parser.add_argument("--out", help="write all figures to this JSON file")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
@@ -379,8 +376,6 @@ def main() -> int:
     verdicts = [row["verdict"] for row in (*spins, *slopes, *cupti)]
     passed = sum(verdict.startswith(PASS) for verdict in verdicts)
     print(f"\n{passed} of {len(verdicts)} comparisons with the truth pass.")
-    if args.out:
-        Path(args.out).write_text(json.dumps(found, indent=1))
     return int(passed < len(verdicts))
 
 
