@@ -59,11 +59,11 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
         raise ConfigError(
             f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name (path/net.py:Net)"
         )
-    resolve_model(str(module[KEY]))
+    make = resolve_model(str(module[KEY]))
     torch.manual_seed(seed)
     token = DEVICE.set(device)
     try:
-        built = _instantiate(module)
+        built = make(**{key: _instantiate(value) for key, value in module.items() if key != KEY})
     finally:
         DEVICE.reset(token)
     if not isinstance(built, nn.Module):

@@ -82,6 +82,8 @@ def test_import_paths_and_files(here):
     assert resolve_target("my_pkg.net.Net.Inner").__name__ == "Inner", "nobody imported it yet"
     assert build("my_pkg/net.py:make", width=7).layer.in_features == 7
     assert build("my_net.make", width=3).layer.in_features == 3
+    (here / "my_moves.py").write_text(f"import os\nos.chdir({str(here / 'my_pkg')!r})\n{NET}")
+    assert build("my_moves.py:Net", width=2).layer.in_features == 2, "it leaves the folder when it is imported"
 
 
 def test_seed_dtype_and_mode(here):
