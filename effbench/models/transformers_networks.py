@@ -6,6 +6,7 @@ B batch, T tokens, S slots of the cache, G key-value heads, K width of a head, V
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,13 @@ from effbench.models.gpt2 import filled_cache
 from effbench.models.weights import wake
 
 transformers = libraries.load("transformers")
+from safetensors import SafetensorError  # noqa: E402
 from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer  # noqa: E402
 from transformers.modeling_outputs import BaseModelOutput  # noqa: E402
 from transformers.models.auto import modeling_auto as auto  # noqa: E402
 
+#: Part of the name of a weight inside a layer.
+LAYER = re.compile(r"\.\d+\.")
 TASKS = ("encode", "logits", "prefill", "decode")
 #: Classes with a head, by the first mapping of transformers that has one for a configuration.
 HEADS = (
@@ -204,10 +208,28 @@ def source_of(preset: Preset, pretrained: bool | str) -> str | None:
 
 def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
     if source is not None:
-        return from_source(kind, source, config=config, use_safetensors=True, dtype=torch.float32)
+        return loaded(kind, config, source)
     with torch.device(build.DEVICE.get()):  # on the CPU, drawing the weights of a billion parameters takes 15 s
         model = kind._from_config(config)
     wake(model)
+    return model
+
+
+def loaded(kind: type[nn.Module], config: Any, source: str) -> nn.Module:
+    """Return the network with the source's weights. transformers draws those that the source lacks: it may lack a head
+    or a pooler, but no layer. Raises ConfigError."""
+    model, found = from_source(
+        kind, source, config=config, use_safetensors=True, dtype=torch.float32,
+        output_loading_info=True, ignore_mismatched_sizes=True,  # its error does not name the weights
+    )  # fmt: skip
+    inner = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+    wrong = {
+        "has no": [name for name in found["missing_keys"] if name.startswith(inner) and LAYER.search(name)],
+        "has another shape of": [name for name, *_ in found["mismatched_keys"]],
+    }
+    for what, names in wrong.items():
+        if names:
+            raise ConfigError(f"model.pretrained={source} does not fit {kind.__name__}: it {what} {min(names)}")
     return model
 
 
@@ -215,7 +237,7 @@ def from_source(kind: Any, source: str, **settings: Any) -> Any:
     """Call `from_pretrained` without running code or unpickling files of the source."""
     try:
         return kind.from_pretrained(source, trust_remote_code=False, **settings)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise libraries.not_loaded(source, error) from error
 
 

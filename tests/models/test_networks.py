@@ -135,7 +135,18 @@ def test_weights_come_from_safetensors_alone(tmp_path):
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True))
     with pytest.raises(ConfigError, match="holds qwen2"):
         of_transformers("gpt2", "logits", pretrained=str(tmp_path))
-    (tmp_path / "model.safetensors").unlink()
+    file, weights = tmp_path / "model.safetensors", model.state_dict()
+    for kept, text in (
+        ({name: value for name, value in weights.items() if ".layers.1." not in name}, "it has no model.layers.1."),
+        (weights | {"model.norm.weight": torch.ones(3)}, "it has another shape of model.norm.weight"),
+    ):
+        save_file({name: kept[name] for name in kept.keys() - {"lm_head.weight"}}, file, {"format": "pt"})
+        with pytest.raises(ConfigError, match=text):
+            of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+    file.write_bytes(file.read_bytes()[:99])
+    with pytest.raises(ConfigError, match="cannot load the weights"):
+        of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
+    file.unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="cannot load the weights"):
         of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
