@@ -26,7 +26,7 @@ from effbench.measure import accuracy, timing
 from effbench.measure.timing import Inputs
 from effbench.models.spec import InputSpec
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import quantization
+from effbench.worker import state
 from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference, copies
 
@@ -151,6 +151,7 @@ class Generation(Inference):
         references = [self.generated(eager, given) for given in inputs]
         if any(accuracy.not_finite(it) for _, it in references) and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
+        self.intact = state.marks(self.module, state.versions(self.module))
         return references
 
     def wrong(self, step: Generator, inputs: Sequence[Inputs], references: Sequence[Any]) -> str | None:
@@ -171,7 +172,7 @@ class Generation(Inference):
                 self.trial.extra["tied_tokens"] = max(tied, int((chosen != eager).sum()))
 
             def exact(given: Inputs = given, fed: Sequence[Tensor] = fed) -> accuracy.Parts:
-                module = quantization.double(self.module)
+                module = self.in_float64()
                 return self.generated(self.calling(module, module), given, fed)[1]
 
             if reason := self.judged(logits, wanted, exact):

@@ -32,15 +32,16 @@ def copies(inputs: Inputs) -> Inputs:
 
 class Inference:
     """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
-    `written`: inputs that the step writes to; `kept`: their values by id; `degraded`: which effect is missing; `ran`:
-    the module that the step runs, which may be a copy."""
+    `intact`: marks of the parameters that eager does not change; `written`: inputs that the step writes to; `kept`:
+    their values by id; `degraded`: which effect is missing; `ran`: the module that the step runs, which may be a copy.
+    """
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
-        self.initial, self.written, self.kept, self.degraded, self.ran = {}, set(), {}, None, module
+        self.initial, self.intact, self.written, self.kept, self.degraded, self.ran = {}, {}, set(), {}, None, module
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
@@ -95,7 +96,16 @@ class Inference:
             if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, f"eager {name} not finite")
         references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
+        self.intact = state.marks(self.module, after.keys() - self.initial.keys())
         return references
+
+    def in_float64(self) -> torch.nn.Module:
+        """Return a copy of the module in float64. Raises ValueError if a parameter is not that of eager's calls: a
+        mode that changes weights would be right by its own."""
+        now = state.marks(self.module, self.intact)
+        if changed := [name for name, mark in self.intact.items() if now.get(name) != mark]:
+            raise ValueError(f"{changed[0]} has changed since eager's calls")
+        return quantization.double(self.module)
 
     def compared(self) -> list[str]:
         """Return the names of the state that the mode must change as eager does."""
@@ -125,7 +135,7 @@ class Inference:
 
         @functools.cache
         def exact() -> Iterator[tuple[int, accuracy.Parts]]:
-            module = quantization.double(self.module)
+            module = self.in_float64()
             return enumerate(self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given))))
 
         # one result at a time, on the device: those of a large vocabulary take gigabytes

@@ -113,8 +113,12 @@ def test_modules_that_return_something_else():
 
 def test_infinite_logits_may_be_allowed():
     """Some networks mask the padding of their vocabulary."""
-    made, module = generation(Next()), Next()
-    made.module = lambda token, position: module(token, position).index_fill(-1, torch.tensor([V - 1]), -torch.inf)
+
+    class Masks(Next):
+        def forward(self, token, position):
+            return super().forward(token, position).index_fill(-1, torch.tensor([V - 1]), -torch.inf)
+
+    made = generation(Masks())
     made.cell.model["allow_nonfinite"] = True
     assert verdict(made, made.module) is None
 

@@ -230,6 +230,13 @@ class Holds(nn.Module):
         return self.linear(x) + y
 
 
+@pytest.mark.parametrize("change", [lambda layer: layer.weight.mul_(1.001), lambda layer: layer.bfloat16().float()])
+def test_weights_that_a_mode_changes_do_not_excuse_its_results(change):
+    made = workload(Holds(torch.zeros(1)))
+    reason = verdict(made, lambda x, y: (change(made.module.linear), made.module(x, y))[1])
+    assert reason.endswith("(ValueError: parameter linear.weight has changed since eager's calls)")
+
+
 @pytest.mark.filterwarnings("ignore")  # prototypes
 @pytest.mark.parametrize(
     "make",
