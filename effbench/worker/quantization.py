@@ -70,7 +70,7 @@ def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
     """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
     args, kwargs = accuracy.clone(inputs)
     with torch.no_grad():
-        return accuracy.parts(copy.deepcopy(module)(*args, **kwargs))
+        return accuracy.parts(copy.deepcopy(module, results_in(module))(*args, **kwargs))
 
 
 def double(module: nn.Module) -> nn.Module:
