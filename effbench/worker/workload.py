@@ -32,7 +32,7 @@ def copies(inputs: Inputs) -> Inputs:
 
 class Inference:
     """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
-    `intact`: marks of the parameters that eager does not change; `written`: inputs that the step writes to; `kept`:
+    `intact`: marks of the state that eager does not change; `written`: inputs that the step writes to; `kept`:
     their values by id; `degraded`: which effect is missing; `ran`: the module that the step runs, which may be a copy.
     """
 
@@ -96,12 +96,13 @@ class Inference:
             if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, f"eager {name} not finite")
         references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
-        self.intact = state.marks(self.module, after.keys() - self.initial.keys())
+        kept = {it for it in state.places(self.module) if not it.startswith("attribute ") or it.endswith("training")}
+        self.intact = state.marks(self.module, kept - self.initial.keys())
         return references
 
     def in_float64(self) -> torch.nn.Module:
-        """Return a copy of the module in float64. Raises ValueError if a parameter is not that of eager's calls: a
-        mode that changes weights would be right by its own."""
+        """Return a copy of the module in float64. Raises ValueError if its state is not that of eager's calls: a mode
+        that changes weights, or trains batch norms, would be right by its own."""
         now = state.marks(self.module, self.intact)
         if changed := [name for name, mark in self.intact.items() if now.get(name) != mark]:
             raise ValueError(f"{changed[0]} has changed since eager's calls")

@@ -230,11 +230,19 @@ class Holds(nn.Module):
         return self.linear(x) + y
 
 
-@pytest.mark.parametrize("change", [lambda layer: layer.weight.mul_(1.001), lambda layer: layer.bfloat16().float()])
-def test_weights_that_a_mode_changes_do_not_excuse_its_results(change):
-    made = workload(Holds(torch.zeros(1)))
-    reason = verdict(made, lambda x, y: (change(made.module.linear), made.module(x, y))[1])
-    assert reason.endswith("(ValueError: parameter linear.weight has changed since eager's calls)")
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(lambda net: net[0].weight.mul_(1.001), "parameter 0.weight"), (lambda net: net.half().float(), "parameter"),
+     (lambda net: net.train(), "attribute"), (lambda net: net[1].running_mean.add_(1), "buffer 1.running_mean")],
+)  # fmt: skip
+def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
+    class Norms(nn.Sequential):
+        def forward(self, x, y):
+            return super().forward(x) + y
+
+    made = workload(Norms(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    reason = verdict(made, lambda x, y: (change(made.module), made.module(x, y))[1])
+    assert re.search(rf"ValueError: {name}.* has changed since eager's calls", reason)
 
 
 @pytest.mark.filterwarnings("ignore")  # prototypes
