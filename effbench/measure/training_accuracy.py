@@ -62,9 +62,8 @@ class Trajectory:
             if not math.isfinite(loss):
                 return f"eager's loss is {loss:g} in step {number}"
             when, gradients = {len(self.losses): ("last", self.last), 1: ("first", self.first)}.get(number, ("", {}))
-            for name, value in gradients.items():
-                if value is not None and not bool(torch.isfinite(value).all()):
-                    return f"eager's gradient of {name} is not finite in the {when} step"
+            if name := accuracy.not_finite(gradients):
+                return f"eager's gradient of {name} is not finite in the {when} step"
         return None
 
 

@@ -1,12 +1,10 @@
 """Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too coarse."""
 
-import copy
 import dataclasses
 from collections import namedtuple
 
 import pytest
 import torch
-from torch import nn
 
 from effbench.measure import accuracy
 
@@ -225,12 +223,3 @@ class TestFloat64:
                                     ([7, 8, 9], 9, False)):  # fmt: skip
             reason = with_float64((floats, torch.tensor(ours)), (floats, torch.tensor([1, 2, eagers])), exact)
             assert (reason is None) == right, ours
-
-    def test_the_twin_has_the_same_weights_and_leaves_the_module_alone(self):
-        module = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).bfloat16()
-        x = reference(torch.bfloat16, 4, 8)
-        with torch.inference_mode():
-            exact = copy.deepcopy(module).double()(accuracy.wide(x))
-            weight, bias = module[0].weight.double(), module[0].bias.double()
-            torch.testing.assert_close(exact, (x.double() @ weight.T + bias).relu())
-        assert {parameter.dtype for parameter in module.parameters()} == {torch.bfloat16}
