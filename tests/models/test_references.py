@@ -141,12 +141,6 @@ def test_mixture_of_experts(monkeypatch, dispatch, top_k):
         assert taken.pop() == ("gathered" if gathers else "dense")
 
 
-def test_tokens_choose_different_experts():
-    chosen = experts().router(torch.randn(64, D, dtype=torch.float64)).topk(2).indices
-    assert len(chosen.unique()) == EXPERTS
-    assert len(chosen.sort().values.unique(dim=0)) > EXPERTS
-
-
 def test_settings_of_experts_must_fit():
     for top_k in (0, EXPERTS + 1):
         with pytest.raises(ValueError, match=f"top_k must be between 1 and {EXPERTS}, .*, got {top_k}"):

@@ -120,20 +120,6 @@ def test_it_returns_to_where_it_began_in_place():
         assert value.data_ptr() == addresses[name], "a CUDA graph knows it by its address"
 
 
-def test_a_buffer_that_each_call_replaces_is_restored():
-    class Replaces(Net):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-
-        def forward(self, *args):
-            self.count = self.count + 1
-            return super().forward(*args) * self.count
-
-    made = training(Replaces())
-    assert verdict(made, eager_step(made))[0] is None
-
-
 class Does(nn.Module):
     """Two linear layers, of which the second is not trained, and what `forward` does with them and the input."""
 
