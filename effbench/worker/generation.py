@@ -151,7 +151,7 @@ class Generation(Inference):
         references = [self.generated(eager, given) for given in inputs]
         if any(accuracy.not_finite(it) for _, it in references) and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
-        self.intact = state.marks(self.module, state.versions(self.module))
+        self.intact = state.marks(self.module, {f"parameter {name}" for name, _ in self.module.named_parameters()})
         return references
 
     def wrong(self, step: Generator, inputs: Sequence[Inputs], references: Sequence[Any]) -> str | None:

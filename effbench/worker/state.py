@@ -42,12 +42,6 @@ class Scripted(dict[str, Any]):
         setattr(self.part, name, value)
 
 
-def versions(module: nn.Module) -> dict[str, int | None]:
-    """Return the version of each parameter, which changes if the parameter is written."""
-    named = [(name, it) for name, it in module.named_parameters(remove_duplicate=False) if is_dense(it)]
-    return {f"parameter {name}": None if it.is_inference() else it._version for name, it in named}
-
-
 def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     """Return what differs once a value was written or replaced: version and address of a tensor, or a plain value."""
     now = {name: held[key] for name, (held, key) in places(module).items() if name in names}

@@ -72,19 +72,20 @@ class Inference:
     def reference(self, inputs: Sequence[Inputs]) -> Any:
         """Return eager's results for all input sets, in host memory. Raises Ended if they have no tensor or are not
         finite."""
-        before, (args, kwargs) = state.versions(self.module), copies(inputs[0])
+        before, (args, kwargs) = state.marks(self.module, state.places(self.module)), copies(inputs[0])
         # a module may create or replace state, and inductor cannot write to inference tensors
         with torch.inference_mode(False), torch.no_grad():
             self.module(*args, **kwargs)
-            after = state.versions(self.module)
-            names = {it for it in state.places(self.module) if before.get(it) != after.get(it) or it not in after}
+            every = state.places(self.module)
+            after = state.marks(self.module, every)
+            names = {it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")}
             initial = state.save(self.module, names)
-            references, written, marks = [], set(), state.marks(self.module, names)
+            references, written = [], set()
             for result in self.follow(self.module, self.module, inputs):
                 references.append(state.on_host(result))
                 # after each call, because a position may return to where it began
                 now = state.marks(self.module, names)
-                written |= {name for name, mark in marks.items() if now.get(name) != mark}
+                written |= {name for name in names if now.get(name) != after.get(name)}
         final = state.save(self.module, names)
         self.initial = {
             name: value for name, value in initial.items() if name in written or not state.same(value, final.get(name))
@@ -96,7 +97,7 @@ class Inference:
             if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
                 raise Ended(Status.INCORRECT, f"eager {name} not finite")
         references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
-        kept = {it for it in state.places(self.module) if not it.startswith("attribute ") or it.endswith("training")}
+        kept = {it for it in every if not it.startswith("attribute ") or it.endswith("training")}
         self.intact = state.marks(self.module, kept - self.initial.keys())
         return references
 
