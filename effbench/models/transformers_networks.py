@@ -223,11 +223,9 @@ def loaded(kind: type[nn.Module], config: Any, source: str) -> nn.Module:
         output_loading_info=True, ignore_mismatched_sizes=True,  # its error does not name the weights
     )  # fmt: skip
     inner = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
-    wrong = {
-        "has no": [name for name in found["missing_keys"] if name.startswith(inner) and LAYER.search(name)],
-        "has another shape of": [name for name, *_ in found["mismatched_keys"]],
-    }
-    for what, names in wrong.items():
+    lacking = [name for name in found["missing_keys"] if name.startswith(inner) and LAYER.search(name)]
+    other = [name for name, *_ in found["mismatched_keys"]]
+    for what, names in (("has no", lacking), ("has another shape of", other)):
         if names:
             raise ConfigError(f"model.pretrained={source} does not fit {kind.__name__}: it {what} {min(names)}")
     return model
