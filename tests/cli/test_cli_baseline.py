@@ -16,7 +16,7 @@ def test_set_ls_rm(made, effbench):
         assert text in listed
     second = made.sweep([a_cell()], name="nightly")
     assert f"sweep {second} (was {first})" in effbench("baseline", "set", "main", "nightly").out
-    assert "before" not in effbench("baseline", "set", "main", second).out
+    assert effbench("baseline", "set", "main", second).out == f"baseline main on NVIDIA H200: sweep {second}\n"
     listed = effbench("baseline", "ls").out
     assert "(nightly)" in listed and "good" not in listed
     assert second in effbench("ls").out

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 import synthetic as make
 
+from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import label_rows
-from effbench.report.advice import Costs, best_list, evaluate, rank_modes, value_at
+from effbench.report.advice import Costs, best_list, costs_of, evaluate, rank_modes, value_at
 
 MIB = 2**20
 COSTS = Costs({1: 1.0, 8: 1.7, 64: 7.3}, {1: 4.0, 64: 9.0}, {1: 2.0 * MIB, 64: 64.0 * MIB})
@@ -85,3 +86,24 @@ def test_calls_pay_back_if_the_time_that_counts_is_shorter(latency, period):
         ranked, _, _ = rank_modes(rows, column, None, None, "eager")
         (default,) = [one for one in ranked if one["mode"] == "default"]
         assert (default["break_even"] is None) is (low < 1), column
+
+
+def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
+    def rows_of(model, factor, more):
+        for bs in (1, 8):
+            yield make.row(model, bs, latency_ms=4.0 * factor)
+            yield make.row(model, bs, "cuda-graph", latency_ms=bs * factor, graph_pool_bytes=bs * MIB, **more)
+
+    rows = [*rows_of("mlp", 1, {}), *rows_of("gpt2", 10, {"status": "degraded", "reason": "skipped"})]
+    rows += [make.row("mlp", bs, "cuda-graph", status=status) for bs, status in ((16, "noisy"), (32, "degraded"))]
+    rows += [make.failed("mlp", 64, "cuda-graph", "oom", "full"), make.row("mlp", 16, "default")]
+    found = costs_of(rows, "mlp", "cuda-graph", "latency", "eager")
+    pool = {1: MIB, 8: 8 * MIB}
+    assert found == Costs({1: 1.0, 8: 8.0}, {1: 4.0, 8: 4.0}, pool, frozenset({32, 64}), "mlp", "cuda-graph")
+    assert costs_of(rows, "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx({1: 0.8, 8: 6.4})
+    with pytest.raises(UsageError, match="has several: mlp, gpt2; choose one with --model"):
+        costs_of(rows, None, "cuda-graph", "latency", "eager")
+    with pytest.raises(NothingFoundError, match=r"of mode cuda-graph with a latency for gpt2; others: eager$"):
+        costs_of(rows, "gpt2", "cuda-graph", "latency", "eager")
+    with pytest.raises(NothingFoundError, match="no results yet"):
+        costs_of([], None, "cuda-graph", "latency", "eager")

@@ -148,7 +148,7 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
 def test_shards_of_different_runs_stay_apart(tmp_path):
     ids = {shard_of(tmp_path / "x.db", "1/3"), shard_of(tmp_path / "x.db", "3/3")}
     assert len(ids) == 1, "one database may hold several shards"
-    with pytest.raises(Exception, match=r"has shard 1/3 .* resume=\S+ shard=1/3"):
+    with pytest.raises(UsageError, match=r"has shard 1/3 .* resume=\S+ shard=1/3"):
         shard_of(tmp_path / "x.db", "1/3")
     assert shard_of(tmp_path / "x.db", "1/3", label="v2") not in ids
     (both,) = ids
