@@ -62,9 +62,7 @@ def summarise(
     some = {"warm": _warm(kept), "cold": cold or kept}
     for metric, value_of in _COMBINED:
         if metric.explains or is_measured:
-            values = [*map(value_of, some.get(metric.combine, kept))]
-            if values.count(None) < len(values):
-                row[metric.name] = _COMBINE[metric.combine](values)
+            row[metric.name] = _COMBINE[metric.combine](map(value_of, some.get(metric.combine, kept)))
     if not is_measured:
         return row
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
@@ -113,7 +111,7 @@ def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: lis
         ratio = Interval(1.0, 1.0, 1.0) if is_baseline else log_difference(old, mean).interval()
         low, high = INTERVALS[name]
         row |= {name: ratio.value, low: ratio.low, high: ratio.high}
-    if is_baseline or row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
+    if row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
         return
     if row["throughput_per_s"] is None:  # arrivals, CPU streams: their median does not tell the time saved per call
         return
@@ -141,9 +139,9 @@ def _warm(kept: list[Trial]) -> list[Trial]:
     return [trial for trial in kept if trial.compile_cache != "cold"] or kept
 
 
-def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float | None) -> int | None:
+def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float) -> int | None:
     """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never does."""
-    if preparation_s is None or latency_ms is None or not baseline_ms > latency_ms:
+    if preparation_s is None or not baseline_ms > latency_ms:
         return None
     calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
     # a larger number is meaningless, and does not fit into a database column

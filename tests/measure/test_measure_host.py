@@ -44,6 +44,22 @@ def test_a_batch_counts_if_the_work_before_and_after_it_is_undisturbed(watch):
             after = quiet._replace(preemptions=quiet.preemptions + preemptions)
             assert watch.is_undisturbed(quiet, after, seconds) is counts, "their slices may take 2 % of the batch"
     assert watch.disturbed_fraction == pytest.approx(3.1 / 6.3) and watch.low_ms == pytest.approx(0.05)
+    watch.speed = lambda: 0.03
+    for _ in range(2 * host.EVERY):
+        watch.read()
+    assert not watch.is_undisturbed(quiet, quiet, 1.0), "the host was slow at first"
+
+
+def test_the_work_of_a_team_counts_if_there_is_one(monkeypatch):
+    times = iter(range(0, 10**9, 50_000))
+    monkeypatch.setattr(host.time, "perf_counter_ns", lambda: next(times))
+    watch = HostWatch(None, 1.1, moves=False, team=True)
+    with watch.watching():
+        quiet = watch.read()
+        assert quiet[:2] == (0.05, 0.05)
+        for team_ms, counts in ((0.0649, True), (0.0651, False)):
+            other = quiet._replace(team_ms=team_ms)
+            assert watch.is_undisturbed(other, quiet, 1.0) is watch.is_undisturbed(quiet, other, 1.0) is counts
 
 
 def test_what_is_known_of_the_machine_counts_where_all_of_the_trial_is_slow(watch):
@@ -85,19 +101,24 @@ def test_a_trial_without_an_undisturbed_moment_ends_and_has_its_figure(monkeypat
 
 
 def test_the_thread_moves_to_a_quieter_core_and_back(monkeypatch):
-    here, chosen = {3, 5, 7}, []
+    here, chosen = {3, 5, 7}, [{3, 5, 7}]
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: here)
     monkeypatch.setattr(host.os, "sched_setaffinity", lambda pid, cores: chosen.append(set(cores)))
-    monkeypatch.setattr(host, "piece", lambda: 0.05 if chosen[-1] != {7} else 0.04)
+    monkeypatch.setattr(host, "piece", lambda: 0.05 if chosen[-1] != {5} else 0.04)
     monkeypatch.setattr(host.time, "sleep", lambda seconds: None)
-    watch = HostWatch(None, 1.1, moves=True, team=False)
-    with watch.watching():
-        assert chosen[-1] == {7}
-        watch.is_undisturbed(Reading(9.0, 0.0, 0), Reading(9.0, 0.0, 0), host.MOVE_AFTER_S)
-        chosen.append({3})
-        watch.calm()
-        assert chosen[-1] == {7}
-    assert chosen[-1] == here
+    slow = Reading(9.0, 0.0, 0)
+    for moves in (True, False):
+        watch = HostWatch(None, 1.1, moves=moves, team=False)
+        with watch.watching():
+            assert chosen[-1] == ({5} if moves else here)
+            chosen.append({3})
+            watch.is_undisturbed(slow, slow, host.MOVE_AFTER_S / 2)
+            watch.calm()
+            assert chosen[-1] == {3}, "it may pass"
+            watch.is_undisturbed(slow, slow, host.MOVE_AFTER_S)
+            watch.calm()
+            assert chosen[-1] == ({5} if moves else {3})
+        assert chosen[-1] == here
 
 
 def test_a_calibration_looks_for_the_quietest_moments_on_every_core(monkeypatch):

@@ -29,9 +29,9 @@ def clock(monkeypatch):
     return turned
 
 
-def served(step, rate=50.0, seconds=4.0, watch=None):
+def served(step, rate=50.0, seconds=4.0, watch=None, **options):
     inputs = [((size,), {}) for size in range(1, HIGH + 1)]
-    timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch)
+    timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch, **options)
     return serving.serve(timer, arrival_times(rate, 0, seconds), seconds)
 
 
@@ -44,8 +44,12 @@ def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
     assert len(arrival_times(0.001, 0, 1.0)) == 1
 
 
-def test_at_a_low_rate_a_request_takes_as_long_as_its_call(clock):
-    result = served(clock.taking(lambda size: 0.001))
+def test_at_a_low_rate_a_request_takes_as_long_as_its_call(monkeypatch, clock):
+    """Until the GPU has ended it, and with the inputs renewed."""
+    monkeypatch.setattr(serving, "synchronizer", lambda device: clock.taking(lambda: 0.0004))
+    renewed, step = [], clock.taking(lambda size: 0.0006)
+    result = served(step, renew=renewed.append)
+    assert renewed == [call for call in clock.calls if call != ((), {})]
     assert len(result.samples_ms) == len(arrival_times(50.0, 0, 4.0)) == result.requests
     assert statistics.median(result.samples_ms) == pytest.approx(1.0, rel=1e-3)
     assert min(result.samples_ms) >= 1.0 and max(result.samples_ms) <= 2.01
@@ -73,6 +77,18 @@ def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
     assert sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30 and result.saturated() is None
 
 
+def test_a_server_that_is_behind_at_the_end_by_no_more_than_a_batch_is_not_saturated(clock):
+    result = served(clock.taking(lambda size: 1.0 if clock.now > 103.3 else 0.001), rate=5.0)
+    assert clock.now > 100 + 4 / serving.KEPT_UP and max(result.calls) > 1 and result.saturated() is None
+
+
+def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
+    looks = iter([True, False])
+    step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
+    timer = Timer(step, [((1,), {})], torch.device("cpu"), RULES, gpu)
+    assert serving.serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
+
+
 def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     result = served(clock.taking(lambda size: 0.01), rate=800.0)
     assert clock.now < 104.5, "it does not serve all that wait"
@@ -80,7 +96,7 @@ def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     assert facts["saturated"] and facts["achieved_per_s"] == pytest.approx(400, rel=0.01)
     assert "completed 399 of 789 requests per second" in result.saturated()
     assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
-    assert max(result.calls) == HIGH
+    assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
 
 
 @pytest.mark.parametrize(("slow_s", "disturbed"), [(1.0, False), (3.0, True)])

@@ -114,7 +114,7 @@ def test_working_pids_are_those_with_a_recent_kernel():
 @pytest.mark.parametrize(
     ("answers", "wait_s", "slept", "noisy"),
     [
-        ({"used": [2**20]}, 9.0, 0, False),
+        ({"used": [2**20], "busy": [90]}, 9.0, 0, False),  # of an earlier trial
         ({}, 9.0, 0, False),  # unknown
         ({"used": [2**34], "busy": [0]}, 9.0, 0, False),  # memory that is only held
         ({"used": [2**34], "busy": [None]}, 9.0, 0, False),
@@ -159,6 +159,18 @@ def test_a_slow_driver_is_asked_less_often(monkeypatch):
             made.poll(1)
             now[0] += 0.001
         assert fewest <= len(asked) <= most, answer_s
+
+
+def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_often(monkeypatch):
+    now, energies = [0.0], iter([5, None, 5, 7, 7, 9, 9, 9, 9, 9])
+    monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
+    state = {"clocks_event_reasons": ["hw_slowdown"]}
+    made = watch.GpuWatch(SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state), CPU)
+    for calls in range(10):
+        made.poll(calls)
+        now[0] += 0.025
+    assert [mark[:2] for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
+    assert (made.readings, made.events) == ([state] * 2, {"hw_slowdown"})
 
 
 def test_energy_and_readings_of_a_busy_gpu():

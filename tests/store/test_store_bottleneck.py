@@ -1,9 +1,11 @@
 """What bounds a call, how near it is to the machine's best, and the sentence with the reason."""
 
 import pytest
+from made_sweeps import a_cell
 
+from effbench.cell import Status, Trial
 from effbench.metrics import percent
-from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction, why
+from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction, set_floors, why
 
 LAUNCH = {
     "gpu_busy_ms": 0.068, "period_ms": 0.143, "gpu_idle_fraction": 0.5245, "kernels": 15, "bound": "launch",
@@ -14,7 +16,7 @@ LAUNCH = {
 def test_idle_and_fraction_of_the_roofline():
     for busy, period, idle in [(0.2, 1, 0.8), (1, 1, 0), (1.01, 1, 0), (None, 1, None), (1, None, None), (0, 1, None)]:
         assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))
-    assert roofline_fraction(2.0, Floors(0.5, 1.0)) == 0.5
+    assert roofline_fraction(2.0, Floors(0.5, 1.0)) == roofline_fraction(2.0, Floors(1.0, 0.5)) == 0.5
     assert roofline_fraction(2.0, Floors(None, 4.0)) == 2.0, "out of a cache"
     assert roofline_fraction(None, Floors(1.0, 1.0)) is None
     assert roofline_fraction(2.0, Floors(None, None)) is None
@@ -23,10 +25,23 @@ def test_idle_and_fraction_of_the_roofline():
 def test_bound():
     for busy, compute, memory, label in [
         (0.2, 1.0, 0.1, "launch"), (0.79, None, None, "launch"), (0.9, 0.8, 0.1, "compute"), (0.9, 0.1, 0.8, "memory"),
-        (0.9, None, 0.8, "memory"), (0.9, 0.8, None, "compute"), (0.9, 0.1, 0.2, "latency"), (0.9, 0, None, "latency"),
+        (0.9, None, 0.8, "memory"), (0.9, 0.8, None, "compute"), (0.9, 0.1, 0.22, "latency"),
+        (0.9, 0.23, 0.1, "compute"), (0.9, 0, None, "latency"),
         (0.9, None, None, None), (None, 1.0, 0.1, None),
     ]:  # fmt: skip
         assert bound(busy, 1.0, Floors(compute, memory)) == label
+
+
+def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow():
+    ceilings = {"flops_per_s": {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12}, "copy_bytes_per_s": 2e12}
+    for dtype, numerics, flops, compute_ms in (
+        ("float32", {}, 8e9, 8.0), ("float32", {"matmul_precision": "highest"}, 8e9, 8.0),
+        ("float32", {"matmul_precision": "high"}, 8e9, 2.0), ("float32", {"tf32": True}, 8e9, 2.0),
+        ("bfloat16", {"tf32": True}, 8e9, 1.0), ("float16", {}, 8e9, None), ("float32", {}, None, None),
+    ):  # fmt: skip
+        trial = Trial("k", 0, Status.OK, flops=flops, min_bytes=flops)
+        set_floors(trial, a_cell(dtype=dtype, numerics=numerics), ceilings)
+        assert (trial.compute_floor_ms, trial.memory_floor_ms) == (compute_ms, flops and 4.0), (dtype, numerics)
 
 
 def test_sentences_hold_their_figures():

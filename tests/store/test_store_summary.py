@@ -92,18 +92,18 @@ def test_compilations_that_differ_widen_every_interval(kernels, used):
 
 def test_figures():
     trials = [
-        trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=0.5, compile_s=40.0,
+        trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=1.0, compile_s=40.0,
               compile_cache="cold", first_call_s=41.0, peak_allocated_bytes=100, peak_reserved_bytes=200,
               prepare_peak_allocated_bytes=40, graph_pool_bytes=50, process_gpu_bytes=500, energy_mj=4.0,
               rel_error=1e-3, graph_breaks=1, recompiles=0, cudagraph_skips=2),
-        trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=2.0, compile_s=3.0,
+        trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=4.0, compile_s=3.0,
               compile_cache="warm", first_call_s=3.5, peak_allocated_bytes=12, peak_reserved_bytes=18,
-              prepare_peak_allocated_bytes=30, graph_pool_bytes=4, process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3,
+              prepare_peak_allocated_bytes=45, graph_pool_bytes=4, process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3,
               graph_breaks=0, recompiles=3),
         trial(2, latency_ms=2.0, compile_s=12.0, compile_cache="warm"),
     ]  # fmt: skip
     expected = {
-        "latency_ms": 2.0, "latency_min_ms": 0.8, "latency_p95_ms": 4.0, "period_ms": 1.0, "throughput_per_s": 8000.0,
+        "latency_ms": 2.0, "latency_min_ms": 0.8, "latency_p95_ms": 4.0, "period_ms": 2.0, "throughput_per_s": 4000.0,
         "compile_cold_s": 40.0, "compile_warm_s": 6.0, "first_call_s": 41.0, "peak_allocated_bytes": 12,
         "peak_reserved_bytes": 18, "peak_reserved_cold_bytes": 200, "graph_pool_bytes": 4,
         "process_gpu_bytes": 60, "prepare_peak_allocated_bytes": 40, "energy_mj": 6.0, "rel_error": 2e-3,
@@ -113,6 +113,7 @@ def test_figures():
     assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
     assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
     assert (found.speedup, found.relative_memory, found.break_even_calls) == (None,) * 3, "without a baseline"
+    assert found.unsteady_trials is None, "no warm-up was judged"
 
 
 def test_speedup_with_an_interval_and_that_of_the_baseline():
@@ -134,7 +135,9 @@ def test_only_ok_has_a_speedup():
         assert (found.latency_ms, found.relative_memory) == (pytest.approx(2.0), 0.5)
         assert (found.speedup, found.break_even_calls) == (None, None)
     for status in set(Status) - {OK}:
-        assert summarise([trial()], bs=1, baseline=[trial(0, status, latency_ms=4.0)]).speedup is None
+        old = trial(0, status, latency_ms=4.0, peak_reserved_bytes=10)
+        found = summarise([trial(peak_reserved_bytes=5)], bs=1, baseline=[old])
+        assert (found.speedup, found.relative_memory) == (None, 0.5 if status.is_measured else None)
 
 
 def test_a_failure_has_no_figures_but_those_that_explain_it():
@@ -161,22 +164,30 @@ def test_break_even():
     assert calls(trial(latency_ms=5.0, compile_s=6.0, compile_cache="cold")) is None
     assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="warm", prepare_s=1.0)) is None
     assert calls(trial(latency_ms=1.0)) is None
+    baseline = [trial(r, latency_ms=value) for r, value in enumerate((4.0, 5.0))]
+    for own, expected in (((3.9, 4.9), None), ((1.0, 1.1), 1)):
+        assert calls(*(trial(r, latency_ms=value, prepare_s=1e-3) for r, value in enumerate(own))) == expected
     assert break_even_calls(1e9, 1.0 + 1e-15, 1.0) is None
 
 
 def test_values_that_are_no_numbers_never_crash():
-    bad = trial(0, latency_ms=math.nan, latency_min_ms=math.inf, latency_p95_ms=0.0, period_ms=-1.0, rel_error=math.inf,
-                energy_mj=0.0, compile_s=math.nan, compile_cache="cold")  # fmt: skip
+    bad = trial(0, latency_ms=math.nan, latency_min_ms=math.inf, latency_p95_ms=0.0, period_ms=math.inf,
+                rel_error=math.inf, energy_mj=0.0, gpu_busy_ms=0.0, compile_s=math.nan,
+                compile_cache="cold")  # fmt: skip
     found = summarise([bad], bs=1, baseline=[trial()])
-    assert (found.latency_ms, found.rel_error, found.energy_mj, found.speedup) == (None, None, None, None)
+    assert {found.latency_ms, found.latency_min_ms, found.period_ms, found.gpu_busy_ms} == {None}
+    assert (found.rel_error, found.energy_mj, found.speedup) == (None, None, None)
     assert summarise([bad, trial(1)], bs=1, baseline=[bad]).latency_ms == pytest.approx(2.0)
+    known, unknown = trial(peak_reserved_bytes=4), trial()
+    for own, old in ((known, unknown), (unknown, known)):
+        assert summarise([own], bs=1, baseline=[old]).relative_memory is None
 
 
 def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
     profile = {"gpu_busy_ms": 0.3, "kernels": 8, "flops": 1e9, "min_bytes": 1e6}
     profile |= {"compute_floor_ms": 0.1, "memory_floor_ms": 0.3}
     common = {"latency_ms": 1.2, "period_ms": 0.5, "enqueue_ms": 0.1}
-    others = [trial(r, steady=r != 1, **common) for r in (1, 2)]
+    others = [trial(r, steady={1: False, 2: None}[r], **common) for r in (1, 2)]
     found = summarise([trial(0, steady=True, **common, **profile), *others], bs=1)
     assert (found.gpu_busy_ms, found.kernels, found.flops, found.min_bytes) == (0.3, 8, 1e9, 1e6)
     assert (found.gpu_idle_fraction, found.roofline_fraction) == (pytest.approx(0.4), pytest.approx(0.6))
