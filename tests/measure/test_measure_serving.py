@@ -96,6 +96,8 @@ def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     assert facts["saturated"] and facts["achieved_per_s"] == pytest.approx(400, rel=0.01)
     assert "completed 399 of 789 requests per second" in result.saturated()
     assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
+    last = arrival_times(800.0, 0, 4.0)[-1]
+    assert result.samples_ms[-1] == pytest.approx(1000 * (clock.now - 100 - last), abs=0.01), "it waited until the end"
     assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
 
 
