@@ -146,6 +146,15 @@ def test_every_tensor_of_a_structure_counts(make):
     assert not correct(make(reference() + 1, torch.arange(3)), ref)
 
 
+def test_parts_after_plain_values_and_integers_count():
+    ref, exact = reference(), reference(torch.float64)
+    eager = (3, torch.arange(3), ref, ref)
+    verdict = compare((3, torch.arange(3), ref * 1.1, ref * 1.01), eager)
+    assert verdict.error == pytest.approx(0.1, rel=0.01) and verdict.reason.startswith("output 2 differs")
+    assert compare((3, torch.arange(3) + 1, ref, ref * 1.1), eager).reason.startswith("output 1 differs")
+    assert with_float64((torch.arange(3), ref * 1.1), (torch.arange(3), ref), (torch.arange(3), exact))
+
+
 @pytest.mark.parametrize(
     ("out", "ref", "said"),
     [
@@ -167,6 +176,7 @@ def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
 
 def test_plain_values_and_what_could_hide_tensors():
     assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), "floats: the last digits may differ"
+    assert not correct((ZERO, float("nan")), (ZERO, 1.0))
     with pytest.raises(accuracy.Incomparable, match="contains a object"):
         accuracy.parts((ZERO, object()))
 
@@ -203,13 +213,18 @@ class TestFloat64:
         ("dtype", "factor"), [(torch.float32, 2), (torch.bfloat16, 3), (torch.float16, 3)], ids=str
     )
     def test_as_near_as_eager(self, dtype, factor):
-        exact = reference(torch.float64)
-        # 5 % off: far beyond any tolerance, and exactly known
-        eager = (exact * 1.05).to(dtype)
-        near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
-        assert not correct(near, eager)
-        assert with_float64(near, eager, exact) is None
-        assert "against float64, eager's is" in with_float64(far, eager, exact)
+        for size in (0.01, 1.0, 100.0):
+            exact = size * reference(torch.float64)
+            # 5 % off: far beyond any tolerance, and exactly known
+            eager = (exact * 1.05).to(dtype)
+            near, far = ((exact * (1 - 0.05 * (factor + by))).to(dtype) for by in (-0.2, 0.3))
+            assert not correct(near, eager)
+            assert with_float64(near, eager, exact) is None
+            assert "against float64, eager's is" in with_float64(far, eager, exact)
+            outputs = map(accuracy.parts, (near, eager, exact))
+            assert accuracy.compare_with_float64(*outputs, dtype=torch.float32) is None, (
+                "a narrow output keeps its rule"
+            )
 
     def test_an_eager_that_is_far_off_proves_nothing(self):
         exact = reference(torch.float64)
