@@ -79,9 +79,11 @@ def test_the_noise_fence_comes_from_earlier_sweeps(made):
 def test_the_fence_comes_from_sweeps_with_the_same_protocol(made):
     for number in range(8):
         latency = {"latency_ms": steps(1.05 ** (number % 2), 0.001)}
-        made.sweep({EAGER: latency}, protocol={"name": "quick", "budget_s": 0.6})
+        made.sweep({EAGER: latency}, protocol={"name": "quick", "budget_s": 0.6, "rounds": 1})
     after = {EAGER: {"latency_ms": steps(1.08, 0.001)}}
-    for protocol, verdict in (({"name": "mine", "budget_s": 0.6}, "ambiguous"), ({"budget_s": 5.0}, "slower")):
+    for protocol, verdict in (
+        ({"name": "mine", "budget_s": 0.6, "rounds": 1}, "ambiguous"), ({"budget_s": 5.0, "rounds": 1}, "slower")
+    ):  # fmt: skip
         found = compared(made, made.sweep({EAGER: FAST}, protocol=protocol), made.sweep(after, protocol=protocol))
         assert verdicts(found) == {"eager": verdict}, protocol
 

@@ -28,6 +28,7 @@ def compiled(*kernels, rounds=5):
         (compiled("a"), compiled("b"), 1.08, "ambiguous", TUNED),
         (compiled("a", "b"), compiled("b", "a"), 1.08, "ambiguous", None),
         (compiled("a"), compiled("a"), 1.08, "slower", None),
+        (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
         (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "other kernels in each of 3 compilations"),
         (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),

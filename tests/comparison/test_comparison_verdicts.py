@@ -66,6 +66,7 @@ def test_a_time_against_a_floor_of_two_percent():
     assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False) and noisy.smallest_slowdown > 0.2
     one = only([1.0], [9.0] * 5, "latency_ms")  # without a second trial no time is judged
     assert (one.verdict, one.low, one.p_value, one.ratio) == (Verdict.AMBIGUOUS, None, None, pytest.approx(9.0))
+    assert one.reason == "a side has only one trial, so the spread is unknown"
 
 
 def test_a_change_beyond_the_floor_but_inside_the_threshold_is_ambiguous():
@@ -172,7 +173,8 @@ def test_counts_sizes_and_values_per_sweep():
         expected = pytest.approx([combine(before), combine(after)])
         assert ([change.before, change.after], change.p_value) == (expected, None)
         assert (change.ratio is None) is (metric == "graph_pool_bytes" or max(before) == 0)
-    for size, verdict in ((5, "same"), (6, "slower")):
+        assert metric != "compile_cold_s" or change.limit == 0.25
+    for size, verdict in ((5, "same"), (6, "slower"), (3.5, "same"), (2, "faster")):
         assert only([4 * MIB] * 5, [size * MIB] * 5, "peak_allocated_bytes", limits).verdict == verdict
 
 
