@@ -26,14 +26,16 @@ def test_what_is_recorded_or_has_failed_is_not_run():
 
 
 def test_a_noisy_round_keeps_its_further_tries_when_resumed():
-    one, other, failed = runs = cell_runs(3)
+    one, other, failed, *new = runs = cell_runs(6)
     history = {
         one: [Trial(one.cell.key, 0, Status.NOISY), Trial(one.cell.key, 1, Status.NOISY, attempt=1)],
         other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
         failed: [Trial(failed.cell.key, 0, Status.NOISY), Trial(failed.cell.key, 1, Status.ERROR)],
     }
-    assert trials(runs, 2, attempts=2, history=history) == [PlannedTrial(one, 0, 1)]
-    assert trials(runs, 2, attempts=1, history=history) == []
+    first, second = ([left for left in trials(runs, 2, 0, 2, history) if left.round == number] for number in (0, 1))
+    assert {left.run for left in first[:3]} == {left.run for left in second} == {*new}
+    assert first[3:] == [PlannedTrial(one, 0, 1)], "at the end of its round"
+    assert {left.run for left in trials(runs, 2, attempts=1, history=history)} == {*new}
 
 
 def test_the_last_groups_of_several_gpus_start_longest_first():

@@ -206,6 +206,12 @@ def test_resuming_takes_the_same_settings():
         sweep.baseline_mode, sweep.seed, sweep.name, sweep.label = settings.baseline_mode, 0, None, None
         with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text};"):
             resume.check_same_plan(sweep, [], [], [], settings)
+    sweep.protocol, sweep.name, sweep.label = settings.protocol, "nightly", "v1"
+    resume.check_same_plan(sweep, [], [], [], settings)
+    for key in ("name", "label"):
+        other = Settings.with_defaults(protocol=settings.protocol, sweep={**settings.sweep, key: "x"})
+        with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(sweep, key)}, not x;"):
+            resume.check_same_plan(sweep, [], [], [], other)
 
 
 def test_resuming_takes_the_same_cells():
@@ -240,10 +246,13 @@ def test_resuming_notes_which_interpreter_has_changed():
         assert change.startswith(f"the folder of python={B.python} has changed (was")
 
 
-@pytest.mark.parametrize(("target", "number"), [("nets.Mine", 1), ("effbench.models.mlp.MLP", 0)])
-def test_resuming_notes_that_own_code_is_not_under_git(target, number):
+@pytest.mark.parametrize(
+    ("target", "description", "number"),
+    [("nets.Mine", None, 1), ("nets.Mine", "v1", 0), ("effbench.models.mlp.MLP", None, 0)],
+)
+def test_resuming_notes_that_own_code_is_not_under_git(target, description, number):
     before, cell = info(HERE), a_cell(settings={"_target_": "effbench.modes.eager.Eager"})
-    before.host["environments"]["e0"] |= {"git_description": None, "git_changes": None}
+    before.host["environments"]["e0"] |= {"git_description": description, "git_changes": None}
     cell.model["module"] = {"_target_": target}
     cell.mode["_target_"] = "effbench.modes.eager.Eager"
     notes = list(resume.changes(before, {HERE: "e0"}, before.host["environments"], [cell]))
