@@ -85,9 +85,8 @@ def test_writing_again_removes_what_is_no_longer_part_of_it_and_nothing_else(tmp
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("password", ["s3cr:et", "s3cr/et", "s3cr@et"])
-def test_passwords_are_masked(password, tmp_path):
-    url = f"postgresql+psycopg://ann:{password}@db:5432/bench?sslpassword=s3cr"
+def test_passwords_are_masked(tmp_path):
+    url = "postgresql+psycopg://ann:s3cr/e:t@db:5432/bench?sslpassword=s3cr"
     out = site(tmp_path, device_sweep(make.sample(), {"command": ["-m", f"db={url}"]}), database=url)
     text = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*.html"))
     assert "s3cr" not in text and "ann:***@db" in text
