@@ -10,6 +10,7 @@ from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
+from effbench.comparison.verdicts import Change, Verdict
 from effbench.errors import UsageError
 from effbench.store import Store
 
@@ -33,6 +34,15 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
     judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
     assert flagged and len(compared.changes) == count
     return compared, flagged
+
+
+def test_which_rows_are_run_again():
+    for verdict, ratio, floor, is_one in (
+        ("slower", 1.1, 0.02, True), ("ambiguous", 1.03, 0.02, True), ("ambiguous", 1.01, 0.02, False),
+        ("ambiguous", 0.5, 0.02, False), ("ambiguous", 1.5, None, False), ("same", 1.03, 0.02, False),
+    ):  # fmt: skip
+        change = Change("a", "a", "latency_ms", Verdict(verdict), ratio=ratio, floor=floor)
+        assert may_be_slower(change) is is_one, change
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from turned_clock import TurnedClock
 
 from effbench.cell import Cell
 from effbench.measure import host
+from effbench.measure import timing as timing_module
 from effbench.measure.host import HostWatch, Reading
 from effbench.measure.timing import Timer, Timing
 from effbench.message import TrialRequest
@@ -98,6 +99,8 @@ def test_a_trial_without_an_undisturbed_moment_ends_and_has_its_figure(monkeypat
     few = Timing(samples_ms=[1.0] * 29, disturbed_ms=[2.0] * 100)
     assert few.is_disturbed(30) and not dataclasses.replace(few, samples_ms=[1.0] * 30).is_disturbed(30)
     assert not Timing(samples_ms=[1.0]).is_disturbed(30), "a call of seconds"
+    for lost, kept, disturbed in ((1.0, 29, False), (0.5, 29, True), (1.0, timing_module.FEWEST_SAMPLES - 1, True)):
+        assert Timing([1.0] * kept, disturbed_ms=[lost, *[lost] * 99]).is_disturbed(30) is disturbed, (lost, kept)
 
 
 def test_the_thread_moves_to_a_quieter_core_and_back(monkeypatch):

@@ -90,8 +90,10 @@ def test_the_spread_of_one_candidate_is_expected_of_all():
 
 
 def test_a_large_spread_counts_in_full_and_a_small_one_not():
-    loud, quiet = (moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.0))
+    loud, some, quiet = (moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.04, 0.0))
     assert loud.error == pytest.approx(0.5)
+    assert some.error == pytest.approx(math.sqrt((3 * PROCESS_SD**2 + 0.0008) / 4 / 2))
+    assert moderated({"a": [1.0]}, {"a": 0.08})["a"].error == pytest.approx(math.hypot(PROCESS_SD, 0.08))
     assert quiet.error == pytest.approx(PROCESS_SD * math.sqrt(3 / 4 / 2)) and quiet.df == loud.df == 4
 
 
