@@ -169,8 +169,9 @@ def validate(config: dict[str, Any], valid: set[int] | None = None, words: Seque
                 limit = f"at least {least:g}" if above is None else f"above {above:g}"
                 unit = " seconds" if key.endswith("_s") else ""
                 raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
-            if isinstance(value, int) and value > (most := setting.metadata.get("most", 2**31 - 1)):
-                raise ConfigError(f"{prefix}{key} must be at most {most:,}, got {value:,}")
+            if isinstance(value, int) and abs(value) > (most := setting.metadata.get("most", 2**31 - 1)):
+                limit = f"at most {most:,}" if value > 0 else f"at least {-most:,}"
+                raise ConfigError(f"{prefix}{key} must be {limit}, got {value:,}")
     new = {key: value for key, value in config.items() if id(value) not in valid}
     try:
         canonical_json(new)
