@@ -77,11 +77,15 @@ class Schedule:
             for slot in self.slots
             for number in range(1 + self.settings.executor["ahead"])
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():  # in short steps, because signal handlers run only between them
-                thread.join(POLL_S)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():  # in short steps, because signal handlers run only between them
+                    thread.join(POLL_S)
+        except BaseException:  # such as too many threads: those that run must not start servers of their own
+            self.stop.set()
+            raise
         if self.error:
             raise self.error
 

@@ -190,6 +190,19 @@ def test_a_trial_that_may_lack_memory_runs_again_alone(make, reason, status, run
     assert [record.status for record in made.recorded] == [status], "no other trial could have used the memory"
 
 
+def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
+    def start(thread):
+        if thread.name == "effbench-GPU 0-1":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    plain, stop = threading.Thread.start, threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        make(trials(3), executor={"ahead": 1}, stop=stop)
+    assert stop.is_set()
+
+
 def test_a_lost_trial_is_repeated_without_others_because_it_has_no_times(make):
     (run,) = cell_runs(1)
     history = {run: [Trial(run.cell.key, 0, Status.CRASHED, extra={LOST: "7"})]}
