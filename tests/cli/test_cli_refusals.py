@@ -42,6 +42,7 @@ REFUSED = (
     (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
     (["protocol.rounds=10001"], ["protocol.rounds must be at most 10,000"]),
     (["bs=99999999999999999999"], ["bs must be at most 2,147,483,647"]),
+    (["executor.ahead=1001"], ["executor.ahead must be at most 1,000"]),
     (["sweep.seed=-99999999999999999999"], ["sweep.seed must be at least -2,147,483,647"]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
     (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
