@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ def run_sweep(
         from effbench.sweeping.executors.slurm import run_on_cluster
 
         return run_on_cluster(settings, asked, plan, command, server, progress, stop, extend)
+    make_cache_folders(settings)
     with (
         store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
         pools_for(asked, server, settings, progress) as pools,
@@ -212,6 +213,19 @@ def wanted_artifacts(
 def cache_folder(configured: str | None) -> Path:
     """Return the folder of compile caches during a sweep."""
     return Path(configured).expanduser().resolve() if configured else cache_home() / "compile"
+
+
+def make_cache_folders(settings: Settings) -> None:
+    """Create the folders of compile caches. Raises ConfigError if one cannot be written: torch would not start with it,
+    or every compiled cell would fail."""
+    folders = {cache_folder(settings.executor["cache_dir"]): "executor.cache_dir"}
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folders = {cache_home() / "inductor": "XDG_CACHE_HOME", **folders}
+    for folder, setting in folders.items():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"compile caches cannot be written to {folder}; name another folder with {setting}")
 
 
 def part_of(sweep_id: str, shard: str | None) -> str:

@@ -259,6 +259,16 @@ def test_resuming_notes_that_own_code_is_not_under_git(target, description, numb
     assert len(notes) == number and all("is not under git" in note for note in notes)
 
 
+def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file/x; name another folder with executor"):
+        run.make_cache_folders(Settings.with_defaults(executor={"cache_dir": f"{tmp_path}/file/x"}))
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/file")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with pytest.raises(ConfigError, match="file/effbench/inductor; name another folder with XDG_CACHE_HOME"):
+        sweep(db)
+
+
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
     run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
     with pytest.raises(ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"):
