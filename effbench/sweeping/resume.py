@@ -15,6 +15,7 @@ from typing import Any
 from effbench.cell import Cell, targets_in
 from effbench.config import db_option, db_setting
 from effbench.errors import ResumeError
+from effbench.printable import count
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.matrix import parse_shard, shards
@@ -74,7 +75,7 @@ def check_same_plan(
     expected = {*cells, *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1])}
     missing, more = len(set(planned) - expected), len(expected - set(planned))
     if missing or more:
-        plan = f"{missing} cells missing, {more} additional cells"
+        plan = f"{count(missing, 'cell')} missing, {more} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
     pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
     pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)

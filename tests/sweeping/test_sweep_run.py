@@ -135,8 +135,8 @@ def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(d
 
 def test_resuming_takes_the_same_plan(db):
     done = sweep(db)
-    with pytest.raises(ResumeError, match=r"has a different plan: 2 cells missing"):
-        sweep(db, count=2, resume=done.sweep_id)
+    with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
+        sweep(db, count=TRIALS - 1, resume=done.sweep_id)
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
     with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
         run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
