@@ -171,18 +171,6 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
     return dialect.insert(table)
 
 
-def use_wal(engine: sa.Engine) -> None:
-    """Switch the database to write-ahead logging for good; if another process locks it, a later call will do it."""
-    with engine.connect() as connection, suppress(sqlite3.OperationalError):
-        connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
-
-
-def lock_schema(connection: sa.Connection) -> None:
-    """Wait for other processes that create or upgrade the schema. In SQLite each transaction that writes has waited."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
-
-
 def revision(connection: sa.Connection) -> str | None:
     """Return the revision of the database, None if it is empty. Raises StoreError for another program's database."""
     tables = set(sa.inspect(connection).get_table_names())

@@ -44,7 +44,7 @@ def migrations(connection: sa.Connection | None = None) -> Any:
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     """Bring an existing database to this version's schema in one transaction; return its revision before and after."""
     with connect.connected(url, write=True) as connection:
-        connect.lock_schema(connection)
+        schema.lock(connection)
         before = connect.revision(connection)
         if before is None:
             schema.make(connection)

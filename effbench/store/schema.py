@@ -255,6 +255,12 @@ VIEW_QUERY = (
 _REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
 
 
+def lock(connection: sa.Connection) -> None:
+    """Wait for other processes that create or upgrade the schema. In SQLite each transaction that writes has waited."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
+
+
 def make_view(connection: sa.Connection) -> None:
     """Create the view `results`."""
     connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, TypeVar
@@ -17,8 +17,7 @@ from sqlalchemy import exc
 from effbench.cell import Trial
 from effbench.config import db_setting
 from effbench.errors import StoreError
-from effbench.store import connect, decisions, maintenance, sides, signature, sweeps, trials
-from effbench.store.schema import make
+from effbench.store import connect, decisions, maintenance, schema, sides, signature, sweeps, trials
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +54,8 @@ def _make_unless_there(connection: sa.Connection) -> str:
         if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
             how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
             raise StoreError(f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}")
-    connect.lock_schema(connection)
-    return connect.revision(connection) or make(connection)
+    schema.lock(connection)
+    return connect.revision(connection) or schema.make(connection)
 
 
 class Store:
@@ -100,8 +99,9 @@ class Store:
             raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
         connect.require_head(current or self._make(), self.name)
         if self._writable and self._engine.dialect.name == "sqlite" and not (self._bulk and current is None):
-            with self._translated():
-                connect.use_wal(self._engine)
+            # for good; if another process locks the database, a later call will do it
+            with self._translated(), self._engine.connect() as connection, suppress(sqlite3.OperationalError):
+                connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
 
     # a method that has the name of its module comes last, because it shadows the module in this class body
     _revision = in_transaction(connect.revision)
