@@ -46,7 +46,8 @@ def put(store: Store, args: argparse.Namespace) -> int:
     counts = [f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"]
     if counts or sweep.state != "completed":
         print(f"note: that sweep is {sweep.state} ({', '.join(counts) or 'all measured cells ok'}); cells that failed, "
-              "are noisy or were not measured are not guarded (effbench ls --failures)")  # fmt: skip
+              "are noisy or were not measured are not guarded "
+              f"(effbench ls --failures --sweep {sweep.id}{db_option(store.name)})")  # fmt: skip
     return 0
 
 

@@ -49,7 +49,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def missing_config(error: MissingConfigException) -> ConfigError:
-    group = re.search(r"Could not find '(.+?)/(.+?)'", str(error))
+    group = re.search(r"Could not find '(.+?)/(.*?)'", str(error))
     if group is None:
         return ConfigError(first_line(str(error), limit=None))
     available = str(error).partition("Available options")[2].partition("Config search")[0]

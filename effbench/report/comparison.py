@@ -32,10 +32,14 @@ Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """Return the verdict with its sign: `▲ slower`, or `▲ more` if the metric is not a time; marks ignored rows."""
+    """Return the verdict: `slower`, or `more` if the metric is not a time."""
     is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
-    word = change.verdict if is_time else MORE.get(change.verdict, change.verdict)
-    return f"{SIGNS[change.verdict][0]} {word}{' (ignored)' * change.ignored}"
+    return change.verdict if is_time else MORE.get(change.verdict, change.verdict)
+
+
+def marked(change: Change) -> str:
+    """Return the verdict with its sign, such as `▲ slower`; marks ignored rows."""
+    return f"{SIGNS[change.verdict][0]} {word_of(change)}{' (ignored)' * change.ignored}"
 
 
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
@@ -58,7 +62,7 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
     has_page = cell_page and change.verdict is not Verdict.MISSING
     text = METRICS[change.metric].format if change.metric != STATUS else lambda value: ""
     return {
-        "verdict": Shown(change.verdict, word_of(change), SIGNS[change.verdict][1]),
+        "verdict": Shown(change.verdict, marked(change), SIGNS[change.verdict][1]),
         "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
         "metric": change.metric,
         "before": text(change.before),
@@ -201,7 +205,7 @@ def folded(title: str, body: str) -> str:
 def sentence(change: Change) -> str:
     """Return one line for a log: `latency_ms slower: 1.02 ms → 1.08 ms, 1.059 (1.051–1.067)`."""
     row = _row(change)
-    parts = [f"{change.metric} {change.verdict}"]
+    parts = [f"{change.metric} {word_of(change)}"]
     if change.before is not None and change.after is not None:
         parts.append(f"{row['before']} → {row['after']}, {row['ratio']}".rstrip(", "))
     return f"{row['cell']}: " + ": ".join([*parts, *filter(None, [row["why"]])])

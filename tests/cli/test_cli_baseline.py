@@ -29,7 +29,8 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     first = made.sweep([a_cell()])
     second = made.sweep({a_cell(): {}, a_cell("default"): {"status": "error"}}, state="interrupted")
     assert "baseline" not in effbench("ls").out
-    assert "that sweep is interrupted (1 error)" in effbench("baseline", "set", "main").out
+    said = effbench("baseline", "set", "main").out
+    assert "that sweep is interrupted (1 error)" in said and f"(effbench ls --failures --sweep {second})" in said
     effbench("baseline", "set", "v1", first)
     made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=first)
     effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once

@@ -30,6 +30,7 @@ def refused(done, *said: str) -> None:
 REFUSED = (
     ([], ["nothing to do", "effbench -m", "show", "--help"]),
     (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
+    (["mode="], ["unknown mode ''", "allowed: ", "cuda-graph"]),
     (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
     (["-m", "bs=1,2,"], ["bs=1,2,"]),
     (["dtype=float31"], ["dtype=float31", "bfloat16"]),

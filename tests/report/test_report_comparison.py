@@ -101,6 +101,7 @@ def test_junit():
     assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
     failure = suites["mlp"].find("testcase[@name='latency_ms']/failure")
     assert failure.get("type") == "slower" and "1.02 ms → 1.08 ms" in failure.get("message")
+    assert comparison.sentence(change(metric="energy_mj")) == "mlp: energy_mj more"
     assert suites["gpt2"].find("testcase[@name='period_ms']/skipped").get("message").endswith("one trial")
     assert suites["bert"].find("testcase/failure").get("type") == "missing"
     assert suites["vit"].find("testcase[@name='status']/skipped") is not None
