@@ -83,7 +83,7 @@ def fits(value: Any, wanted: Any) -> bool:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return (3, 8) for `3/8`. Raises ConfigError."""
-    parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)  # one name per shard
     index, number = map(int, parts.groups()) if parts else (0, 0)
     if not 1 <= index <= number:
         raise ConfigError(f"shard={text}: write which of how many parts to run, from 1/8 to 8/8 for eight parts")

@@ -264,10 +264,14 @@ class Training(Inference):
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
-        """Return the trajectory of eager's steps. Raises Ended if it is not finite."""
+        """Return the trajectory of eager's steps. Raises Ended if it is not finite, or if they create a parameter."""
         eager = self.follow(self.step_over(self.module), inputs)
         if reason := eager.not_finite():
             raise Ended(Status.INCORRECT, reason)
+        for name, value in self.module.named_parameters():
+            if value.requires_grad and value is not self.parameters.get(name):
+                how = "do so in __init__, or use a lazy module"
+                raise Ended(Status.ERROR, f"the optimizer lacks {name}, which forward creates or unfreezes; {how}")
         now = save(self.module, self.others)
         # weights that stay frozen need no restoring
         self.others = {

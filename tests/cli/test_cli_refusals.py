@@ -62,6 +62,7 @@ REFUSED = (
     (["exclude={bs:3}"], ["exclude must be a list of rules", "exclude=[{mode:"]),
     (["exclude=[{bs:3}]", "exclude=[{bs:4}]"], ["exclude is given twice"]),
     (["shard=9/8", "sweep.name=x"], ["shard=9/8", "from 1/8 to 8/8"]),
+    (["shard=01/2", "sweep.name=x"], ["shard=01/2"]),
     (["shard=1/8"], ["shard requires sweep.name"]),
     (["rport"], ["unknown command 'rport'", "effbench report"]),
     (["bs=1", "rport"], ["'rport' is not an override", "put a command first"]),

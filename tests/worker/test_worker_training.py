@@ -305,6 +305,24 @@ def test_eagers_own_nan_is_found():
             training(loss=loss).reference(inputs())
 
 
+class Grows(Smooths):
+    """Adds weights that its first call creates, or each call replaces."""
+
+    def forward(self, x):
+        if not hasattr(self, "weight") or self.replaces:
+            self.weight = nn.Parameter(torch.ones(4))
+        return super().forward(x) * self.weight
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_parameter_that_forward_creates_is_not_trained(replaces):
+    module = Grows()
+    module.replaces = replaces
+    with pytest.raises(Ended, match="the optimizer lacks weight, which forward creates") as caught:
+        training(module).reference(inputs())
+    assert caught.value.status == "error"
+
+
 def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
     seen = {}
 
