@@ -22,9 +22,8 @@ import itertools
 import json
 import math
 import statistics
-import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from changepoints import otava
 from scipy import stats
 
 from effbench.comparison.confirm import may_be_slower, settle
@@ -76,17 +76,6 @@ SCENARIOS = {
     "autotuned, 2 compilations": (0.0, None, 2, False),
 }
 
-
-OTAVA = """
-import json, sys
-from otava.analysis import compute_change_points
-asked = json.load(sys.stdin)
-found = []
-for values in asked["series"]:
-    points, _ = compute_change_points(values, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])
-    found.append([int(point.index) for point in points])
-json.dump(found, sys.stdout)
-"""
 
 # --- the recorded noise ---
 
@@ -310,16 +299,6 @@ def conbench(history: np.ndarray, after: float) -> bool:
     before = np.concatenate([last[:1], np.cumsum(last)[:-1] / np.arange(1, len(last))])
     deviation = float((last - before).std(ddof=1))
     return deviation > 0 and (after - float(last.mean())) / deviation > 5
-
-
-def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], list[list[int]]]:
-    """Return a function of series (S, N) of logarithms that returns Otava's change points."""
-
-    def judge(values: np.ndarray) -> list[list[int]]:
-        asked = json.dumps({"series": np.exp(values).tolist(), "p": p, "magnitude": magnitude})
-        return json.loads(subprocess.check_output([python, "-c", OTAVA], input=asked, text=True))
-
-    return judge
 
 
 # --- 1. real delays ---

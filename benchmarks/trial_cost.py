@@ -31,14 +31,8 @@ def trials_of(db: str, overrides: list[str]) -> list[dict]:
 
 
 def overhead(db: str, rounds: int, more: list[str]) -> None:
-    cell = [
-        "model=mlp",
-        "bs=8",
-        "mode=eager",
-        "protocol.budget_s=1",
-        "protocol.min_time_s=1",
-        f"protocol.rounds={rounds}",
-    ]
+    cell = ["model=mlp", "bs=8", "mode=eager", "protocol.budget_s=1", "protocol.min_time_s=1"]
+    cell += [f"protocol.rounds={rounds}"]
     for isolation in ("fork", "spawn"):
         values = [trial["overhead_s"] for trial in trials_of(db, [*cell, f"isolation={isolation}", *more])]
         trials = f"{min(values):.2f}–{max(values):.2f}, {len(values)} trials"
