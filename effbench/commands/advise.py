@@ -355,7 +355,7 @@ def reasons(
     if race and best["trials"] == 1 and len(ranked) > 1 and not args.calls:
         least = min(mode["call_ms"] for mode in ranked[1:]) / best["call_ms"]
         apart = f" in one trial per mode; all others took at least {least:.2f} times as long"
-        lines.append(f"one trial per mode: intervals assume a spread of {100 * PROCESS_SD:.0f} % between processes")
+        lines.append(f"one trial per mode: intervals assume a spread of {100 * PROCESS_SD:g} % between processes")
     for mode in ranked[1:]:
         # a mode with longer preparation than the best pays off if each call is significantly faster
         after = break_even_calls(mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"])

@@ -10,11 +10,11 @@ from effbench.stats.intervals import PRIOR_DF, LogEstimate, log_difference, log_
 from effbench.stats.significance import ALPHA, FLOOR
 
 #: Assumed standard deviation of log times between processes, which counts like PRIOR_DF further degrees of freedom: one
-#: or two trials say little about it. 95 % of 46 series on an H200 had less.
-PROCESS_SD = 0.04
-#: Least ratio to the best after one trial, which may be an outlier: of 340 recorded ones, one took longer than the
-#: median of its mode by more. Without a check of the host, the standard deviation between processes may be 20 %.
-FAR, UNWATCHED_FAR = 1.25, 1.5
+#: or two trials say little about it. Of 557 series on H100s and H200s, two thirds had less, and 95 % less than 0.07.
+PROCESS_SD = 0.025
+#: Least ratio to the best after one trial, which may be an outlier: of 1,697 recorded ones, 9 took longer than the
+#: median of their mode by more. Without a check of the host, the standard deviation between processes may be 20 %.
+FAR, UNWATCHED_FAR = 1.15, 1.5
 #: A race ends if none of those left is likely to be faster than the best one by more than this ratio.
 CLOSE = 1.05
 
@@ -50,7 +50,7 @@ def race(
     deviation of the log time between compilations, which further rounds do not reduce. `candidates`, `rounds`: numbers
     at the start. A candidate is eliminated if a t-test with one side at the level ALPHA ÷ ((candidates - 1) · rounds)
     shows that it is slower than the best so far, by `far` if either has one trial. In simulations of 4 and 6 candidates
-    that differ by 0 to 50 %, with a standard deviation between processes of up to 10 %, at most ALPHA of the races
+    that differ by 0 to 50 %, with a standard deviation between processes of up to 7 %, at most ALPHA of the races
     eliminate the best one, and at most ALPHA are over with one that is slower than the best by more than CLOSE.
     """
     state, left = Race(), list(times)

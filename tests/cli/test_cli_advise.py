@@ -208,7 +208,7 @@ def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
     ranked = [mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0}, mode | {"mode": "other", "call_ms": 2.0}]
     chosen, because, *lines = reasons(ranked, ["other"] if trials == 2 else [], args, "eager", race)
     assert (chosen["mode"], because) == ("other" if race and race.is_tie else "graph", expected)
-    assumed = ["one trial per mode: intervals assume a spread of 4 % between processes"]
+    assumed = ["one trial per mode: intervals assume a spread of 2.5 % between processes"]
     assert lines == (assumed if race and trials == 1 else [])
 
 

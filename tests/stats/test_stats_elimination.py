@@ -49,7 +49,7 @@ def test_clearly_slower_ones_are_eliminated_early(ratio, ended):
         assert {1, 2} <= state.eliminated.keys() and set(state.eliminated.values()) <= ended
 
 
-@pytest.mark.parametrize("sd", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("sd", [0.02, 0.05, 0.07])
 @pytest.mark.parametrize("number", [4, 6])
 def test_a_race_is_short_and_seldom_over_with_a_mode_that_is_clearly_slower(number, sd):
     lost, wrong, over, rounds = outcomes(number, sd)
@@ -66,7 +66,7 @@ def test_the_spread_of_a_host_that_is_not_watched_requires_a_larger_distance(num
 
 def test_ends_with_one_left_or_a_tie_or_if_little_can_be_gained():
     assert state_of({"a": [1.0], "b": [2.0]}).is_over
-    assert not state_of({"a": [1.0], "b": [1.2]}).is_over and state_of({"a": [1.0], "b": [1.2]}, far=1.1).is_over
+    assert state_of({"a": [1.0], "b": [1.2]}).is_over and not state_of({"a": [1.0], "b": [1.2]}, far=1.25).is_over
     tie = state_of({"a": [1.0, 1.001], "b": [1.001, 1.0], "c": [3.0]})
     assert tie.is_over and tie.is_tie and tie.eliminated == {"c": 1}
     near = state_of({"a": [1.0, 1.01], "b": [1.04, 1.06]})
@@ -84,15 +84,15 @@ def test_a_round_is_judged_once_all_that_are_left_have_ended_it():
 
 
 def test_the_spread_of_one_candidate_is_expected_of_all():
-    measured = {"a": [1.0, 1.0], "b": [1.2, 1.2]}
+    measured = {"a": [1.0, 1.0], "b": [1.12, 1.12]}
     assert state_of(measured | {"c": [1.0, 1.0]}).eliminated == {"b": 2}
-    assert not state_of(measured | {"c": [1.0, 1.25]}).eliminated
+    assert not state_of(measured | {"c": [1.0, 1.12]}).eliminated
 
 
 def test_a_large_spread_counts_in_full_and_a_small_one_not():
-    loud, some, quiet = (moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.04, 0.0))
+    loud, some, quiet = (moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.02, 0.0))
     assert loud.error == pytest.approx(0.5)
-    assert some.error == pytest.approx(math.sqrt((3 * PROCESS_SD**2 + 0.0008) / 4 / 2))
+    assert some.error == pytest.approx(math.sqrt((3 * PROCESS_SD**2 + 0.0002) / 4 / 2))
     assert moderated({"a": [1.0]}, {"a": 0.08})["a"].error == pytest.approx(math.hypot(PROCESS_SD, 0.08))
     assert quiet.error == pytest.approx(PROCESS_SD * math.sqrt(3 / 4 / 2)) and quiet.df == loud.df == 4
 

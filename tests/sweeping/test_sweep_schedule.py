@@ -371,7 +371,7 @@ class TestElimination:
     def answer(self, request, env):
         mode = Cell.from_params(request["cell"]).mode_name
         status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
-        return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 50))
+        return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 20))
 
     @pytest.mark.parametrize(
         ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
