@@ -32,9 +32,10 @@ import pandas as pd
 import effbench
 from effbench.store import Store
 
+#: Without further attempts, all sweeps have the same number of trials.
 MATRIX = [
     "model=tiny,mlp,attention", "bs=1,8", "mode=eager,cuda-graph,default,reduce-overhead", "protocol=quick",
-    "protocol.rounds=2", "protocol.compilations=2",
+    "protocol.rounds=2", "protocol.compilations=2", "protocol.attempts=1",
 ]  # fmt: skip
 QUICK = ["model=tiny", "bs=1", "mode=eager,default,cuda-graph", "protocol=quick"]
 COMPILED = [

@@ -289,7 +289,7 @@ def speedups(sweep: str) -> SpeedupTable:
 
 
 def atlas_in_short() -> str:
-    made = speedups("atlas")
+    made = speedups("atlas-h100")
     made.metrics = ["speedup"]
     made.rows = [row for row in made.rows if row.metric == "speedup" and row.labels["bs"] != 8]
     return made.wide(best=False).render("markdown")
@@ -341,6 +341,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "atlas": lambda: speedups("atlas").render("markdown"),
     "atlas-in-short": atlas_in_short,
     "atlas-h100": lambda: speedups("atlas-h100").render("markdown"),
+    "autotuned-h100": lambda: speedups("autotuned-h100").render("markdown"),
     "compiled-graphs": lambda: speedups("compiled-graphs").render("markdown"),
     "small-models": lambda: speedups("h200").render("markdown"),
     "claims": claims,

@@ -12,6 +12,8 @@ from effbench.experiments.launch_shapes import TYPES, VectorAdd
 
 from effbench.experiments import memory_levels
 
+#: The sweep of CELLS has 36 trials, each of which waits for those of other processes of pytest.
+pytestmark = pytest.mark.timeout(600)
 FLOAT = ["bs=2", "dtype=float32"]
 MIB = 2**20
 HOPS = 16384

@@ -56,7 +56,7 @@ def test_what_bounds_a_cell(custom):
     assert large["flops"] == 4 * 2 * 4096**3
     assert 0.5 < large["roofline_fraction"] < 1.1
     assert large["gpu_idle_fraction"] < 0.1
-    assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.1)
+    assert large["gpu_busy_ms"] == pytest.approx(large["period_ms"], rel=0.2)
     assert small["kernels"] >= 4, "products of one row may be split in two"
     assert small["enqueue_ms"] > 0
 
