@@ -28,6 +28,8 @@ def explain(error: Exception) -> ConfigError:
         return ConfigError(unknown_setting(match[1]))
     if match := re.search(r"Error merging override (\S+)", text):
         return wrong_type(match[1], last)
+    if "Config group override must be a string" in text:
+        return ConfigError("model=, mode= and other groups take a name, not a number, true, false or null")
     if match := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
         unknown = re.match(r"Key '(.+?)' not in '(\w+)'", match[2])
         hint = suggest(unknown[1], getattr(config, unknown[2]).__dataclass_fields__) if unknown else ""
