@@ -93,16 +93,23 @@ def copy(
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
         try:
-            with target._writing() as connection:
-                try:
-                    cells = _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
-                except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
-                    fault = one_line(getattr(error, "orig", None) or error, 100)
-                    raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
-            copied |= cells
+            copied |= connect.repeated(partial(_attempt, source, target, arrival, copied, sweep_id, baselines, samples))
         except RefusedError as error:
             arrival = Arrival(arrival.sweep_id, arrival.name, "refused", reason=str(error))
         yield arrival
+
+
+def _attempt(
+    source: Source, target: Store, arrival: Arrival, copied: set[str], sweep_id: str, baselines: bool, samples: bool
+) -> set[str]:
+    """Copy a sweep in one transaction; return the keys of its cells."""
+    arrival.added, arrival.notes = Counter(), []  # an attempt that broke off has left nothing else
+    with target._writing() as connection:
+        try:
+            return _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
+        except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
+            fault = one_line(getattr(error, "orig", None) or error, 100)
+            raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
 
 
 @dataclass
