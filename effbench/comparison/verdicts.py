@@ -243,7 +243,7 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             if has_ratio:
                 add_test(change, pair, before, after, limit, interleaved)
             else:  # also sizes that are 0 in a trial, such as a graph pool
-                by_range(change, before, after, limit.least, limit.factor if how == "bound" else 1.0)
+                by_range(change, before, after, limit.least)
                 if metric == "kernels" and change.verdict in CHANGED:
                     doubt_tuned(change, pair)
         elif before or after:
@@ -279,10 +279,9 @@ def add_test(
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
 
 
-def by_range(
-    change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float, factor: float
-) -> None:
-    """Set the verdict: a change exceeds all trials of the other side by more than `least` and by the factor."""
+def by_range(change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float) -> None:
+    """Set the verdict: a change exceeds all trials of the other side by more than `least` and by its limit."""
+    factor = 1 + change.limit
     old_low, old_high, new_low, new_high = (end(side.values()) for side in (before, after) for end in (min, max))
     low, high = min(old_low, new_low), max(old_high, new_high)
     if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):

@@ -142,7 +142,7 @@ def test_counts_sizes_and_values_per_sweep():
         "exceptions": [{"metric": "recompiles", "least": 2, "reason": "known"}],
     }
     wide = [10, 12, 11, 10, 12]
-    some = [0, 64 * MIB, 64 * MIB, 64 * MIB, 64 * MIB]  # one trial without a pool
+    some, large = ([0, *[size * MIB] * 4] for size in (64, 1000))  # one trial without a pool
     cases = {
         "kernels": (
             ([0] * 5, [0] * 5, "same"), ([0] * 5, [1] * 5, "slower"), ([3] * 5, [2] * 5, "faster"),
@@ -163,6 +163,8 @@ def test_counts_sizes_and_values_per_sweep():
             ([0] * 5, [0] * 5, "same"), ([0] * 5, [2 * MIB] * 5, "same"), ([0] * 5, [3 * MIB] * 5, "slower"),
             ([3 * MIB] * 5, [0] * 5, "faster"), (some, [65 * MIB] * 5, "ambiguous"), (some, some, "same"),
             (some, [99 * MIB] * 5, "slower"),
+            # the floor also holds for sizes that are 0 in a trial
+            (large, [1003 * MIB] * 5, "ambiguous"), (large, [1021 * MIB] * 5, "slower"),
         ),
     }  # fmt: skip
     for metric, (before, after, verdict) in ((metric, case) for metric, given in cases.items() for case in given):
