@@ -208,7 +208,7 @@ def _judge_statuses(timeline: History, track: Track) -> None:
             old=before.status, new=after.status, worse=not is_fixed,
             reason=before.reason if is_fixed else after.reason,
             undone_sweep=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
-            undoes=event_id(series, rows[starts[index - 1]].sweep_id) if is_fixed and index > 1 else None,
+            undoes=event_id(series, rows[starts[index - 1]].sweep_id) if index > 1 else None,
         )  # fmt: skip
 
 

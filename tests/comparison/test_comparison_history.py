@@ -1,7 +1,9 @@
 """Series, states, events, coincidences and acknowledgements from rows of results, without a database."""
 
 import datetime as dt
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
 from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
+from effbench.stats.changepoints import find_all
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
@@ -108,6 +111,47 @@ def test_what_counts_as_not_measured():
     assert "latency_ms" not in {event.series.metric for event in made.judge().events}
 
 
+def test_sweeps_with_wide_intervals_count_less():
+    for bounds, changes in (((-0.01, 0.01), 2), ((-0.5, 0.5), 0), ((None, 0.5), 2), (("x", 0.5), 2)):
+        made = Made()
+        for place in range(20):
+            high = 10 <= place < 14
+            value = 1.05 if high else 1.0
+            low, top = (b if isinstance(b, str | None) else value * math.exp(b if high else b / 50) for b in bounds)
+            made.sweep().result(latency_ms=value, latency_ci_low_ms=low, latency_ci_high_ms=top)
+        assert len(made.judge("latency_ms").changes) == changes, bounds
+
+
+def test_where_a_change_may_lie():
+    logs = np.random.default_rng(20).normal(0, 0.03, 50) + 0.1 * (np.arange(50) >= 25)
+    (event,) = latencies(np.exp(logs).tolist()).judge("latency_ms").changes
+    (change,) = find_all([logs.tolist()])[0].changes
+    assert change.earliest < change.at < change.latest
+    places = (event.earliest_sweep, event.after_sweep, event.latest_sweep)
+    assert places == tuple(f"s{place:03}" for place in (change.earliest, change.at, change.latest))
+    held = [
+        latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).events[0].state for n in range(21, 30)
+    ]
+    assert held == ["open", *["acknowledged"] * 7, "open"]  # an acknowledgement holds within one sweep of these
+
+
+def test_the_worst_open_change_comes_first_and_a_change_for_the_better_last():
+    made = Made()
+    for place in range(30):
+        made.sweep().result("a", latency_ms=1.1 if place >= 10 else 1.0, period_ms=0.5 if place >= 10 else 1.0)
+        made.result("b", latency_ms=1.3 if place >= 8 else 1.0).result("c", latency_ms=0.2 if place >= 20 else 1.0)
+    found = made.judge("latency_ms", "period_ms").changes
+    assert [(event.series.cell_key, event.word) for event in found] == [
+        ("b", "slower"), ("a", "slower"), ("a", "faster"), ("c", "faster"),
+    ]  # fmt: skip
+
+
+def test_short_ids_are_unique():
+    found = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.3, 2)).judge()
+    found.events = [replace(event, id=f"aaaaaaa{number}bb") for number, event in enumerate(found.events)]
+    assert [found.short_id(event.id) for event in found.events] == ["aaaaaaa0", "aaaaaaa1"]
+
+
 def test_another_machine_or_interpreter_is_another_series():
     made = Made()
     made.environment("b", gpu_name="NVIDIA A100")
@@ -120,6 +164,7 @@ def test_another_machine_or_interpreter_is_another_series():
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
     assert (found.changes, {key.place for key in found.states}, found.of("new")) == ([], places, [])
     assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": None}) == "Xeon"
+    assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": {"folder": "/x"}}) == "Xeon (folder /x)"
     # two similar hosts are one series
     made = Made()
     made.environment("b", driver_version="580")
@@ -127,6 +172,9 @@ def test_another_machine_or_interpreter_is_another_series():
         made.sweep().result(latency_ms=value).result(environment="b", latency_ms=value * 2, trials=1)
     found = made.judge("latency_ms")
     assert found.events == [] and set(found.states.values()) == {"steady"}
+    made.sweep().result(latency_ms=1.0).result(environment="b", status="error", trials=9)
+    ((*rows,),) = (track.rows for track in made.judge().tracks)
+    assert {row.environment_id for row in rows} == {"a"}, "the result that is ok, and that of most trials"
 
 
 def test_what_coincides():
@@ -174,6 +222,15 @@ def test_counters_and_compile_seconds():
             made.sweep().result(compile_cold_s=(before if place < 10 else after) * value)
         changes = made.judge("compile_cold_s").changes
         assert [(event.after_sweep, event.worse) for event in changes] == expected
+    made = Made()
+    for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
+        made.sweep(host={"hostname": "ab"[place % 2]}).result(kernels=9 if place == 5 else 12 - place % 2)
+    (event,) = made.judge("kernels").of("flapping")
+    assert event.coincides == ("host b | a",)
+    made = Made()
+    for place in range(4):  # a cell that does not run as its mode promises has counts, too
+        made.sweep().result(status="degraded", graph_breaks=place // 2 * 2, latency_ms=1.0)
+    assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]
     # errors have no seconds: they count from the limits of conf/check on
     for before, after, expected in ((1e-5, 1e-2, [("s010", True)]), (1e-6, 5e-5, []), (0.01, 0.03, [])):
         made = Made()
@@ -188,8 +245,24 @@ def test_small_changes_in_a_row_are_a_large_one():
     for place in range(18):
         made.sweep().result(compile_cold_s=(2.0, 2.9, 3.8)[place // 6] * (1 + 0.001 * (place % 3)))
     (change,) = made.judge("compile_cold_s").changes
-    assert (change.after_sweep, change.alarms) == ("s012", True)
+    assert (change.after_sweep, change.alarms, change.word) == ("s012", True, "slower")
     assert (change.old, change.new, change.ratio) == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
+
+
+def test_other_changes_of_compile_seconds():
+    for levels, expected in (
+        ((3.8, 2.9, 2.0), [("s012", "holds")]),
+        ((1.0, 2.5, 3.3), [("s006", "open")]),  # a small change after a large one
+        ((10.0, 15.0, 11.5), [("s006", "undone"), ("s012", "holds")]),
+    ):
+        made = Made()
+        for place in range(18):
+            made.sweep().result(compile_cold_s=levels[place // 6] * (1 + 0.001 * (place % 3)))
+        changes = sorted(made.judge("compile_cold_s").changes, key=lambda event: event.after_sweep)
+        assert [(event.after_sweep, event.state) for event in changes] == expected, levels
+    made.sweep().result(compile_cold_s=30.0)
+    (event,) = made.judge("compile_cold_s").of("recent")
+    assert (event.after_sweep, event.state) == ("s018", "unconfirmed")
 
 
 def test_statuses():
@@ -200,9 +273,13 @@ def test_statuses():
         ("error ok ok", []),
         ("error error ok error ok", [("fixed", "s002", None)]),
         ("ok error ok error error", [("broken", "s003", None)]),
+        (
+            "ok error error ok ok error",
+            [("broken", "s005", None), ("fixed", "s003", "s005"), ("broken", "s001", "s003")],
+        ),
         ("ok crashed ok ok", []),  # over at once
         ("ok noisy noisy ok", []),
-        ("ok crashed ok crashed ok crashed ok crashed", []),
+        ("ok error ok error ok error ok crashed", []),
     ):
         made = Made()
         for status in statuses.split():
@@ -212,7 +289,8 @@ def test_statuses():
         for event in found.changes:
             assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
             assert event.worse is (event.kind == "broken")
-            assert event.undoes in (None, found.changes[-1].id)
+            undone = [one.id for one in found.changes if one.undone_sweep == event.after_sweep]
+            assert [event.undoes] == (undone or [None])
     (one,) = found.of("flapping")
     assert (one.series.metric, one.old, one.new, one.switches) == (STATUS, "ok", "crashed", 7)
 
@@ -226,6 +304,12 @@ def test_states():
         if place >= 36:
             made.result("short", latency_ms=value)
     found = made.judge("latency_ms")
+    kernels = Made()
+    for _ in range(4):
+        kernels.sweep().result(latency_ms=1.0, kernels=3)
+    assert {key.metric: state for key, state in kernels.judge().states.items()} == {
+        "latency_ms": "short", "kernels": "steady",
+    }  # fmt: skip
     assert len(found.states) == 4 and all(key.cell_key == state for key, state in found.states.items())
     assert found.changes == []
     assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
@@ -241,11 +325,15 @@ def test_new_and_dead():
             made.result("new", latency_ms=1.0).result("new model", model="later", latency_ms=1.0)
         if place < 6:
             made.result("dead", latency_ms=1.0)
+        if place < 8:
+            made.result("absent twice", latency_ms=1.0)
         if place < 5:
             made.result("other", model="other", latency_ms=1.0)
+        if place == 4:
+            made.result("new other", model="other", latency_ms=1.0)
     found = made.judge()
     new = [(one.series.cell_key, one.after_sweep) for one in found.of("new")]
-    assert new == [("new", "s008"), ("new model", "s008")]
+    assert new == [("new", "s008"), ("new model", "s008"), ("new other", "s004")]
     # `other`: its model was not measured since, so nothing says that it is gone
     assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
 
@@ -279,6 +367,8 @@ def test_each_holds_for_one_change():
         assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledgement, second.acknowledgement) == held
         assert (first.alarms, second.alarms) == tuple(one is None for one in held)
+    for rows in itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)]):  # of several, the nearest
+        assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
 
 
 def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
