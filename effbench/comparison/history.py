@@ -59,8 +59,8 @@ def history(
     """Return the history with every series judged.
 
     `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one
-    sweep of its own. `exceptions`: those with `ignore` acknowledge every change that they match. Values that are NaN,
-    infinite or (where a ratio is needed) not positive count as not measured.
+    sweep of its own. `exceptions`: a change is acknowledged if the last one that matches it has `ignore`, as in checks.
+    Values that are NaN, infinite or (where a ratio is needed) not positive count as not measured.
     """
     timeline = History(series, metrics)
     for name in metrics:
@@ -68,7 +68,7 @@ def history(
     for track in timeline.tracks:
         _judge_statuses(timeline, track)
     _judge_presence(timeline)
-    _acknowledge(timeline, acknowledged, [rule for rule in exceptions if rule.ignore])
+    _acknowledge(timeline, acknowledged, [*exceptions])
     _sort(timeline)
     return timeline
 
@@ -263,8 +263,8 @@ def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exception
             _, row = min(held[event.id], key=lambda pair: pair[0])
             known_as = event_id(event.series, row["sweep_id"])
             return replace(event, acknowledged=row["reason"], acknowledgement=row["id"], id=known_as)
-        reasons = [rule.reason for rule in exceptions if event.id is not None and timeline.is_matched(event, rule)]
-        return replace(event, acknowledged=reasons[-1]) if reasons else event
+        fitting = [rule for rule in exceptions if event.id is not None and timeline.is_matched(event, rule)]
+        return replace(event, acknowledged=fitting[-1].reason) if fitting and fitting[-1].ignore else event
 
     timeline.events = [marked(event) for event in timeline.events]
 

@@ -371,14 +371,21 @@ def test_each_holds_for_one_change():
         assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
 
 
-def test_an_exception_that_ignores_acknowledges_every_change_that_it_matches():
-    made = latencies(STEP)
-    for rule, held in (
-        ({"model": "m*", "metric": "latency_ms", "hardware": "NVIDIA*", "ignore": True}, True),
-        ({"metric": "period_ms", "ignore": True}, False),
-        ({"model": "m*", "floor": 0.5}, False),
+def test_a_change_is_acknowledged_if_the_last_exception_that_matches_ignores_it():
+    made = Made()
+    made.environment(flags={"interpreter": "/a"})
+    for value in STEP:
+        made.sweep().result(latency_ms=value)
+    ignored = {"model": "m*", "metric": "latency_ms", "hardware": GPU, "ignore": True}
+    for rules, held in (
+        ([ignored], True),
+        ([{"metric": "period_ms", "ignore": True}], False),
+        ([{"model": "m*", "floor": 0.5}], False),
+        ([ignored, {"bs": 1, "floor": 0.5}], False),
+        ([{"bs": 1, "floor": 0.5}, ignored, {"bs": 8, "floor": 0.5}], True),
     ):
-        rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"}]}).exceptions
+        rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]}).exceptions
         (event,) = made.judge(exceptions=rules).events
-        assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rule
-        assert made.judge(acknowledged=[ack("s015")], exceptions=rules).events[0].acknowledged == "known"
+        assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rules
+        known = [ack("s015", place=event.series.place)]
+        assert made.judge(acknowledged=known, exceptions=rules).events[0].acknowledged == "known"
