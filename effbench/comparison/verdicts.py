@@ -318,7 +318,7 @@ def decide(change: Change, is_significant: bool, host_change: float | None) -> N
             why = f"launch-bound: smaller than the {least:.0%} that these trials can show"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
-    if change.verdict is not Verdict.SAME and not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
+    if not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
         change.reason = joined(change.kernels, change.reason)
 
 

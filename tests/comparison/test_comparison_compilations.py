@@ -1,6 +1,7 @@
 """Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in noisy times."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ def compiled(*kernels, rounds=5):
         (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
         (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "other kernels in each of 3 compilations"),
+        (compiled(*"aa"), compiled(*"bb"), 1.08, "ambiguous", TUNED),
         (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),
         ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
         ([], compiled("a"), 1.08, "slower", None),  # a sweep that did not record it
@@ -45,8 +47,16 @@ def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, inter
     rows = {one.metric: one for one in judge([pair(*sides)], limits_of({}), interleaved=interleaved)}
     time = rows["latency_ms"]
     assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
+    assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
     assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
     assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == ("same", None)
+
+
+@pytest.mark.parametrize(("names", "verdict"), [("ab", "slower"), (("ab", "cd"), "ambiguous")])
+def test_cells_that_differ_have_other_kernels_of_course(names, verdict):
+    sides = [side(compiled=compiled(*of), latency_ms=steps(by, 0.001)) for of, by in zip(names, (1, 1.08), strict=True)]
+    (row,) = judge([replace(pair(*sides), differs=True)], limits_of({}))
+    assert (row.verdict, row.reason) == (verdict, None)
 
 
 def test_compilations_count_alike_in_figures_and_ratio():
@@ -87,6 +97,8 @@ def test_autotuning_may_choose_another_number_of_kernels(old, new, verdict):
     sides = [side(compiled=of, kernels=[number] * 5) for of, number in ((old, 34), (new, 42))]
     (row,) = judge([pair(*sides)], limits_of({}))
     assert (row.verdict, TUNED in (row.reason or "")) == (verdict, verdict == "ambiguous")
+    sides[1] = replace(sides[1], figures=sides[0].figures)
+    assert [row.verdict for row in judge([pair(*sides)], limits_of({}))] == ["same"]
 
 
 def judged(made, before, after, limits=None):

@@ -1,9 +1,10 @@
 import datetime as dt
+import shutil
 from pathlib import Path
 
 import pytest
 
-from effbench.comparison.limits import COMPARED, Limit, limits_of, read
+from effbench.comparison.limits import COMPARED, SHIPPED, Limit, limits_of, read
 from effbench.errors import ConfigError
 
 CELL = {
@@ -91,6 +92,7 @@ def test_what_makes_no_sense_is_refused_by_name():
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
         ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
         ({"exceptions": [{"metric": "kernels", "factor": 2, **why}]}, r"exceptions\[0\].factor does nothing"),
+        ({"exceptions": [{"metric": "status", "floor": 0.1, **why}]}, "status only takes ignore"),
         ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, r"exceptions\[0\] needs a reason"),
         ({"exceptions": [{"model": "a", **why}]}, "changes nothing"),
         ({"exceptions": [{"modle": "a", "floor": 0.1, **why}]}, "unknown setting modle"),
@@ -124,7 +126,8 @@ def test_a_file_of_the_users_is_laid_over_what_ships():
         exceptions:
           - {model: "m*", metric: kernels, ignore: true, until: 2999-03-31, reason: moving to new kernels}
     """)
-    for name in (path, "ours", "conf/check/ours.yaml"):
+    shutil.copy(path, "ours.yml")
+    for name in (path, "ours", "conf/check/ours.yaml", "ours.yml"):
         limits = read(name)
         assert limits.of(CELL, "period_ms").floor == 0.05
         assert limits.of(CELL, "latency_ms").floor == pytest.approx(0.1)
@@ -133,8 +136,11 @@ def test_a_file_of_the_users_is_laid_over_what_ships():
         assert limits.exceptions[0].until == dt.date(2999, 3, 31)
 
 
-def test_the_users_own_default_is_found_by_itself():
+def test_the_users_own_default_is_found_by_itself(tmp_path, monkeypatch):
     assert read().source == read("default").source == "effbench's defaults"
+    monkeypatch.chdir(SHIPPED.parents[1])
+    assert read().source == "effbench's defaults", "in a checkout, too"
+    monkeypatch.chdir(tmp_path)
     written("floor: 0.07\nlimits: {latency_ms: {floor: 0.2}}", "conf/check/default.yaml")
     found = [(limits.floor, limits.source) for limits in (read(), read("default"))]
     assert found == [(0.07, "conf/check/default.yaml over effbench's defaults")] * 2
@@ -153,9 +159,21 @@ def test_settings_go_on_top():
     assert limits.floor == 1e-05
     assert limits.of(CELL, "latency_ms") == limit(0.1, 0.5)
     assert (limits.on_missing, limits.metrics) == ("ignore", ["latency_ms"])
+    assert read(None, ["metrics=[kernels,kernels]"]).metrics == ["kernels"]
+    assert read(None, ["metrics=[]"]).metrics == [*COMPARED]
     rule = "exceptions=[{mode: default, floor: 0.4, reason: noise}]"
     assert read(None, [rule]).of(CELL, "latency_ms").floor == 0.4
-    for word in ("floor", "=3", "floor=[", "floor=", "floor.x=3", "a..b=1", "limits=3", "floor=nan"):
+    for word in (
+        "floor",
+        "=3",
+        "floor=[",
+        "floor=",
+        "floor.x=3",
+        "a..b=1",
+        "limits=3",
+        "floor=nan",
+        "floor=" + "[" * 9999,
+    ):
         with pytest.raises(ConfigError):
             read(None, [word])
 

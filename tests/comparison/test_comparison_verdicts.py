@@ -57,6 +57,7 @@ def test_missing_cells():
 def test_a_time_against_a_floor_of_two_percent():
     for factor, verdict in (
         (1.05, "slower"), (0.95, "faster"), (1.0, "same"), (1.005, "same"), (1.019, "ambiguous"), (1.021, "slower"),
+        (1 / 1.019, "ambiguous"),
     ):  # fmt: skip
         change = only(steps(1.0, 0.001), steps(factor, 0.001), "latency_ms")
         assert (change.verdict, change.gates, change.limit) == (verdict, verdict == "slower", 0.02)
@@ -64,6 +65,7 @@ def test_a_time_against_a_floor_of_two_percent():
         assert change.before == pytest.approx(1.0)
     noisy = only(steps(1.0, 0.1), steps(1.05, 0.1), "period_ms")
     assert (noisy.verdict, noisy.gates) == (Verdict.AMBIGUOUS, False) and noisy.smallest_slowdown > 0.2
+    assert only(steps(1.05, 0.1), steps(1.0, 0.1), "period_ms").verdict is Verdict.AMBIGUOUS
     one = only([1.0], [9.0] * 5, "latency_ms")  # without a second trial no time is judged
     assert (one.verdict, one.low, one.p_value, one.ratio) == (Verdict.AMBIGUOUS, None, None, pytest.approx(9.0))
     assert one.reason == "a side has only one trial, so the spread is unknown"
@@ -112,7 +114,7 @@ def test_the_correction_is_over_all_cells_that_are_not_ignored():
 
 def test_host_metrics_of_a_launch_bound_cell_alarm_beyond_what_the_trials_can_show():
     launch, memory = ("launch", "launch"), ("memory", "memory")
-    metrics = ("latency_ms", "period_ms", "energy_mj", "gpu_busy_ms")
+    metrics = ("latency_ms", "latency_p95_ms", "period_ms", "energy_mj", "gpu_busy_ms")
     cases = ((1.3, launch), (1.9, launch), (1.3, ("memory", "launch")), (1 / 1.3, launch), (1.3, memory))
     for metric, (factor, bounds) in itertools.product(metrics, cases):
         change = only(steps(1, 0.1), steps(factor, 0.1), metric, bounds=bounds)
@@ -149,11 +151,15 @@ def test_counts_sizes_and_values_per_sweep():
             (wide, wide[::-1], "same"), (wide, [13] * 5, "slower"), (wide, [11] * 5, "ambiguous"),
             ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"), ([1], [2], "slower"),  # a count needs no second trial
         ),
-        "recompiles": (([10] * 5, [12] * 5, "same"), ([10] * 5, [13] * 5, "slower")),
+        "recompiles": (
+            ([10] * 5, [12] * 5, "same"), ([10] * 5, [13] * 5, "slower"), ([9, 10], [12, 12], "ambiguous"),
+            ([12, 12], [9, 10], "ambiguous"), ([12, 12], [8, 9], "faster"),
+        ),
         "compile_cold_s": (
             ([10.0], [10.0], "same"), ([10.0], [12.5], "same"), ([10.0], [12.6], "slower"), ([12.6], [10.0], "faster"),
             ([2.0], [2.9], "same"), ([2.0], [3.1], "slower"), ([100.0], [110.0], "same"),
             ([4.0, 5.0], [4.5, 7.0], "ambiguous"), ([4.0, 5.0], [6.1, 7.0], "ambiguous"),
+            ([4.0, 4.8], [6.0, 7.0], "ambiguous"), ([6.0, 7.0], [4.0, 4.8], "ambiguous"),
             ([4.0, 5.0], [6.3, 7.0], "slower"), ([6.1, 7.0], [4.0, 5.0], "ambiguous"),
             ([6.3, 7.0], [4.0, 5.0], "faster"),
         ),
@@ -215,6 +221,14 @@ def test_figures_at_the_ends_of_the_floats():
         assert next(one for one in found if one.metric == "latency_ms").verdict == expected
         values = [value for one in found for value in record(one).values() if isinstance(value, float)]
         assert all(map(math.isfinite, values))
+
+
+def test_the_most_important_change_comes_first():
+    factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
+    cells = [pair(*(side(latency_ms=steps(level, 0.001)) for level in (1, by)), key) for key, by in factors.items()]
+    counts = [pair(side(kernels=[3]), side(kernels=[0]), "f"), pair(side("ok"), side("noisy"), "g")]
+    found = judge([*cells, *counts, pair(side(latency_ms=[1.0]), side(latency_ms=[9.0]), "h")], limits_of({}))
+    assert [change.key for change in found] == [*"ba", *"gh", *"fcd", "e"]
 
 
 def test_a_status_can_be_ignored_by_an_exception():
