@@ -268,8 +268,6 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment
     # omit outliers of the levels, from which a line must not gain
     kept = np.abs(both - step) <= math.sqrt(BOUND) * noise
     x, y, w = np.arange(len(both))[kept], both[kept], 1 / noise[kept]
-    if len(x) < 2 * PERSISTENCE:
-        return -math.inf
     slope, offset = np.polyfit(x, y, 1, w=w)
     return float((((y - step[kept]) * w) ** 2).sum() - (((y - slope * x - offset) * w) ** 2).sum())
 
@@ -307,8 +305,6 @@ def _recent(
     """Return the newest one or two values as a change if they exceed noise and floor around the last level, or None."""
     last = segments[-1]
     for count in (2, 1):
-        if last.end - last.start - count < PERSISTENCE:
-            continue
         before = segment_of(values, scale, last.start, last.end - count)
         spread, df = spread_of([*segments[:-1], before], scale)
         noise = np.maximum(scale[-count:], spread)

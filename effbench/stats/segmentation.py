@@ -109,8 +109,7 @@ def _fit(arrays: list[np.ndarray], scales: list[np.ndarray], levels: list[np.nda
     starts = [longest - len(values) for values in arrays]
     for step in range(longest - 1, 0, -1):
         for index in np.flatnonzero(jumped[step, rows, at]):
-            if step > starts[index]:
-                splits[index].append(step - starts[index])
+            splits[index].append(step - starts[index])
             at[index] = source[step, index]
     return [split[::-1] for split in splits]
 

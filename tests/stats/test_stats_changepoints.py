@@ -1,11 +1,13 @@
 """The detector on simulated series with fixed seeds: false alarms, steps, and what only looks like one."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
-from effbench.stats.changepoints import Alternation, Change, find_all, find_exact
+from effbench.stats.changepoints import Alternation, Change, find_all, find_exact, mark_undone
+from effbench.stats.intervals import log_difference, log_mean
 
 N = 60
 
@@ -97,8 +99,23 @@ def test_odd_sweeps():
         values[:, 20:22] += size
         assert changed(values) == 0
     values = unchanged(seed=7)
+    values[:, [3, 9, 20, 30]] += 0.3
+    assert not any(one.changes or one.alternation for one in find_all(list(values[:, :40])))
+    values = unchanged(seed=7)
     values[:, 20:23] += 0.3  # but three that agree
     assert share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20, 23]) >= 0.9
+
+
+def test_a_short_or_small_drift_and_one_with_outliers():
+    quiet = unchanged(0.0005, 30)
+    for sweeps, total, expected in ((9, 0.1, None), (10, 0.1, 0.1), (60, 0.03, 0.03), (60, 0.015, None)):
+        for one in find_all(list(quiet[:, :sweeps] + np.linspace(0, total, sweeps))):
+            assert one.changes == ()
+            assert (one.drift and math.log(one.drift)) == (expected and pytest.approx(expected, abs=0.002))
+    values = unchanged(0.003) + np.linspace(0, 0.1, N)
+    values[:, [7, 22, 48]] += 0.3
+    found = find_all(list(values))
+    assert share(found, lambda one: not one.changes and 1.09 < (one.drift or 0) < 1.12) >= 0.98
 
 
 @pytest.mark.slow
@@ -117,6 +134,14 @@ def test_recent_and_flapping():
         found = find_all(list(values))
         assert not any(one.changes for one in found)
         assert share(found, lambda one, at=N - count: one.recent is not None and one.recent.at == at) >= 0.98
+    for last, at in (((0.1, -0.1), N - 1), ((0.015, 0.015), None), ((0.1, 0.015), None), ((0.0, 0.1), N - 1)):
+        values = unchanged(0.0005, 30)
+        values[:, -2:] += last
+        assert share(find_all(list(values)), lambda one, at=at: (one.recent and one.recent.at) == at) >= 0.96
+    assert find([*unchanged()[0][:20], 0.3], [0.005] * 20 + [0.2]).recent is None, "the newest one is imprecise"
+    for run, sweeps, flaps in ((4, 20, True), (4, 16, False), (2, 12, True), (2, 11, False)):
+        for one in find_all(list(unchanged(0.003, 30, sweeps) + 0.1 * (np.arange(sweeps) // run % 2))):
+            assert (one.alternation is not None) is flaps
     for run in (1, 2, 5, 7):
         for one in find_all(list(unchanged() + 0.1 * (np.arange(N) // run % 2))):
             assert one.changes == () and len(one.alternation.switches) == (N - 1) // run
@@ -137,10 +162,21 @@ def test_a_sweep_that_is_known_to_be_poor_counts_less():
     values = np.where((np.arange(20) >= 10) & (np.arange(20) < 14), 0.05, 0.0)
     assert len(find(values, np.full(20, 0.005)).changes) == 2
     assert find(values, np.where(values > 0, 0.2, 0.005)).changes == ()
+    for unknown in (math.nan, 0.0):
+        assert find(values, np.full(20, unknown)) == find(values)
 
 
 def test_few_equal_and_huge_values():
-    for values in ([], [1.0], [1.0, 2.0], [0.0] * 5, [0.0] * 6, [-3.0] * 200, [0.0, 0.001, 1.0, 1.001, 0.999]):
+    for values in (
+        [],
+        [1.0],
+        [1.0, 2.0],
+        [0.0] * 5,
+        [0.0] * 6,
+        [*[0.0] * 4, 1.0],
+        [-3.0] * 200,
+        [0.0, 0.001, 1.0, 1.001, 0.999],
+    ):
         found = find(values)
         assert (found.changes, found.recent, found.alternation, found.drift) == ((), None, None, None)
     for values, at, ratio in (
@@ -151,6 +187,10 @@ def test_few_equal_and_huge_values():
     ):
         (change,) = find(values).changes
         assert (change.at, change.ratio.value) == (at, ratio)
+    (change,) = find([0.0, 0.001, -0.001, 1.0, 1.001, 0.999]).changes
+    welch = log_difference(*(log_mean(np.exp([level, level + 0.001, level - 0.001])) for level in (1.0, 0.0)))
+    assert (change.ratio.low, change.ratio.high) == pytest.approx((welch.interval().low, welch.interval().high))
+    assert find([*[-700.0] * 9, 700.0]).recent.ratio.value == find(np.linspace(-700, 700, 20)).drift == math.exp(709.0)
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="finite"):
             find([0.0, bad, 0.0])
@@ -170,6 +210,12 @@ def test_exact_values():
         ([3, 3, 5, 5, 3, 3], [(2, 3, 5, 4), (4, 5, 3, None)], None, None),
         ([3, 3, 3, 5, 3, 3], [], None, None),
         ([3, 3, 5], [], Change(2, 3, 5), None),
+        ([3, 3, 5, 3], [], None, None),
+        ([3, 3, 3, 5, 5, 3, 3, 5, 5, 5], [(3, 3, 5, 5), (5, 5, 3, 7), (7, 3, 5, None)], None, None),
+        ([3, 3, 5, 5] * 2 + [3, 3], [], None, Alternation(3, 5, ((False,) * 2 + (True,) * 2) * 2 + (False,) * 2)),
+        ([3, 5, 3, 5, 7] * 4, [], None, None),  # too many others
+        ([3, 5, 3, 3, 5, 3, 3, 3], [], None, None),  # too few of one
+        (([3] * 9 + [5]) * 3 + [3] * 2, [], None, None),
         ([5, 3, 3, 3], [], None, None),
         ([3, 5] * 6, [], None, Alternation(3, 5, (False, True) * 6)),
         ([True, False] * 4, [], None, Alternation(False, True, (True, False) * 4)),
@@ -178,3 +224,10 @@ def test_exact_values():
         found = find_exact(values)
         assert [(one.at, one.before, one.after, one.undone_at) for one in found.changes] == changes, values
         assert (found.recent, found.alternation) == (recent, alternation), values
+
+
+def test_a_change_may_undo_several():
+    levels = [0.0, 0.03, 1.0, 0.015]
+    changes = [Change(at, *pair) for at, pair in enumerate(itertools.pairwise(levels), 1)]
+    found = mark_undone(changes, math.log1p(0.02))
+    assert [(one.undone_at, one.undoes) for one in found] == [(3, None), (3, None), (None, 1)]
