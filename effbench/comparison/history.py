@@ -101,7 +101,7 @@ def _judge_metric(timeline: History, metric: Metric) -> None:
         floor = factor - 1 if metric.compare == "bound" else FLOOR
         judged = find_all(values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor)
     if metric.compare == "bound":
-        judged = [_large_only(result, factor, least) for result in judged]
+        judged = [_large_only(*pair, factor, least) for pair in zip(judged, values, strict=True)]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
         _add_found(timeline, series, rows, levels, result)
 
@@ -115,8 +115,12 @@ def _error(row: Any, name: str) -> float:
     return math.nan if error is None else error
 
 
-def _large_only(judged: Found, factor: float, least: float) -> Found:
-    """Return the judgement without changes up to `least`; several of these in a row may be a large one."""
+def _large_only(judged: Found, values: Sequence[float], factor: float, least: float) -> Found:
+    """Return the judgement without differences up to `least`; several small changes in a row may be a large one."""
+    flapping = judged.alternation
+    low, high = (flapping.low, flapping.high) if flapping else (min(values), max(values))
+    if math.exp(high) - math.exp(low) <= least:
+        return Found()
     kept, level = [], None
     for change in filter(None, (*judged.changes, judged.recent)):
         before = change.before if level is None else level

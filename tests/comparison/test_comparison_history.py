@@ -265,6 +265,14 @@ def test_other_changes_of_compile_seconds():
             made.sweep().result(compile_cold_s=levels[place // 6] * (1 + 0.001 * (place % 3)))
         changes = sorted(made.judge("compile_cold_s").changes, key=lambda event: event.after_sweep)
         assert [(event.after_sweep, event.state) for event in changes] == expected, levels
+    for level, kinds in ((0.3, []), (2.0, ["flapping", "drifting"])):  # less than a second does not count
+        found = []
+        for values in ([1 + place % 2 for place in range(20)], np.exp(0.03 * np.arange(20)).tolist()):
+            small = Made()
+            for place, value in enumerate(values):
+                small.sweep().result(compile_cold_s=7.0 if (level, place) == (0.3, 9) and value == 2 else level * value)
+            found += small.judge("compile_cold_s").events
+        assert [event.kind for event in found] == kinds
     made.sweep().result(compile_cold_s=30.0)
     (event,) = made.judge("compile_cold_s").of("recent")
     assert (event.after_sweep, event.state) == ("s018", "unconfirmed")
