@@ -36,6 +36,10 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once
     heading, *rows = effbench("ls").out.splitlines()
     assert heading.split()[:3] == ["sweep", "name", "baseline"]
+    assert "not on NVIDIA B200; use one of these" in effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
+    removed = effbench("baseline", "rm", "main", "--on", "NVIDIA A100").out
+    assert removed == f"removed baseline main on NVIDIA A100 (sweep {first})\n"
+    assert "NVIDIA A100" not in (listed := effbench("baseline", "ls").out) and listed.count("NVIDIA H200") == 2
     marked = {row.split()[0]: row[heading.index("baseline") : heading.index("started")].strip() for row in rows}
     assert marked == {first: "main, v1", second: ""}
 
@@ -44,7 +48,7 @@ def test_refusals(made, effbench):
     made.sweep([a_cell()])
     for words, code, said in (
         ((), 2, "set|ls|rm"),
-        (("set", "a b"), 2, "cannot name a baseline"),
+        *((("set", name), 2, "cannot name a baseline") for name in ("a b", "last", "20260101-000000-abcd", "@a")),
         (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
         (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
         (("ls",), 3, "has no baseline"),
