@@ -186,7 +186,8 @@ def ids(read):
 def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     known = ids(read)
     assert history("ack", known["slower"], "--reason", "first").startswith(f"acknowledged {known['slower']}: slower")
-    history("ack", known["slower"], "--reason", "more checks")  # another reason
+    history("ack", known["slower"], "--reason", "no text: \udcff")  # another reason
+    history("ack", known["slower"], "--reason", "more checks")
     assert ids(read) == {word: known[word] for word in ("broken", "more")}
     assert "1 acknowledged and omitted" in history()
     shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
