@@ -56,7 +56,7 @@ def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str 
     machines = hardware(connection, sweep_id)
     if not machines:
         raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
-    given = {"sweep_id": sweep_id, "set_at": now(), "note": note}
+    given = {"sweep_id": sweep_id, "set_at": now(), "note": note and text(note)}
     for machine in machines:
         row = insert(connection, BASELINE).values(name=name, hardware=machine, **given)
         connection.execute(row.on_conflict_do_update(index_elements=["name", "hardware"], set_=given))

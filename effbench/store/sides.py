@@ -17,6 +17,7 @@ from effbench.metrics import COLD, METRICS
 from effbench.store.schema import CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, TRIAL
 from effbench.store.summary import counted
 from effbench.store.sweeps import CONFIRMING
+from effbench.store.values import text
 
 #: Compared metrics that every trial has.
 PER_TRIAL = tuple(
@@ -200,7 +201,7 @@ def series(
     names = tuple(dict.fromkeys(("sweep_id", "cell_key", "environment_id", "status", "reason", *(columns or ()))))
     cells = sa.select(CELL)
     for column, wanted in ((CELL.c.model, models), (CELL.c.mode, modes)):
-        cells = cells.where(column.in_(list(wanted))) if wanted else cells
+        cells = cells.where(column.in_([*map(text, wanted)])) if wanted else cells
     results = sa.select(*(RESULT.c[name] for name in names))
     if models or modes:
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))

@@ -256,6 +256,7 @@ def test_what_is_refused(db, effbench):
         ("--since yesterday", "expected a date"),
         ("--metric flops", "has no history"),
         ("--model nothing", "available: models net, other"),
+        ("--mode \udcff", "available: models net, other"),
     ):
         done = effbench("history", *words.split())
         assert done.code in (2, 3) and said in done.err, words
