@@ -143,9 +143,11 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
         ("H200", "2.14.0", "P1", "modes", "confirmed"),
         ("H200", "2.14.0", "P1", "mine", "refuted"),
         (None, "2.13.0", "P1", "modes", "not measurable here"),
+        ("", "2.13.0", "P1", "modes", "refuted"),
     ):
         judged = {"claim": claim, "experiment": experiment, "verdict": verdict, "reason": "holds", "sweep_id": None}
-        here = store.add_environment(environment(gpu_name=gpu, torch_version=torch), {})
+        cpu = "EPYC" if gpu == "" else "Xeon"
+        here = store.add_environment(environment(gpu_name=gpu or None, cpu_name=cpu, torch_version=torch), {})
         store.add_verdicts(here, [{**judged, "measured": {"value": 1.5}}])
     change(store, VERDICT, VERDICT.c.id == 1, judged_at=FUTURE)
     rows = store.verdicts()
@@ -154,6 +156,7 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
         ("P1", "modes", "H200", "confirmed"),
         ("P1", "mine", "H200", "refuted"),
         ("P1", "modes", None, "not measurable here"),
+        ("P1", "modes", None, "refuted"),
     ]
     assert (rows[0]["measured"], rows[1]["torch_version"], rows[3]["cpu_name"]) == ({"value": 1.5}, "2.14.0", "Xeon")
     assert rows[0]["judged_at"].tzinfo is not None
