@@ -268,6 +268,8 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment
     # omit outliers of the levels, from which a line must not gain
     kept = np.abs(both - step) <= math.sqrt(BOUND) * noise
     x, y, w = np.arange(len(both))[kept], both[kept], 1 / noise[kept]
+    if len(x) < 2 * PERSISTENCE:
+        return -math.inf
     slope, offset = np.polyfit(x, y, 1, w=w)
     return float((((y - step[kept]) * w) ** 2).sum() - (((y - slope * x - offset) * w) ** 2).sum())
 
