@@ -121,7 +121,7 @@ def by_kind(trials: Iterable[Sequence[Any]]) -> Durations:
 
 def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], durations: Durations) -> str:
     """Return a sentence on how long these trials take on the slots, from the medians of earlier ones."""
-    compilations = min(settings.protocol["compilations"], settings.protocol["rounds"])
+    compilations = settings.protocol["compilations"]
     medians = {kind: {cold: statistics.median(s) for cold, s in of.items() if s} for kind, of in durations.items()}
     seconds: Counter[str] = Counter()
     cold_s, colds = 0.0, 0

@@ -1,6 +1,6 @@
 """exclude, shard and --dry-run on the command line."""
 
-from made_sweeps import DEFAULT, EAGER, GRAPH, environment
+from made_sweeps import DEFAULT, EAGER, GRAPH, environment, sql
 
 from effbench.store import Store
 
@@ -23,8 +23,14 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     again = cli.run("-m", "resume=last", "--dry-run")
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
     assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
+    assert "has protocol.rounds=1, not 2" in cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run").err
     done = cli.sweep(*WORDS, "--dry-run")
     assert "4 trials to run" in done.out and "duration: about" in done.out, done
+    done = cli.sweep(*WORDS, "shard=1/2", "protocol.rounds=2", "--dry-run")
+    assert "shard 1/2: 2 cells in other shards" in done.out and "duration: about" in done.out, done
+    assert "duration: unknown" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
+    sql(cli.db, "UPDATE environment SET cpu_name = 'another'")
+    assert "duration: unknown" in cli.sweep(*WORDS, "--dry-run").out
     with Store.open(cli.db) as store:
         assert len(store.sweeps()) == 1
 

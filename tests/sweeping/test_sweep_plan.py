@@ -1,9 +1,12 @@
-"""Which trials are left, and in which order slots take them."""
+"""Which trials are left, in which order slots take them, and how long they take."""
 
-from schedule_parts import cell_runs, trials
+import pytest
+from schedule_parts import PROTOCOL, cell_runs, gpus, trials
 
-from effbench.cell import Status, Trial
-from effbench.sweeping.plan import PlannedTrial, Queue
+from effbench.cell import Cell, Status, Trial
+from effbench.sweeping.devices import Slot
+from effbench.sweeping.forecast import by_kind, duration, estimate, plan_table
+from effbench.sweeping.plan import CellRun, PlannedTrial, Queue, Settings
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -53,3 +56,47 @@ def test_the_last_groups_of_several_gpus_start_longest_first():
 
     assert order(1) == planned
     assert order(2) == [*planned[:4], *sorted(planned[4:], reverse=True)]
+
+
+def cell_of(model, mode, bs=1, device="cuda", dtype="float32"):
+    return Cell({"name": model}, bs, {"name": mode}, dtype, "inference", device)
+
+
+def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
+    known, alike = cell_of("m", "default"), cell_of("m", "default", bs=2)
+    recorded = [(known, "cold", 100.0), *((known, "warm", seconds) for seconds in (10.0, 20.0, 90.0))]
+    recorded += [(cell_of("m", "default", bs=4), "cold", 40.0), (cell_of("m", "default", bs=4), "warm", 4.0)]
+    recorded += [(cell_of("k", "default"), "cold", 10.0), (cell_of("k", "default"), "warm", 100.0)]
+    eager, on_cpu = cell_of("m", "eager"), cell_of("m", "default", device="cpu")
+    recorded += [(eager, None, 3.0), (on_cpu, "cold", 3.0)]
+    durations = by_kind((c.key, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded)
+    settings = Settings.with_defaults(protocol={**PROTOCOL, "rounds": 3, "compilations": 2})
+
+    def text(*cells):
+        planned = trials([CellRun(cell) for cell in cells], 3)
+        return estimate(planned, settings, [*gpus(2), Slot("CPU", "cpu")], durations)
+
+    # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
+    assert text(known, alike, cell_of("n", "default"), cell_of("n", "other"), eager, on_cpu) == (
+        "duration: about 4 min 11 s, from the medians of earlier trials; cold compilations: 8 trials, 7 min 6 s on one "
+        "device; unknown for 1 cell without history"
+    )
+    assert text(eager) == "duration: about 4 s, from the medians of earlier trials"
+    assert text() == "duration: about 0 s, from the medians of earlier trials"
+    assert "duration: unknown" in text(cell_of("n", "other"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(59.4, "59 s"), (60.0, "1 min 0 s"), (3599.4, "59 min 59 s"), (3900.0, "1 h 5 min")]
+)
+def test_a_duration_has_two_units(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_modes_with_the_same_sizes_share_a_row_of_the_plan():
+    cells = [cell_of("m", mode, bs, dtype=dtype) for mode in ("eager", "default") for bs in range(8, 0, -1)
+             for dtype in ("float32", "float16")]  # fmt: skip
+    cells += [cell_of("m", "cuda-graph", bs) for bs in range(1, 10)]
+    assert [tuple(row.values()) for row in plan_table(cells).rows] == [
+        ("m", "1, 2, 3, 4, 5, 6, 7, 8", "eager, default", 32), ("m", "9 sizes from 1 to 9", "cuda-graph", 9),
+    ]  # fmt: skip
