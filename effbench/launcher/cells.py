@@ -214,6 +214,8 @@ def validate(config: dict[str, Any], valid: set[int] | None = None, words: Seque
     plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
     if "env" in new and not plain:
         raise ConfigError(f"env must map names without dots to texts or numbers, got {env!r}. Example: env.FOO=1")
+    if "env" in new and "CUDA_VISIBLE_DEVICES" in env:  # the trial would use another GPU than the locked one
+        raise ConfigError("env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with executor.gpus")
     valid.update(id(value) for value in new.values() if isinstance(value, dict))
 
 

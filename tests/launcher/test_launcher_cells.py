@@ -104,6 +104,7 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
         ("sweep.name", "confirm:x", "reserved for reruns by effbench check"),
         ("env", "x", "env must map .*, got 'x'"),
+        ("env", {"CUDA_VISIBLE_DEVICES": 1}, "select GPUs with executor.gpus"),
         ("mode.name", 5, "mode: name must be text, got 5; the YAML of a mode requires name and _target_"),
     ):
         config = OmegaConf.create(valid)
