@@ -46,6 +46,8 @@ class TestPlanned:
         names = {under_a: "a", under_b: "b"}
         assert [(names[trial.run], trial.round, trial.attempt) for trial in left] == expected
         assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=1, history=history))
+        history[under_b][1] = Trial(key, 1, Status.NOISY, attempt=1)
+        assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=2, history=history))
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """Which trials are left, in which order slots take them, and how long they take."""
 
+import math
+
 import pytest
 from schedule_parts import PROTOCOL, cell_runs, gpus, trials
 
 from effbench.cell import Cell, Status, Trial
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.forecast import by_kind, duration, estimate, plan_table
-from effbench.sweeping.plan import CellRun, PlannedTrial, Queue, Settings
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -58,8 +60,34 @@ def test_the_last_groups_of_several_gpus_start_longest_first():
     assert order(2) == [*planned[:4], *sorted(planned[4:], reverse=True)]
 
 
+def test_a_cell_on_the_cpu_never_runs_next_to_one_on_a_gpu():
+    (on_gpu,), (on_cpu,) = cell_runs(1), cell_runs(1, device="cpu")
+    for first, second in ((("GPU 0", "cuda"), ("CPU", "cpu")), (("CPU", "cpu"), ("GPU 0", "cuda"))):
+        queue = Queue(trials([on_gpu, on_cpu]), {}, {})
+        group = queue.take(*first, {"cuda", "cpu"})
+        assert queue.take(*second, {"cuda", "cpu"}) is None
+        queue.finished(group)
+        assert queue.take(*second, {"cuda", "cpu"}).cell.device == second[1]
+
+
+def test_more_trials_are_of_cells_that_do_not_run():
+    one, other = cell_runs(2)
+    queue = Queue(trials([one, other]), {}, {})
+    first, _ = (queue.take(slot, "cuda", {"cuda"}) for slot in ("GPU 0", "GPU 1"))
+    assert queue.finished(first, lambda: trials([one, other])) == 1
+    assert queue.take("GPU 0", "cuda", {"cuda"}).cell == first.cell
+
+
 def cell_of(model, mode, bs=1, device="cuda", dtype="float32"):
     return Cell({"name": model}, bs, {"name": mode}, dtype, "inference", device)
+
+
+def test_the_expected_duration_is_the_cells_own_or_else_its_modes():
+    walls = {cell_of("m", "eager"): 2.0, cell_of("k", "eager"): 5.0}
+    history = {CellRun(cell): [Trial(cell.key, 0, Status.OK, wall_s=wall_s)] for cell, wall_s in walls.items()}
+    cells = (*walls, cell_of("n", "eager"), cell_of("m", "default"))
+    expected = [Queue([], history, {}).expected_s(Group(cell, 0, [], None)) for cell in cells]
+    assert expected == [2.0, 5.0, 5.0, math.inf]
 
 
 def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():

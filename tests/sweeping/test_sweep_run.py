@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
-from schedule_parts import A, B, Server, cell_runs, cells, gpus, ok
+from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, ok, trials
 
+from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, ResumeError, StoreError
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
@@ -290,3 +291,16 @@ def test_whether_the_process_of_a_sweep_has_ended(made):
         assert store.find_sweep(sweep_id).state == "running"
         store.finish_sweep(sweep_id, "running")
         assert store.find_sweep(sweep_id).host["process"] == mine
+
+
+def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
+    """A trial that was killed left it: the next one would measure a warm compilation as a cold one."""
+    (run,) = cell_runs(1)
+    found = []
+    for number in (0, 1):
+        (tmp_path / "cache" / run.cell.key[:32] / str(number)).mkdir(parents=True)
+    history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
+    answer = lambda request, env: (found.append(Path(request["cache_dir"]).exists()), ok(request))[1]  # noqa: E731
+    protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
+    make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
+    assert found == [False, True], "of compilations 1 and 0"

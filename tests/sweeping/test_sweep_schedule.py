@@ -5,19 +5,17 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar
 from unittest.mock import Mock
 
 import filelock
 import pytest
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials, without_result
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.plan import CellRun
 
 CPU = Slot("CPU", "cpu")
 
@@ -119,10 +117,20 @@ class TestEnoughRounds:
             (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
             (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
             (lambda request: ok(request, "noisy"), 8),
+            (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
             (lambda request: ok(request, compilation=request["compilation"], kernel_fingerprint="same"), 7),
             (lambda request: ok(request, **tuned(request["round"])), 8),
         ],
-        ids=["quiet", "loud", "period", "one noisy round is set aside", "noisy", "each compilation once", "kernels"],
+        ids=[
+            "quiet",
+            "loud",
+            "period",
+            "one noisy round is set aside",
+            "noisy",
+            "degraded",
+            "each compilation once",
+            "kernels",
+        ],
     )
     def test_rounds(self, make, answer, rounds):
         made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
@@ -143,10 +151,18 @@ class TestEnoughRounds:
         ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
         ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
         ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
+        ([0.06, 0.06, 0.04, 0.04, 0.04], {"enough_interval": 0.01}, []),
         ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
         ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
     ],
-    ids=["slow at first", "no attempt left", "not checked", "within the tolerance", "the usual speed was known"],
+    ids=[
+        "slow at first",
+        "no attempt left",
+        "not checked",
+        "precise",
+        "within the tolerance",
+        "the usual speed was known",
+    ],
 )
 def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, given, again):
     """In the end, for both interpreters of a pair, and not for cells that failed."""
@@ -199,9 +215,10 @@ class TestFailuresOfTheHarness:
         [
             at_the_device,
             lambda request: without_result(exit=1, phase=None),
+            lambda request: without_result(signal=9, oom_killed=True, phase=None),
             lambda request: dict.fromkeys(("result", "exit", "signal", "phase")) | {"failed": "no memory to fork"},
         ],
-        ids=["device", "before", "fork"],
+        ids=["device", "before", "memory", "fork"],
     )
     def test_one_that_passes_is_retried_and_recorded(self, make, failed):
         server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
@@ -252,6 +269,23 @@ class TestFailuresOfTheHarness:
         monkeypatch.setattr(pool, "ForkServer", lambda **_: died)
         (one,) = make(trials(1), server=died).recorded
         assert (one.status, one.reason, len(died.envs)) == ("crashed", f"{reason}; tried 1 more time", 1 + 2)
+        answers = iter([{"died": "it ended"}, {"failed": "no memory to fork", "phase": None}])
+        server = Server(lambda request, env: next(answers, None) or ok(request))
+        monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
+        (one,) = make(trials(1), server=server).recorded
+        assert (one.status, len(server.envs)) == ("ok", 3), "the second failed before code of the user"
+
+    def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(self, make, monkeypatch):
+        monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
+        planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
+        assert sorted(one.status for one in make(planned).recorded) == ["crashed", "ok"]
+
+
+def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
+    stop = threading.Event()
+    with pytest.raises(OSError, match="full"):
+        make(trials(1), record=Mock(side_effect=OSError("full")), stop=stop)
+    assert stop.is_set()
 
 
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
@@ -357,44 +391,3 @@ class TestLock:
         assert seen == ["held", "held"]
         with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
             pass
-
-
-class TestElimination:
-    """`protocol.eliminate` ends the rounds of modes that are slower, and all rounds once nothing is left to tell."""
-
-    times: ClassVar = {"eager": 2.0, "best": 1.0, "near": 1.05, "partial": 0.5, "broken": 0.5}
-    protocol: ClassVar = {**PROTOCOL, "eliminate": "latency_ms", "rounds": 3}
-
-    def runs(self):
-        return [CellRun(Cell({"name": "m"}, 1, {"name": mode}, "float32", "inference", "cuda")) for mode in self.times]
-
-    def answer(self, request, env):
-        mode = Cell.from_params(request["cell"]).mode_name
-        status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
-        return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 20))
-
-    @pytest.mark.parametrize(
-        ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
-    )
-    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
-        monkeypatch.setitem(self.times, "near", near)
-        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
-        names = {run.cell.key: run.cell.mode_name for run in self.runs()}
-        counts = Counter(names[one.cell_key] for one in made.recorded)
-        assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
-        assert sum(made.progress.changes) == len(made.recorded) - 15
-
-    def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
-        def answer(request, env):
-            mode, place = Cell.from_params(request["cell"]).mode_name, (request["round"], request["attempt"])
-            return ok(request, "noisy" if (mode, place) == ("best", (1, 0)) else "ok", latency_ms=self.times[mode])
-
-        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
-        made = make(trials(runs, 3), answer, protocol={**self.protocol, "attempts": 2})
-        assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
-
-    def test_the_rest_after_an_interruption(self, make):
-        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
-        history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
-        made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
-        assert [one.round for one in made.recorded] == [1, 1]

@@ -207,8 +207,17 @@ def test_a_lost_trial_is_repeated_without_others_because_it_has_no_times(make):
     (run,) = cell_runs(1)
     history = {run: [Trial(run.cell.key, 0, Status.CRASHED, extra={LOST: "7"})]}
     again = trials([run], 2, history=history)
-    made = make(again, lambda request, env: ok(request, build_s=1.0), history=history, executor={"ahead": 1})
+    extra = {"phase_seconds": {"build": 1.0}}
+    answer = lambda request, env: ok(request, build_s=1.0, extra=extra)  # noqa: E731
+    made = make(again, answer, history=history, executor={"ahead": 1})
     assert [request["is_ahead"] for request in made.server.sent] == [False, True]
+    assert [record.overhead_s is None for record in made.recorded] == [False, True]
+
+
+def test_the_time_that_a_trial_stands_still_is_not_its_own(make, monkeypatch):
+    monkeypatch.setattr(Request, "wait", lambda request, waits: setattr(request, "waited_s", 100.0))
+    (record,) = make(trials(1), executor={"ahead": 1}).recorded
+    assert record.wall_s < 0
 
 
 def test_a_sweep_that_prepares_ahead(cli, monkeypatch):

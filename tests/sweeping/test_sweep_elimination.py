@@ -1,0 +1,79 @@
+"""Which rounds `protocol.eliminate` ends, with made-up parts."""
+
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+from schedule_parts import PROTOCOL, ok, trials
+
+from effbench.cell import Cell, Status, Trial
+from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD
+from effbench.sweeping.plan import CellRun
+from effbench.sweeping.schedule import race_of
+
+
+class TestElimination:
+    """`protocol.eliminate` ends the rounds of modes that are slower, and all rounds once nothing is left to tell."""
+
+    times: ClassVar = {"eager": 2.0, "best": 1.0, "near": 1.05, "partial": 0.5, "broken": 0.5}
+    protocol: ClassVar = {**PROTOCOL, "eliminate": "latency_ms", "rounds": 3}
+
+    def runs(self):
+        return [CellRun(Cell({"name": "m"}, 1, {"name": mode}, "float32", "inference", "cuda")) for mode in self.times]
+
+    def answer(self, request, env):
+        mode = Cell.from_params(request["cell"]).mode_name
+        status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
+        return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 20))
+
+    @pytest.mark.parametrize(
+        ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
+    )
+    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
+        monkeypatch.setitem(self.times, "near", near)
+        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
+        names = {run.cell.key: run.cell.mode_name for run in self.runs()}
+        counts = Counter(names[one.cell_key] for one in made.recorded)
+        assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
+        assert sum(made.progress.changes) == len(made.recorded) - 15
+
+    def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
+        def answer(request, env):
+            mode, place = Cell.from_params(request["cell"]).mode_name, (request["round"], request["attempt"])
+            return ok(request, "noisy" if (mode, place) == ("best", (1, 0)) else "ok", latency_ms=self.times[mode])
+
+        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
+        made = make(trials(runs, 3), answer, protocol={**self.protocol, "attempts": 2})
+        assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
+
+    @pytest.mark.parametrize("cause", ["noise without further attempts", "a slow host, as shown by later rounds"])
+    def test_what_does_not_delay_the_end_of_a_race(self, make, cause):
+        def answer(request, env):
+            mode, first = Cell.from_params(request["cell"]).mode_name, request["round"] == 0
+            is_noisy = first and mode == "best" and cause.startswith("noise")
+            latency_ms = self.times[mode] * (1 + request["round"] / 20)
+            status, host_ms = "noisy" if is_noisy else "ok", 0.06 if first and not cause.startswith("noise") else 0.04
+            return ok(request, status, latency_ms=latency_ms, host_ms=host_ms)
+
+        runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
+        attempts = 1 if cause.startswith("noise") else 2
+        protocol = {**self.protocol, "attempts": attempts, "rounds": 5, "host_tolerance": 0.1}
+        made = make(trials(runs, 5), answer, protocol=protocol)
+        assert {record.attempt for record in made.recorded} == {0}
+        assert max(record.round for record in made.recorded) < 4
+
+    def test_compilations_vary_less_the_more_there_are(self):
+        def error(**values):
+            trial = [Trial("k", number, Status.OK, latency_ms=1.0, compilation=number, **values) for number in (0, 1)]
+            return race_of({"a": trial}, {**self.protocol, "host_tolerance": None}).estimates["a"].error
+
+        plain, compiled = error(), error(compile_s=1.0)
+        tuned = error(compile_s=1.0, kernel_fingerprint=f"x{TUNED}")
+        assert compiled**2 - plain**2 == pytest.approx(PRIOR_SD**2 / 2)
+        assert tuned**2 - plain**2 == pytest.approx(TUNED_SD**2 / 2)
+
+    def test_the_rest_after_an_interruption(self, make):
+        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
+        history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
+        made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
+        assert [one.round for one in made.recorded] == [1, 1]
