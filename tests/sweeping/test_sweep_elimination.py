@@ -55,7 +55,7 @@ class TestElimination:
             status, host_ms = "noisy" if is_noisy else "ok", 0.06 if first and not cause.startswith("noise") else 0.04
             return ok(request, status, latency_ms=latency_ms, host_ms=host_ms)
 
-        runs = [run for run in self.runs() if run.cell.mode_name in ("eager", "best")]
+        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
         attempts = 1 if cause.startswith("noise") else 2
         protocol = {**self.protocol, "attempts": attempts, "rounds": 5, "host_tolerance": 0.1}
         made = make(trials(runs, 5), answer, protocol=protocol)

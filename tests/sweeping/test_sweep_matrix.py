@@ -64,6 +64,7 @@ def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
         ([{"mode.fulgraph": True}], "did you mean mode.fullgraph"),
         ([{}], "must be a list of rules"),
         ([{"bs": ">many"}], "comparison with a number"),
+        ([{"bs": "<inf"}], "comparison with a number"),
         ([{"mode": {"name": "eager"}}], "mode: expected a value"),
     ],
 )
@@ -83,11 +84,16 @@ def test_shards_are_disjoint_complete_and_balanced(seed):
     assert sorted(cell.key for part in parts for cell in part) == sorted(cell.key for cell in cells)
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= len(modes)
-    assert shards(cells, number) == parts
+    assert shards(cells, number) == shards([*cells, *cells], number) == parts
     for bs in {cell.bs for cell in cells}:
         together = [part for part in parts if any(cell.bs == bs for cell in part)]
         most = -(-len(cells) // number)
         assert len(together) == 1 or sum(cell.bs == bs for cell in cells) > most
+
+
+def test_the_largest_groups_of_cells_are_distributed_first():
+    cells = [a_cell(bs=1), a_cell(bs=2), a_cell(bs=3), a_cell("default", bs=3)]
+    assert [len(part) for part in shards(cells, 2)] == [2, 2]
 
 
 def shard_of(path, name, number=3, label="v1"):

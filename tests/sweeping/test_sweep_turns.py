@@ -91,6 +91,8 @@ def test_a_trial_that_starts_during_anothers_turn_stands_still(families):
     turns.phase(first, "timing")
     turns.phase(second, "device")
     assert becomes(other, stopped=True)
+    turns.ended(Request("c", lambda request, phase: None))
+    assert becomes(other, stopped=True), "the first one still has its turn"
     turns.ended(first)
     assert becomes([*one, *other], stopped=False)
 
@@ -141,6 +143,8 @@ def test_other_sweeps_wait_until_no_trial_of_this_one_runs(tmp_path, monkeypatch
     ours, theirs = (Turns(gpus(1)[0], is_shared=True) for _ in range(2))
     with ours.joined(30, stop, lambda: None) as is_held:
         assert is_held
+        with ours.joined(30, stop, lambda: None) as is_held:
+            assert is_held
         with theirs.joined(30, stop, stop.set) as is_held:
             assert not is_held
     stop.clear()
