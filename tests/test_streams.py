@@ -61,7 +61,7 @@ def test_the_shape_of_bursts_and_of_decoding():
 def test_files_with_lines_or_a_column(tmp_path):
     path = tmp_path / "sizes.csv"
     for text, sizes in (
-        ("3\n1\n\n7\n", [3, 1, 7]), ("time,bs\n0.1,4\n0.2,9\n", [4, 9]), ("bs\n5\n", [5]), ("\ufeff2\n", [2]),
+        ("3\n1\n\n  \n7\n", [3, 1, 7]), ("time,bs\n0.1,4\n0.2,9\n", [4, 9]), ("bs\n5\n", [5]), ("\ufeff2\n", [2]),
     ):  # fmt: skip
         path.write_text(text, encoding="utf-8")
         assert streams.read_sizes(str(path)) == sizes
@@ -72,8 +72,9 @@ def test_files_with_lines_or_a_column(tmp_path):
     [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; its columns: time, size"),
      ("4\nmany\n", "line 2: .* got 'many'"), ("4\n0\n", "line 2: .* got '0'"), ("bs,x\n1,2\n,3\n", "line 3: .* got ''"),
      ("4\n-1\n", "'-1'"), ("1.5\n", "no column"), (None, "No such file"), ("9" * 5000, "has no column 'bs'"),
-     ("1\n" + "9" * 5000, "line 2: "), ("x" * 200_000, "cannot read")],
-    ids=range(12),
+     ("1\n" + "9" * 5000, "line 2: "), ("x" * 200_000, "cannot read"), ("1,2\n", "no column 'bs'"),
+     ("time,bs\n1,2\n3\n", "line 3: .* got ''"), ("4\n\u0663\n", "line 2: "), ("1\n" * 100_001, "has 100001 sizes")],
+    ids=range(16),
 )  # fmt: skip
 def test_files_that_hold_no_sizes(text, expected, tmp_path):
     path = tmp_path / "sizes.csv"
@@ -96,6 +97,14 @@ def test_refusals():
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=expected):
             streams.check(given)
+
+
+def test_one_request_arrives_at_least_and_a_batch_is_as_large_as_the_largest_size():
+    assert streams.arrival_times(0.001, 0, 0.1) == [0.0]
+    assert streams.batch_size([1, 4], None) == streams.batch_size([1, 4], 4) == 4
+    for given in (1, 8):
+        with pytest.raises(ConfigError, match=f"bs={given} contradicts the stream"):
+            streams.batch_size([1, 4], given)
 
 
 def resolved(stream=None):
