@@ -24,6 +24,9 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
     assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
     assert "has protocol.rounds=1, not 2" in cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run").err
+    for key, old, new in (("baseline_mode", "eager", "jit-trace"), ("sweep.seed", "0", "5")):
+        refused = cli.run("-m", "resume=last", f"{key}={new}", "--dry-run").err
+        assert f"has {key}={old}, not {new}" in refused
     done = cli.sweep(*WORDS, "--dry-run")
     assert "4 trials to run" in done.out and "duration: about" in done.out, done
     done = cli.sweep(*WORDS, "shard=1/2", "protocol.rounds=2", "--dry-run")

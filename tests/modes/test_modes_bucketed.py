@@ -95,6 +95,25 @@ def test_order_of_capture():
         assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
 
 
+def test_small_sizes_are_captured_from_the_compiled_module(monkeypatch):
+    module, compiled, captured = Net(), Net(), {}
+
+    def noted(function, args, kwargs):
+        captured[args[0].size(0)] = function
+        return capture(function, args, kwargs)
+
+    mode = BucketedGraph([1, 2, 4], torch_compile_max_bs=2)
+    monkeypatch.setattr(mode.compiled, "compile", lambda module: (compiled, None))
+    found = prepared(mode, module, SPECS, [4], noted)
+    assert (captured, found.facts["compiled_buckets"]) == ({1: compiled, 2: compiled, 4: module}, [1, 2])
+
+
+def test_copying_inputs_is_all_of_a_call_but_its_replay():
+    found = prepared(BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4])
+    found.copy_inputs(torch.full((3, 2), 7.0))
+    assert found.step.static.buffers[0][:3].eq(7.0).all() and not found.step.calls
+
+
 def test_short_lived_outputs_are_overwritten_and_clones_are_not():
     for outputs, same in (("short-lived", False), ("clone", True)):
         runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
