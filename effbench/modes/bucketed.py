@@ -193,6 +193,7 @@ class BucketRunner:
         args, kwargs = self.static.of(size)
         self.graphs[size] = capture(function, args, kwargs)
         self.sizes = sorted(self.graphs)
+        self.plans.clear()
 
     def plan(self, raw: int) -> Plan | None:
         """Return the cached plan of a call with `raw` rows; None if it is larger than all graphs."""
