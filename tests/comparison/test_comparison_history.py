@@ -1,73 +1,17 @@
-"""Series, states, events, coincidences and acknowledgements from rows of results, without a database."""
+"""Series, states, events and coincidences from rows of results, without a database."""
 
-import datetime as dt
-import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_history import GPU, STEP, Made, ack, latencies, noisy
 
-from effbench.comparison.events import SeriesId, event_id, place_of
-from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.events import SeriesId, place_of
 from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
 from effbench.stats.changepoints import find_all
-from effbench.store.sides import Series
-
-GPU = "NVIDIA H200"
-JUDGED = (*DEFAULT_METRICS, "rel_error", "speedup", "period_speedup")
-COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
-
-
-class Made:
-    """A history in the making: sweeps, environments and rows are added one by one."""
-
-    def __init__(self):
-        self.sweeps, self.environments, self.cells, self.rows = [], {}, {}, []
-        self.environment()
-
-    def environment(self, key="a", **changed):
-        facts = {"gpu_name": GPU, "cpu_name": "Xeon", "driver_version": "570", "torch_version": "2.11", "flags": {}}
-        self.environments[key] = {"id": key, **facts, **changed}
-
-    def sweep(self, **changed):
-        number = len(self.sweeps)
-        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "protocol": {"rounds": 5}, "host": {}}
-        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number)
-        self.sweeps.append({**facts, "started_at": at, **changed})
-        return self
-
-    def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
-        """A result in the newest sweep."""
-        self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
-        row = {"sweep_id": self.sweeps[-1]["id"], "cell_key": cell, "environment_id": environment, "status": status,
-               "trials": 5, **values}  # fmt: skip
-        self.rows.append(tuple(row.get(name) for name in COLUMNS))
-        return self
-
-    def judge(self, *metrics, acknowledged=(), exceptions=()):
-        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
-        series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
-        return history(series, metrics or DEFAULT_METRICS, acknowledged, exceptions)
-
-
-def latencies(values, **more):
-    """A cell with these latencies, one a sweep; None: no result there."""
-    made = Made()
-    for value in values:
-        made.sweep()
-        if value is not None:
-            made.result(latency_ms=value, **more)
-    return made
-
-
-def noisy(count, level=1.0, seed=0):
-    return list(level * np.exp(np.random.default_rng(seed).normal(0, 0.005, count)))
-
-
-STEP = noisy(15) + noisy(15, 1.1, seed=1)
 
 
 def test_slower_faster_undone_unconfirmed():
@@ -349,56 +293,3 @@ def test_new_and_dead():
     assert new == [("new", "s008"), ("new model", "s008"), ("new other", "s004")]
     # `other`: its model was not measured since, so nothing says that it is gone
     assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
-
-
-def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
-    return {"id": id, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
-
-
-def test_an_acknowledgement_holds_within_one_sweep():
-    made = latencies(STEP)
-    for sweep_id, held in (("s013", False), ("s014", True), ("s015", True), ("s016", True), ("s017", False)):
-        (event,) = made.judge(acknowledged=[ack(sweep_id)]).events
-        assert (event.acknowledged == "known") is held and event.alarms is not held
-        # the id is that under which it was acknowledged
-        assert event.id == event_id(event.series, sweep_id if held else "s015")
-    for other in ({"metric": "period_ms"}, {"place": "other"}, {"cell": "other"}):
-        assert made.judge(acknowledged=[ack("s015", **other)]).events[0].acknowledged is None
-    values = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
-    assert latencies(values).judge(acknowledged=[ack("s009")]).events[0].acknowledged == "known"
-
-
-def test_each_holds_for_one_change():
-    """The nearest: the next change of the series alarms again, even close by."""
-    made = latencies(noisy(10) + noisy(3, 1.1, 1) + noisy(10, 1.3, 2))
-    for rows, held in (
-        ([ack("s011")], (7, None)),
-        ([ack("s013")], (None, 7)),
-        ([ack("s010"), ack("s014", id=8)], (7, 8)),
-    ):
-        first, second = sorted(made.judge(acknowledged=rows).events, key=lambda event: event.after_sweep)
-        assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
-        assert (first.acknowledgement, second.acknowledgement) == held
-        assert (first.alarms, second.alarms) == tuple(one is None for one in held)
-    for rows in itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)]):  # of several, the nearest
-        assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
-
-
-def test_a_change_is_acknowledged_if_the_last_exception_that_matches_ignores_it():
-    made = Made()
-    made.environment(flags={"interpreter": "/a"})
-    for value in STEP:
-        made.sweep().result(latency_ms=value)
-    ignored = {"model": "m*", "metric": "latency_ms", "hardware": GPU, "ignore": True}
-    for rules, held in (
-        ([ignored], True),
-        ([{"metric": "period_ms", "ignore": True}], False),
-        ([{"model": "m*", "floor": 0.5}], False),
-        ([ignored, {"bs": 1, "floor": 0.5}], False),
-        ([{"bs": 1, "floor": 0.5}, ignored, {"bs": 8, "floor": 0.5}], True),
-    ):
-        rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]}).exceptions
-        (event,) = made.judge(exceptions=rules).events
-        assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rules
-        known = [ack("s015", place=event.series.place)]
-        assert made.judge(acknowledged=known, exceptions=rules).events[0].acknowledged == "known"

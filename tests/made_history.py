@@ -1,0 +1,65 @@
+"""Histories for tests: sweeps, environments and rows of results, without a database."""
+
+import datetime as dt
+
+import numpy as np
+
+from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.store.sides import Series
+
+GPU = "NVIDIA H200"
+JUDGED = (*DEFAULT_METRICS, "rel_error", "speedup", "period_speedup")
+COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
+
+
+class Made:
+    """A history in the making: sweeps, environments and rows are added one by one."""
+
+    def __init__(self):
+        self.sweeps, self.environments, self.cells, self.rows = [], {}, {}, []
+        self.environment()
+
+    def environment(self, key="a", **changed):
+        facts = {"gpu_name": GPU, "cpu_name": "Xeon", "driver_version": "570", "torch_version": "2.11", "flags": {}}
+        self.environments[key] = {"id": key, **facts, **changed}
+
+    def sweep(self, **changed):
+        number = len(self.sweeps)
+        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "protocol": {"rounds": 5}, "host": {}}
+        at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number)
+        self.sweeps.append({**facts, "started_at": at, **changed})
+        return self
+
+    def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
+        """A result in the newest sweep."""
+        self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
+        row = {"sweep_id": self.sweeps[-1]["id"], "cell_key": cell, "environment_id": environment, "status": status,
+               "trials": 5, **values}  # fmt: skip
+        self.rows.append(tuple(row.get(name) for name in COLUMNS))
+        return self
+
+    def judge(self, *metrics, acknowledged=(), exceptions=()):
+        measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
+        series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
+        return history(series, metrics or DEFAULT_METRICS, acknowledged, exceptions)
+
+
+def latencies(values, **more):
+    """A cell with these latencies, one a sweep; None: no result there."""
+    made = Made()
+    for value in values:
+        made.sweep()
+        if value is not None:
+            made.result(latency_ms=value, **more)
+    return made
+
+
+def noisy(count, level=1.0, seed=0):
+    return list(level * np.exp(np.random.default_rng(seed).normal(0, 0.005, count)))
+
+
+STEP = noisy(15) + noisy(15, 1.1, seed=1)
+
+
+def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
+    return {"id": id, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
