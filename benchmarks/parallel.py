@@ -2,6 +2,7 @@
 
     python benchmarks/parallel.py gpus [overrides]
     python benchmarks/parallel.py ahead [--cells 40] [overrides]
+    python benchmarks/parallel.py contexts
 
 gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times and the idle share
 of each GPU. Before, three quick cells run twice, the second time with known ceilings of the GPU. Overrides may replace
@@ -10,17 +11,24 @@ the matrix: `gpus model=tiny bs=1 mode=eager device=cpu` runs anywhere.
 ahead: compiled cells with and without `executor.ahead`. Blocks of twenty cells run alternately with and without it, so
 that the machine's drift affects both alike. The output lists wall and CPU seconds, cold compilations, and on a GPU the
 cells whose trials ran other kernels or launch shapes.
+
+contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if another process keeps the
+driver initialized, as in a sweep, or none does.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import multiprocessing
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,9 +36,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 import effbench
 from effbench.store import Store
+from effbench.sweeping.devices import Slot, held_driver
 
 #: Without further attempts, all sweeps have the same number of trials.
 MATRIX = [
@@ -160,14 +170,53 @@ def compare_ahead(folder: Path, cells: int, overrides: list[str]) -> None:
     print(agreement(ahead.results, plain.results))
 
 
+def use(gpu: int, sender: Any) -> None:
+    """Send the time at which this process has a context on a GPU, and exit."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    failed = driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    sender.send(time.perf_counter() if not failed else None)
+    os._exit(0)
+
+
+def use_all(count: int) -> tuple[float, float]:
+    """Return the seconds until processes on so many GPUs all have their contexts, and until all have ended."""
+    fork, start = multiprocessing.get_context("fork"), time.perf_counter()
+    pipes = [fork.Pipe(duplex=False) for _ in range(count)]
+    processes = [fork.Process(target=use, args=(gpu, sender)) for gpu, (_, sender) in enumerate(pipes)]
+    for process in processes:
+        process.start()
+    ready = max(receiver.recv() for receiver, _ in pipes) - start
+    for process in processes:
+        process.join()
+    return ready, time.perf_counter() - start
+
+
+def compare_contexts(blocks: int = 5) -> None:
+    every = torch.cuda.device_count()
+    gpus = [Slot(f"GPU {index}", "cuda", {"visible": str(index)}) for index in range(every)]
+    seconds: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for _ in range(blocks):
+        for side, driver in (("not held", nullcontext()), ("held", held_driver(gpus))):
+            with driver:
+                time.sleep(1)
+                for count in sorted({1, every}):
+                    seconds[side, count].append(use_all(count))
+    for (side, count), measured in seconds.items():
+        ready, ended = np.median(measured, axis=0)
+        print(f"driver {side}, {count} at once: contexts after {ready:.2f} s, all ended after {ended:.2f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["gpus", "ahead"])
+    parser.add_argument("what", choices=["gpus", "ahead", "contexts"])
     parser.add_argument("--cells", type=int, default=40, help="cells of `ahead` (default: %(default)s)")
     arguments, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         if arguments.what == "gpus":
             compare_gpus(Path(folder), overrides)
+        elif arguments.what == "contexts":
+            compare_contexts()
         else:
             compare_ahead(Path(folder), arguments.cells, overrides)
 

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -28,6 +30,8 @@ SPARE_FROM = 4
 #: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
 TOPOLOGY = Path("/sys/devices/system/cpu")
+#: Initializes the CUDA driver, without a context, until its standard input ends.
+HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,20 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
         pinned = None if cores == "auto" else wanted_cores(cores, os.sched_getaffinity(0))
         slots.append(Slot("CPU", "cpu", cores=pinned and tuple(pinned)))
     return slots
+
+
+@contextmanager
+def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
+    """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses a GPU, and the last
+    one, make the driver do work that all others of the machine wait for; without this, every trial is both."""
+    if not (visible := [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots if slot.gpu]):
+        yield
+        return
+    command = [sys.executable, "-IS", "-c", HOLD_DRIVER]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)}
+    # in a session of its own, which Ctrl-C does not reach; the end of its standard input ends it
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True):
+        yield
 
 
 # --- locks ---

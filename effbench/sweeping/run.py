@@ -24,7 +24,7 @@ from effbench.store.sweeps import Shard, processes
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot, lock_folder, slots_of
+from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
 from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
@@ -145,6 +145,7 @@ def run_sweep(
             ending(store, sweep_id, settings, stop),
             progress.showing(sweep_id, settings, runs, trials, slots),
             stop_on_ctrl_c(stop),
+            held_driver(slots),
         ):
             if gpus and protocol["profile"]:
                 ceilings |= known_ceilings(store, ids, pools, gpus[0], settings, stop, progress)

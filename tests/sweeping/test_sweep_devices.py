@@ -4,13 +4,16 @@ import errno
 import os
 import stat
 import subprocess
+import sys
 import tempfile
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
+from effbench import processes
 from effbench.cell import Cell
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
@@ -209,3 +212,52 @@ def test_a_gpu_that_is_named_twice_is_one_slot():
     cells = [Cell({"name": "m"}, 1, {"name": "eager"}, "float32", "inference", "cuda")]
     slots = devices.slots_of(gpus, cells, {"gpus": [1, 1, 0], "cores": None})
     assert [slot.name for slot in slots] == ["GPU 1", "GPU 0"]
+
+
+DRIVER = """
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned flags) {
+    FILE *file = fopen(getenv("CALLS"), "a");
+    fprintf(file, "cuInit(%u) of %s\\n", flags, getenv("CUDA_VISIBLE_DEVICES"));
+    return fclose(file);
+}
+"""
+
+
+class TestHeldDriver:
+    """With a library that takes the place of the driver."""
+
+    @pytest.fixture
+    def calls(self, tmp_path, monkeypatch):
+        (tmp_path / "driver.c").write_text(DRIVER)
+        subprocess.run(["cc", "-shared", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+        monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+        (tmp_path / "calls").touch()
+        return tmp_path / "calls"
+
+    def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(self, calls):
+        slots = [Slot("GPU 1", "cuda", {"visible": "1"}), Slot("GPU 3", "cuda", {"visible": "3"}), Slot("CPU", "cpu")]
+        with pytest.raises(KeyboardInterrupt), devices.held_driver(slots):
+            (holder,) = processes.descendants(os.getpid())
+            while not calls.read_text():
+                time.sleep(0.01)
+            assert calls.read_text() == "cuInit(0) of 1,3\n"
+            assert processes.process_table()[holder] == (os.getpid(), holder)  # Ctrl-C does not reach its session
+            raise KeyboardInterrupt
+        assert not processes.descendants(os.getpid())
+
+    def test_its_process_ends_with_the_sweep(self, calls):
+        code = "from effbench.sweeping.devices import *\nwith held_driver([Slot('GPU 0', 'cuda', {'visible': '0'})]): "
+        command = [sys.executable, "-c", code + "print(flush=True); time.sleep(600)"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as sweep:
+            sweep.stdout.readline()
+            (holder,) = processes.descendants(sweep.pid)
+            sweep.kill()
+        while holder in processes.process_table():
+            time.sleep(0.01)
+
+    def test_the_cpu_needs_no_driver(self, calls):
+        with devices.held_driver([Slot("CPU", "cpu")]):
+            assert not processes.descendants(os.getpid())
