@@ -5,6 +5,7 @@ import datetime as dt
 import numpy as np
 
 from effbench.comparison.history import DEFAULT_METRICS, columns_of, history
+from effbench.comparison.limits import read as read_limits
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
@@ -38,10 +39,10 @@ class Made:
         self.rows.append(tuple(row.get(name) for name in COLUMNS))
         return self
 
-    def judge(self, *metrics, acknowledged=(), exceptions=()):
+    def judge(self, *metrics, acknowledged=(), limits=None):
         measured = [(row[0], row[2], self.cells[row[1]]["model"]) for row in self.rows]
         series = Series(self.sweeps, self.environments, self.cells, COLUMNS, self.rows, measured)
-        return history(series, metrics or DEFAULT_METRICS, acknowledged, exceptions)
+        return history(series, metrics or DEFAULT_METRICS, limits or read_limits(), acknowledged)
 
 
 def latencies(values, **more):

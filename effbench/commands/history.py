@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from effbench.commands import options
 from effbench.commands.show import metric_name
 from effbench.comparison.events import History, SeriesId, event_id
 from effbench.comparison.history import DEFAULT_METRICS, judgeable
-from effbench.comparison.limits import PATTERNS, ExceptionRule
+from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
 from effbench.errors import UsageError
 from effbench.labels import row_names
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only results from this host")
     parser.add_argument("--name", metavar="NAME", help=NAME_HELP)
-    config = "compare and check configuration, whose `ignore` exceptions acknowledge changes (default: default)"
+    config = "compare and check configuration, whose limits apply and whose `ignore` exceptions acknowledge changes (default: default)"
     parser.add_argument("--config", metavar="NAME|FILE", help=config)
     parser.add_argument(
         "--all", action="store_true", help="also show acknowledged changes, and the names of all new cells"
@@ -64,18 +64,18 @@ def judged_name(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    exceptions = read_limits(args.config).exceptions
+    limits = read_limits(args.config)
     if args.what:
         with existing(f"no database at {args.db}; run this in the folder of the sweeps, or give --db PATH"):
             if args.what == "acks":
                 return list_acknowledgements(args)
-            return take_back(args) if args.rm else acknowledge(args, exceptions)
+            return take_back(args) if args.rm else acknowledge(args, limits)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             store.find_sweep("last")  # raises NothingFoundError with what to do
         found = read(
             store, args.metric or DEFAULT_METRICS, models=args.model, modes=args.mode, hosts=args.host, name=args.name,
-            since=args.since, everything=args.all, exceptions=exceptions,
+            since=args.since, everything=args.all, limits=limits,
         )  # fmt: skip
     if args.format != "table":
         options.write(render(found, args.format), args)
@@ -102,7 +102,7 @@ def show(console: Console, found: History, args: argparse.Namespace) -> None:
 # --- ack and acks ---
 
 
-def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -> int:
+def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
     reason = (args.reason or "").strip()
     if not args.names or not reason:
         raise UsageError(
@@ -115,7 +115,7 @@ def acknowledge(args: argparse.Namespace, exceptions: Sequence[ExceptionRule]) -
     with Store.open(args.db, mode="read") as store:
         found = read(
             store, args.metric or judgeable(), models=args.model, modes=args.mode, hosts=args.host, name=args.name,
-            since=args.since, everything=True, exceptions=exceptions,
+            since=args.since, everything=True, limits=limits,
         )  # fmt: skip
     changes = {event.id: event for event in found.changes}
     ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]

@@ -17,7 +17,7 @@ import numpy as np
 
 from effbench.cell import Status
 from effbench.comparison.events import Event, History, SeriesId, Track, event_id
-from effbench.comparison.limits import ExceptionRule
+from effbench.comparison.limits import ExceptionRule, Limit, Limits
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between, separating
 from effbench.labels import grouped
@@ -25,7 +25,6 @@ from effbench.metrics import INTERVALS, METRICS, Better, Metric
 from effbench.stats.changepoints import EXACT_SHORTEST, Alternation, Found, find_all, find_exact, mark_undone, runs
 from effbench.stats.intervals import Interval, is_number, stored_log_mean
 from effbench.stats.segmentation import SHORTEST
-from effbench.stats.significance import FLOOR
 from effbench.store.sides import Series
 
 #: Energy is judged only on request, because it follows latency and is noisier.
@@ -33,9 +32,6 @@ DEFAULT_METRICS = (
     "latency_ms", "period_ms", "gpu_busy_ms", "peak_reserved_bytes", "compile_cold_s",
     "kernels", "graph_breaks", "recompiles", "cudagraph_skips",
 )  # fmt: skip
-#: A change of a compile time or an error counts from this factor and this amount (in its unit) on, as in conf/check.
-BOUNDS = {"rel_error": (4.0, 1e-4), "quantization_error": (1.5, 1e-3)}
-BOUND = (1.25, 1.0)
 #: `new`: first seen in the newest sweeps, this many; `dead`: not seen in these sweeps.
 NEWEST = 3
 #: Order of the events that are not changes.
@@ -53,22 +49,22 @@ def judgeable() -> list[str]:
 
 
 def history(
-    series: Series, metrics: Sequence[str], acknowledged: Iterable[Mapping[str, Any]] = (),
-    exceptions: Iterable[ExceptionRule] = (),
-) -> History:  # fmt: skip
+    series: Series, metrics: Sequence[str], limits: Limits, acknowledged: Iterable[Mapping[str, Any]] = ()
+) -> History:
     """Return the history with every series judged.
 
     `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one
-    sweep of its own. `exceptions`: a change is acknowledged if the last one that matches it has `ignore`, as in checks.
+    sweep of its own. Of the exceptions in `limits`, only `ignore` has an effect: a change is acknowledged if the last
+    one that matches it has it, as in checks.
     Values that are NaN, infinite or (where a ratio is needed) not positive count as not measured.
     """
     timeline = History(series, metrics)
     for name in metrics:
-        _judge_metric(timeline, METRICS[name])
+        _judge_metric(timeline, METRICS[name], limits.of_metric(name))
     for track in timeline.tracks:
         _judge_statuses(timeline, track)
     _judge_presence(timeline)
-    _acknowledge(timeline, acknowledged, [*exceptions])
+    _acknowledge(timeline, acknowledged, limits.exceptions)
     _sort(timeline)
     return timeline
 
@@ -76,18 +72,18 @@ def history(
 # --- figures ---
 
 
-def _judge_metric(timeline: History, metric: Metric) -> None:
+def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
     exact = metric.compare == "exact"
     # strings, because two million comparisons with an enum take seconds
     statuses = {Status.OK.value, Status.DEGRADED.value} if exact else {Status.OK.value}
-    least, value_of = -math.inf if exact else 0.0, itemgetter(timeline.series.columns.index(metric.name))
+    lowest, value_of = -math.inf if exact else 0.0, itemgetter(timeline.series.columns.index(metric.name))
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
     for track in timeline.tracks:
         rows = [row for row in track.rows if row.status in statuses]
         known = [*map(value_of, rows)]
-        if not {*map(type, known)} <= {int, float} or not all(least < value < math.inf for value in known):
-            rows = [row for row in rows if is_number(value := value_of(row)) and value > least]
+        if not {*map(type, known)} <= {int, float} or not all(lowest < value < math.inf for value in known):
+            rows = [row for row in rows if is_number(value := value_of(row)) and value > lowest]
             known = [*map(value_of, rows)]
         if known:
             measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
@@ -97,11 +93,10 @@ def _judge_metric(timeline: History, metric: Metric) -> None:
     else:
         values = [np.log(series).tolist() for series in values]
         rows_of = list(measured.values())
-        factor, least = BOUNDS.get(metric.name, BOUND)
-        floor = factor - 1 if metric.compare == "bound" else FLOOR
+        floor = limit.factor - 1 if metric.compare == "bound" else limit.floor
         judged = find_all(values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor)
-    if metric.compare == "bound":
-        judged = [_large_only(*pair, factor, least) for pair in zip(judged, values, strict=True)]
+        if limit.least:
+            judged = [_large_only(*pair, floor, limit.least) for pair in zip(judged, values, strict=True)]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
         _add_found(timeline, series, rows, levels, result)
 
@@ -115,7 +110,7 @@ def _error(row: Any, name: str) -> float:
     return math.nan if error is None else error
 
 
-def _large_only(judged: Found, values: Sequence[float], factor: float, least: float) -> Found:
+def _large_only(judged: Found, values: Sequence[float], floor: float, least: float) -> Found:
     """Return the judgement without differences up to `least`; several small changes in a row may be a large one."""
     flapping = judged.alternation
     low, high = (flapping.low, flapping.high) if flapping else (min(values), max(values))
@@ -130,7 +125,7 @@ def _large_only(judged: Found, values: Sequence[float], factor: float, least: fl
         kept += [change] if is_large else []
         level = None if is_large else before
     recent = kept.pop() if judged.recent and kept and kept[-1].at == judged.recent.at else None
-    return replace(judged, changes=tuple(mark_undone(kept, math.log(factor))), recent=recent)
+    return replace(judged, changes=tuple(mark_undone(kept, math.log1p(floor))), recent=recent)
 
 
 def _add_found(timeline: History, series: SeriesId, rows: list[Any], values: Sequence[Any], judged: Found) -> None:

@@ -105,10 +105,7 @@ class Limits:
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
         """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype, phase, device and
         hardware. Only the last exception that matches counts."""
-        default = Limit(self.floor, 0.0, 1.25, False)
-        if metric in self.limits:
-            default = replace(default, **self.limits[metric].given())
-        limit = default
+        limit = default = self.of_metric(metric)
         for rule in self.exceptions:
             if rule.fits(cell):
                 rule.used = True
@@ -116,6 +113,11 @@ class Limits:
                     changes = rule.given(metric)
                     limit = replace(default, **changes, reason=rule.reason) if changes else default
         return limit if self.floor_for_all is None else replace(limit, floor=self.floor_for_all)
+
+    def of_metric(self, metric: str) -> Limit:
+        """Return the limit of a metric where no exception matches."""
+        default = Limit(self.floor, 0.0, 1.25, False)
+        return replace(default, **self.limits[metric].given()) if metric in self.limits else default
 
 
 def used_by(metric: str | None) -> tuple[str, ...]:

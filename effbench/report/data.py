@@ -208,9 +208,8 @@ def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *,
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
-        known = {"exceptions": read_limits().exceptions, "environment_ids": ids}
         most = MOST_RESULTS * len(data.device_sweeps)
-        data.history = read_history(store, everything=True, most=most, **known)
+        data.history = read_history(store, everything=True, environment_ids=ids, most=most)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:

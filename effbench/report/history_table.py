@@ -11,7 +11,8 @@ from typing import Any
 from effbench.cell import digest
 from effbench.comparison.events import Event, History
 from effbench.comparison.history import DEFAULT_METRICS, OTHER_KINDS, columns_of, history
-from effbench.comparison.limits import ExceptionRule
+from effbench.comparison.limits import Limits
+from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import STATUS
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT
@@ -38,7 +39,7 @@ COLUMNS = (
 def read(
     store: Store, metrics: Sequence[str] = DEFAULT_METRICS, *, models: Sequence[str] = (), modes: Sequence[str] = (),
     hosts: Sequence[str] = (), name: str | None = None, since: str | None = None, everything: bool = False,
-    exceptions: Sequence[ExceptionRule] = (), environment_ids: Collection[str] = (), most: int | None = None,
+    limits: Limits | None = None, environment_ids: Collection[str] = (), most: int | None = None,
 ) -> History:  # fmt: skip
     """Read and judge all series of the database, except re-runs; `environment_ids`: only in these (empty: all). `most`:
     only in the newest sweeps, with at most this many results.
@@ -62,7 +63,7 @@ def read(
         series = _of_sweeps(series, "name", [name], lambda sweep: sweep["name"] or "")
     if (hosts or name is not None) and whole.rows and not series.rows:
         raise NothingFoundError("no result fits all of --host, --name, --model and --mode; omit one of them")
-    past = history(series, metrics, store.acknowledgements(), exceptions)
+    past = history(series, metrics, limits or read_limits(), store.acknowledgements())
     past.whole, past.baselines = whole, store.baselines()
     if since is not None:
         first = position_of(since, series.sweeps)

@@ -50,8 +50,8 @@ def test_a_change_is_acknowledged_if_the_last_exception_that_matches_ignores_it(
         ([ignored, {"bs": 1, "floor": 0.5}], False),
         ([{"bs": 1, "floor": 0.5}, ignored, {"bs": 8, "floor": 0.5}], True),
     ):
-        rules = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]}).exceptions
-        (event,) = made.judge(exceptions=rules).events
+        limits = limits_of({"exceptions": [{**rule, "reason": "shared runner"} for rule in rules]})
+        (event,) = made.judge(limits=limits).events
         assert (event.acknowledged == "shared runner") is held and event.alarms is not held, rules
         known = [ack("s015", place=event.series.place)]
-        assert made.judge(acknowledged=known, exceptions=rules).events[0].acknowledged == "known"
+        assert made.judge(acknowledged=known, limits=limits).events[0].acknowledged == "known"

@@ -174,7 +174,7 @@ def test_counters_and_compile_seconds():
     made = Made()
     for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
         made.sweep(host={"hostname": "ab"[place % 2]}).result(kernels=9 if place == 4 else 12 - place % 2)
-    (event,) = made.judge("kernels", exceptions=limits_of({"exceptions": [IGNORED]}).exceptions).of("flapping")
+    (event,) = made.judge("kernels", limits=limits_of({"exceptions": [IGNORED]})).of("flapping")
     assert (event.coincides, event.acknowledged) == (("host b | a",), None)  # only changes are acknowledged
     made = Made()
     for place in range(4):  # a cell that does not run as its mode promises has counts, too
@@ -187,6 +187,16 @@ def test_counters_and_compile_seconds():
             made.sweep().result(rel_error=(before if place < 10 else after) * value)
         changes = made.judge("rel_error").changes
         assert [(event.after_sweep, event.worse) for event in changes] == expected
+
+
+def test_the_limits_of_a_check_apply():
+    made = Made()
+    for place in range(20):  # one segment of the caching allocator more
+        made.sweep().result(peak_reserved_bytes=(20 + 2 * (place >= 10)) * 2**20)
+    assert made.judge("peak_reserved_bytes").events == []
+    for limit, found in (({"least": 0}, 1), ({"least": 0, "floor": 0.15}, 0)):
+        limits = limits_of({"limits": {"peak_reserved_bytes": limit}})
+        assert len(made.judge("peak_reserved_bytes", limits=limits).changes) == found, limit
 
 
 def test_small_changes_in_a_row_are_a_large_one():
