@@ -55,6 +55,9 @@ def print_plan(
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
             if is_local:
                 resume.check_same_interpreters(info, ids.keys())
+                facts = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
+                for change in resume.changes(info, ids, facts, cells):
+                    progress.note(change)
             history = recorded_trials(store, info.id, cells, ids)
         if store:
             here = {(pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()}

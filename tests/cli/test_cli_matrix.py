@@ -34,6 +34,11 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert "duration: unknown" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
     sql(cli.db, "UPDATE environment SET cpu_name = 'another'")
     assert "duration: unknown" in cli.sweep(*WORDS, "--dry-run").out
+    sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
+    sql(cli.db, "UPDATE trial SET environment_id = 'other'")
+    again = cli.run("-m", "resume=last", "--dry-run", "--trust-imported")
+    assert "software has changed since the recorded trials: all cells run again\n" in again.out, again
+    assert "3 trials to run" in again.out
     with Store.open(cli.db) as store:
         assert len(store.sweeps()) == 1
 
