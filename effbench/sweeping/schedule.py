@@ -161,8 +161,9 @@ class Schedule:
         return bool(left) and all(self.is_precise(trials, set.intersection(*ok)) for trials in left)
 
     def is_precise(self, known: Sequence[Trial], rounds: set[int]) -> bool:
-        """Return whether latency and period are precise enough in these rounds, over all compilations."""
-        target = self.settings.protocol["enough_interval"]
+        """Return whether latency and period are precise enough in these rounds, over all compilations. A race compares
+        rounds that all candidates have, so there it is what ends them."""
+        target = self.settings.protocol["enough_interval"] if self.settings.protocol["eliminate"] is None else None
         if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
             return False
         good = [record for record in known if record.round in rounds]

@@ -29,9 +29,11 @@ class TestElimination:
     @pytest.mark.parametrize(
         ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
     )
-    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
+    @pytest.mark.parametrize("enough", [None, 9.0])  # precision does not end rounds that others are compared in
+    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds, enough):
         monkeypatch.setitem(self.times, "near", near)
-        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
+        protocol = {**self.protocol, "host_tolerance": tolerance, "enough_interval": enough}
+        made = make(trials(self.runs(), 3), self.answer, protocol=protocol)
         names = {run.cell.key: run.cell.mode_name for run in self.runs()}
         counts = Counter(names[one.cell_key] for one in made.recorded)
         assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
