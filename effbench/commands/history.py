@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", action="append", default=[], metavar="NAME", help="only cells of this mode")
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="only results from this host")
     parser.add_argument("--name", metavar="NAME", help=NAME_HELP)
-    config = "compare and check configuration, whose limits apply and whose `ignore` exceptions acknowledge changes (default: default)"
+    config = "configuration of checks: its limits apply, its `ignore` exceptions acknowledge changes (default: default)"
     parser.add_argument("--config", metavar="NAME|FILE", help=config)
     parser.add_argument(
         "--all", action="store_true", help="also show acknowledged changes, and the names of all new cells"

@@ -29,15 +29,23 @@ class TestElimination:
     @pytest.mark.parametrize(
         ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
     )
-    @pytest.mark.parametrize("enough", [None, 9.0])  # precision does not end rounds that others are compared in
-    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds, enough):
+    def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
         monkeypatch.setitem(self.times, "near", near)
-        protocol = {**self.protocol, "host_tolerance": tolerance, "enough_interval": enough}
-        made = make(trials(self.runs(), 3), self.answer, protocol=protocol)
+        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
         names = {run.cell.key: run.cell.mode_name for run in self.runs()}
         counts = Counter(names[one.cell_key] for one in made.recorded)
         assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
         assert sum(made.progress.changes) == len(made.recorded) - 15
+
+    def test_a_mode_that_is_known_precisely_runs_on_while_others_are_compared_with_it(self, make):
+        def answer(request, env):
+            is_best = Cell.from_params(request["cell"]).mode_name == "best"
+            return ok(request, latency_ms=1.0 if is_best else (0.92, 1.12)[request["round"] % 2])
+
+        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
+        protocol = {**self.protocol, "enough_interval": 0.01, "rounds": 30, "host_tolerance": 0.1}
+        made = make(trials(runs, 30), answer, protocol=protocol)
+        assert len({record.round for record in made.recorded}) == len(made.recorded) / 2 < 25
 
     def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
         def answer(request, env):
