@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.metrics import COLD, ESTIMATED, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
 from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
+#: speedup -> the time that it compares
+SPEEDUPS = {"period_speedup": "period_ms", "speedup": "latency_ms"}
 #: noisy rounds are ignored if at least this many ok rounds remain
 ENOUGH_OK = 3
 
@@ -40,13 +43,30 @@ def worst(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round))
 
 
+@dataclass(frozen=True)
+class Baseline:
+    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm."""
+
+    status: Status
+    peak_reserved_bytes: int | None
+    means: Mapping[str, LogEstimate | None]
+
+    @classmethod
+    def of(cls, trials: Iterable[Trial]) -> Self | None:
+        """Return the baseline with these trials of one sweep and environment; None without trials."""
+        if not (kept := counted(trials)):
+            return None
+        reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
+        return cls(Status(worst(kept).status), reserved, {name: estimate(kept, name) for name in SPEEDUPS.values()})
+
+
 def summarise(
-    trials: Iterable[Trial], *, bs: float | None, is_baseline: bool = False, baseline: Iterable[Trial] = ()
+    trials: Iterable[Trial], *, bs: float | None, is_baseline: bool = False, baseline: Baseline | None = None
 ) -> dict[str, Any]:
     """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
 
-    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: trials of the baseline cell, which
-    differs only in its mode; `is_baseline`: the cell is its own baseline. The row's `trials` is the number of rounds
+    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that differs only in its mode;
+    `is_baseline`: it is this cell. The row's `trials` is the number of rounds
     behind the figures. A failed cell only has the figures that explain the failure. Raises ValueError without trials.
     """
     trials = list(trials)
@@ -79,9 +99,8 @@ def summarise(
     call_ms = row["period_ms"] or row["latency_ms"]
     row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
     _explain(row, kept)
-    reference = kept if is_baseline else counted(baseline)
-    if reference and worst(reference).status in _MEASURED:
-        _compare(row, kept, means, reference, is_baseline)
+    if baseline and baseline.status in _MEASURED:
+        _compare(row, kept, means, baseline, is_baseline)
     return row
 
 
@@ -96,15 +115,14 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
 
 
-def _compare(row: dict[str, Any], kept: list[Trial], means: dict, reference: list[Trial], is_baseline: bool) -> None:
-    """Add the figures that compare the cell, with these means, with the baseline's trials."""
-    reserved = _max(trial.peak_reserved_bytes for trial in _warm(reference))
-    if reserved and row["peak_reserved_bytes"]:
-        row["relative_memory"] = row["peak_reserved_bytes"] / reserved
-    if row["status"] is not Status.OK or worst(reference).status != Status.OK:
+def _compare(row: dict[str, Any], kept: list[Trial], means: dict, baseline: Baseline, is_baseline: bool) -> None:
+    """Add the figures that compare the cell, with these means, with the baseline."""
+    if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
+        row["relative_memory"] = row["peak_reserved_bytes"] / baseline.peak_reserved_bytes
+    if row["status"] is not Status.OK or baseline.status is not Status.OK:
         return
-    for name, metric in (("period_speedup", "period_ms"), ("speedup", "latency_ms")):
-        mean, old = means[metric], estimate(reference, metric)
+    for name, metric in SPEEDUPS.items():
+        mean, old = means[metric], baseline.means[metric]
         if not (mean and old):
             continue
         # 1 by definition: an interval would wrongly suggest doubt

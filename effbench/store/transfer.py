@@ -39,7 +39,7 @@ from effbench.store.secrets import masked, masked_db
 from effbench.store.soundness import BLOB_LIMIT, batched, require_sound
 from effbench.store.source import ATTACHED, RefusedError, Source
 from effbench.store.store import Store
-from effbench.store.trials import rebuild_results
+from effbench.store.trials import rebuild_results, summarised
 from effbench.store.values import now
 
 #: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
@@ -122,6 +122,7 @@ class _Copy:
     arrival: Arrival
     copied: set[str]
     is_new: bool = False  # whether the database does not know the sweep yet
+    read: list[Any] | None = None  # what summaries read of the sweep's trials, if all have been read
 
     def run(self, sweep_id: str, baselines: bool, samples: bool) -> set[str]:
         """Copy the sweep; return the keys of its cells."""
@@ -159,7 +160,7 @@ class _Copy:
             self.take(table, table.c.sweep_id == sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
         if self.is_new or self.arrival.added["trial"]:
-            rebuild_results(self.connection, sweep_id)
+            rebuild_results(self.connection, sweep_id, known=self.read)
         if self.is_new or has_gone_on or self.arrival.added:
             self.arrival.outcome = "imported" if self.is_new else "completed"
         return keys
@@ -222,7 +223,7 @@ class _Copy:
              f"FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old",
              f"SELECT trial_id, timer, count, stored, codec, {blobs} FROM sample WHERE trial_id > :last"),
         ]  # fmt: skip
-        added: Counter[str] = Counter()
+        added, read = Counter[str](), []
         try:
             with self.connection.begin_nested():
                 self.source.attach(self.connection)
@@ -234,11 +235,13 @@ class _Copy:
                     cursor.execute(select, given)
                     for chunk in iter(partial(cursor.fetchmany, CHUNK), []):
                         require_sound(table, chunk)
+                        read += summarised(chunk) if table is TRIAL else ()
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
             if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
                 raise
             return False
         self.arrival.added += added
+        self.read = read
         return True
 
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:

@@ -6,6 +6,7 @@ import platform
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store.connect import insert
 from effbench.store.schema import CELL, PLANNED, RESULT, RESULT_DTYPES, RESULTS, SAMPLE, SWEEP, TRIAL
-from effbench.store.summary import last_attempts, summarise
+from effbench.store.summary import Baseline, last_attempts, summarise
 from effbench.store.sweeps import calibration, lock
 from effbench.store.values import CODEC, TRIAL_FIELDS, decode_samples, encode_samples, scalar, trial_of, trial_row
 
@@ -36,6 +37,7 @@ _SAMPLES_PER_CALL = sa.case(
 DAMAGED = "damaged_samples"
 #: what a summary reads of a trial, with fast attributes; not `extra`, which can be large
 _Row = namedtuple("_Row", ["environment_id", *(n for n in TRIAL_FIELDS if n not in ("extra", "phase", "started_at"))])
+_values_of = itemgetter(*map(TRIAL.columns.keys().index, _Row._fields))
 
 
 def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial: Trial) -> int:
@@ -144,12 +146,17 @@ def trials_of_cells(
     ]  # fmt: skip
 
 
+def summarised(rows: Iterable[Sequence[Any]]) -> Iterator[_Row]:
+    """Yield from whole rows of `trial` what a summary reads of them."""
+    return map(_Row._make, map(_values_of, rows))
+
+
 def derive(
     connection: sa.Connection, sweep_id: str, baseline_mode: str, environment_id: str | None = None,
-    comparison_key: str | None = None,
+    comparison_key: str | None = None, known: Iterable[_Row] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
-    `comparison_key` in one environment."""
+    `comparison_key` in one environment. `known`: the sweep's trials, if they have been read (see `summarised`)."""
     cells = sa.select(CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL)
     cells = cells.join(PLANNED, PLANNED.c.cell_key == CELL.c.key).where(PLANNED.c.sweep_id == sweep_id)
     query = sa.select(*(TRIAL.c[name] for name in _Row._fields)).where(TRIAL.c.sweep_id == sweep_id)
@@ -158,7 +165,7 @@ def derive(
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)
         query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.cell_key.in_(keys))
     trials: dict[str, dict[str, list[Any]]] = {}
-    for trial in map(_Row._make, connection.execute(query).all()):
+    for trial in map(_Row._make, connection.execute(query).all()) if known is None else known:
         trials.setdefault(trial.environment_id, {}).setdefault(trial.cell_key, []).append(trial)
     compared: dict[tuple[str, str], dict[str, list[Any]]] = {}
     facts: dict[str, tuple[str, float]] = {}
@@ -171,22 +178,25 @@ def derive(
     for (environment, _), cells in compared.items():
         # of several variants of the baseline mode, the first in the plan is the baseline of all cells
         reference = next((key for key in cells if facts[key][0] == baseline_mode), None)
+        baseline = Baseline.of(cells.get(reference, ()))
         for key, of_cell in cells.items():
-            baseline = cells.get(reference, ())
             summary = summarise(of_cell, bs=facts[key][1], is_baseline=key == reference, baseline=baseline)
+            # most values need no conversion; integers come from columns of 64 bits
             values = {
-                name: value if value is None or (type(value) is float and isfinite(value)) else scalar(value)
+                name: value if value is None or type(value) is int or (type(value) is float and isfinite(value))
+                else scalar(value)
                 for name, value in summary.items()
-            }
+            }  # fmt: skip
             rows.append({"sweep_id": sweep_id, "cell_key": key, "environment_id": environment, **values})
     return rows
 
 
 def rebuild_results(
-    connection: sa.Connection, sweep_id: str, environment_id: str | None = None, comparison_key: str | None = None
-) -> None:
+    connection: sa.Connection, sweep_id: str, environment_id: str | None = None, comparison_key: str | None = None,
+    known: Iterable[_Row] | None = None,
+) -> None:  # fmt: skip
     """Replace results of the sweep by newly derived ones: all, or those that `derive` returns for these arguments."""
-    rows = derive(connection, sweep_id, lock(connection, sweep_id), environment_id, comparison_key)
+    rows = derive(connection, sweep_id, lock(connection, sweep_id), environment_id, comparison_key, known)
     stale = sa.delete(RESULT).where(RESULT.c.sweep_id == sweep_id)
     if comparison_key is not None:
         keys = sa.select(CELL.c.key).where(CELL.c.comparison_key == comparison_key)

@@ -13,8 +13,9 @@ from effbench.store.summary import break_even_calls, counted, last_attempts
 OK, NOISY, ERROR = Status.OK, Status.NOISY, Status.ERROR
 
 
-def summarise(*args, **kwargs):
-    return SimpleNamespace(**summary.summarise(*args, **kwargs))
+def summarise(trials, *, baseline=(), is_baseline=False, **facts):
+    compared = summary.Baseline.of(trials if is_baseline else baseline)
+    return SimpleNamespace(**summary.summarise(trials, baseline=compared, is_baseline=is_baseline, **facts))
 
 
 def trial(round=0, status=OK, **values):
