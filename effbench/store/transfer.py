@@ -39,7 +39,7 @@ from effbench.store.secrets import masked, masked_db
 from effbench.store.soundness import BLOB_LIMIT, batched, require_sound
 from effbench.store.source import ATTACHED, RefusedError, Source
 from effbench.store.store import Store
-from effbench.store.trials import rebuild_results, summarised
+from effbench.store.trials import rebuild_results, summary_rows
 from effbench.store.values import now
 
 #: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
@@ -235,7 +235,7 @@ class _Copy:
                     cursor.execute(select, given)
                     for chunk in iter(partial(cursor.fetchmany, CHUNK), []):
                         require_sound(table, chunk)
-                        read += summarised(chunk) if table is TRIAL else ()
+                        read += summary_rows(chunk) if table is TRIAL else ()
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
             if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
                 raise

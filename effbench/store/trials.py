@@ -146,7 +146,7 @@ def trials_of_cells(
     ]  # fmt: skip
 
 
-def summarised(rows: Iterable[Sequence[Any]]) -> Iterator[_Row]:
+def summary_rows(rows: Iterable[Sequence[Any]]) -> Iterator[_Row]:
     """Yield from whole rows of `trial` what a summary reads of them."""
     return map(_Row._make, map(_values_of, rows))
 
@@ -156,7 +156,7 @@ def derive(
     comparison_key: str | None = None, known: Iterable[_Row] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `result`, derived from the trials of a sweep: all, or those of the cells with this
-    `comparison_key` in one environment. `known`: the sweep's trials, if they have been read (see `summarised`)."""
+    `comparison_key` in one environment. `known`: the sweep's trials, if they have been read (see `summary_rows`)."""
     cells = sa.select(CELL.c.key, CELL.c.comparison_key, CELL.c.mode, _SAMPLES_PER_CALL)
     cells = cells.join(PLANNED, PLANNED.c.cell_key == CELL.c.key).where(PLANNED.c.sweep_id == sweep_id)
     query = sa.select(*(TRIAL.c[name] for name in _Row._fields)).where(TRIAL.c.sweep_id == sweep_id)
