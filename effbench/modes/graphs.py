@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -68,27 +69,21 @@ class CudaGraph(Mode):
         """Mark dimensions of the static inputs before the first call with them."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        facts: dict[str, Any] = {}
-
-        def capture_again(args: tuple, kwargs: dict[str, Any]) -> Prepared:
-            # compile again for each capture, because a compiled copy of a part has the weights of its creation
-            function, forward_facts = self.forward(module)
-            facts.update(forward_facts)
-            prepared = capture(function, args, kwargs, self.warmups, self.mark)
-            return replace(prepared, module=getattr(function, "_orig_mod", function))  # a copy if parts are compiled
-
-        prepared = guarded(module, self.guard, capture_again, args, kwargs)
-        prepared.facts.update(facts)
-        return prepared
+        return guarded(module, self.guard, partial(self.capture, module, lambda forward: forward), args, kwargs)
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
-        function, facts = self.forward(module)
-        prepared = capture(step_over(function), args, kwargs, self.warmups, self.mark)
+        return self.capture(module, step_over, args, kwargs)
+
+    def capture(self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+        """Capture what `step_over` makes of the forward."""
+        # compile again for each capture, because a compiled copy of a part has the weights of its creation
+        forward, facts = self.forward(module)
+        prepared = capture(step_over(forward), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(facts)
-        return replace(prepared, module=getattr(function, "_orig_mod", function))
+        return replace(prepared, module=getattr(forward, "_orig_mod", forward))  # a copy if parts are compiled
 
 
 @dataclass
