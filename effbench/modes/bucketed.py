@@ -134,28 +134,25 @@ class StaticInputs:
     """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows from the start."""
 
     def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
-        self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
         self.count, self.size = len(args), size
         given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
-        self.buffers = {key: repeated(value, self.known[key].dim, size) for key, value in given.items()}
-        carriers = [key for key, value in self.buffers.items() if self.dim(key) is not None and is_tensor(value)]
-        if not carriers:
+        self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
+        self.dims = {key: self.known[key].dim if is_tensor(value) else None for key, value in given.items()}
+        self.buffers = {key: repeated(value, self.dims[key], size) for key, value in given.items()}
+        self.carrier = next((key for key, dim in self.dims.items() if dim is not None), None)
+        if self.carrier is None:
             raise UnsupportedError("no input of this model has a batch dimension, which bucketed-graph requires")
-        self.carrier = carriers[0]
-
-    def dim(self, key: int | str) -> int | None:
-        return self.known[key].dim
 
     def raw_size(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """Return the number of rows of a call."""
         key = self.carrier
         value = args[key] if isinstance(key, int) else kwargs[key]
-        return value.size(self.known[key].dim)
+        return value.size(self.dims[key])
 
     def rows(self, key: int | str, start: int, count: int) -> Any:
         """Return a view of `count` rows of a buffer from row `start`, or the whole buffer without a batch dimension."""
-        value, dim = self.buffers[key], self.dim(key)
-        return value if dim is None or not is_tensor(value) else value.narrow(dim, start, count)
+        value, dim = self.buffers[key], self.dims[key]
+        return value if dim is None else value.narrow(dim, start, count)
 
     def of(self, size: int) -> tuple[tuple, dict[str, Any]]:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
@@ -209,7 +206,7 @@ class BucketRunner:
             if not is_tensor(value):
                 continue
             copies.append((key, static.rows(key, 0, raw)))
-            if static.dim(key) is not None and raw < size and self.padding != "keep":
+            if static.dims[key] is not None and raw < size and self.padding != "keep":
                 filler = static.known[key].filler if self.padding == "sentinel" else 0
                 tails.append((static.rows(key, raw, size - raw), filler))
         leaves, shape = tree_flatten(self.graphs[size].outputs)
@@ -260,7 +257,7 @@ def is_tensor(value: Any) -> bool:
 
 def repeated(value: Any, dim: int | None, size: int) -> Any:
     """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch dimension."""
-    if not is_tensor(value) or dim is None:
+    if dim is None:
         return copy_of(value)
     repeats = -(-size // value.size(dim))
     return torch.cat([value] * repeats, dim).narrow(dim, 0, size).clone()  # keeps the memory format
