@@ -1,5 +1,7 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch._dynamo.utils
@@ -55,29 +57,16 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
         calls_of(nn.Sequential(shared, nn.ReLU(), shared), {"0": shared}, (torch.randn(2, 4),), {})
 
 
-@pytest.mark.parametrize("only", [None, ["0"]])
-def test_hooks_of_graphed_parts_run_once(monkeypatch, only):
-    def make(callables, sample_args, num_warmup_iters):
-        for wrapper, args in zip(callables, sample_args, strict=True):
-            output = wrapper(*args)
-            wrapper.forward = lambda *given, output=output: output
-        return callables
-
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", make)
-    module, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
-    module[0].register_forward_hook(lambda part, given, output: 2 * output)
-    module[0].register_forward_pre_hook(lambda part, given: (given[0] + 1,))
-    torch.testing.assert_close(GraphedCallables(only=only).prepare(module, (x,), {}).step(x), module(x))
-
-
 @pytest.fixture
 def graphed(monkeypatch):
     """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
     made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
 
-    def replay(module):
-        forward, inner = type(module.inner).forward, module.inner
-        module.forward = lambda *given: forward(inner, *given)  # a graph knows nothing of what replaces inner.forward
+    def replay(wrapper):
+        inner = wrapper.inner
+        # a graph knows nothing of what replaces inner.forward
+        call = inner if wrapper.hooks else partial(type(inner).forward, inner)
+        wrapper.forward = lambda *given: call(*given)
 
     def make(callables, sample_args, num_warmup_iters):
         modules = callables if isinstance(callables, tuple) else (callables,)
@@ -111,6 +100,15 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
     if settings.get("only"):
         assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), "replaced in the copy"
     assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
+
+
+@pytest.mark.parametrize("only", [None, ["0"]])
+def test_hooks_of_a_graphed_module_and_its_parts_run_once(graphed, only):
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    for part in (module, module[0]):
+        part.register_forward_hook(lambda part, given, output: 2 * output)
+        part.register_forward_pre_hook(lambda part, given: (given[0] + 1,))
+    torch.testing.assert_close(GraphedCallables(only=only).prepare(module, (x,), {}).step(x), module(x))
 
 
 def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):

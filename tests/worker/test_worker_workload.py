@@ -18,9 +18,15 @@ from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference
 
 
-class Writes(nn.Module):
+class Does(nn.Module):
+    """What `forward` does with a matrix in an attribute, and the inputs."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.does, self.matrix = forward, torch.rand(8, 8)
+
     def forward(self, x, y):
-        return x.mul_(2) + y
+        return self.does(self, x, y)
 
 
 class Counts(nn.Module):
@@ -79,7 +85,7 @@ def verdict(made, step, timed=0):
     ],
 )  # fmt: skip
 def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
-    made, timed = workload(Writes()), inputs()
+    made, timed = workload(Does(lambda self, x, y: x.mul_(2) + y)), inputs()
     for reason, expected in (
         (verdict(made, lambda x, y: step(made.module, x, y)), incorrect),
         (made.degraded, degraded),
@@ -162,27 +168,11 @@ def test_float64_decides_about_state_too():
     assert made.trial.extra["judged_by_float64"]
 
 
-class Mixes(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.matrix = torch.rand(8, 8)
-
-    def forward(self, x, y):
-        return (x + y) @ self.matrix
-
-
 def test_float64_includes_tensors_in_attributes():
-    made = workload(Mixes())
+    made = workload(Does(lambda self, x, y: (x + y) @ self.matrix))
     made.tolerance = 1e-9
     assert verdict(made, lambda x, y: ((x.double() + y.double()) @ made.module.matrix.double()).float()) is None
     assert made.trial.extra["judged_by_float64"] and made.module.matrix.dtype is torch.float32
-
-
-class OnlyFloat32(nn.Module):
-    def forward(self, x, y):
-        if x.dtype == torch.float64:
-            raise self.error
-        return x + y
 
 
 @pytest.mark.parametrize(
@@ -194,8 +184,12 @@ class OnlyFloat32(nn.Module):
     ],
 )
 def test_no_float64_reference(error, status):
-    made = workload(OnlyFloat32())
-    made.module.error = error
+    def forward(self, x, y):
+        if x.dtype == torch.float64:
+            raise error
+        return x + y
+
+    made = workload(Does(forward))
     references = made.reference(inputs())
     with pytest.raises(Ended) as ended:
         made.check(lambda x, y: made.module(x, y) * 1.01, inputs(), references)
