@@ -121,9 +121,9 @@ def loss_of(name: str, seed: int) -> Loss:
 
 
 def floats(output: Any) -> list[Tensor]:
-    """Return the float outputs as real tensors of float32 or a wider dtype."""
+    """Return the float outputs as real tensors of float32 or a wider dtype, without empty ones, whose mean is NaN."""
     tensors = [output] if isinstance(output, Tensor) else accuracy.tensors(accuracy.parts(output, copy=False)).values()
-    outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor)]
+    outs = [accuracy.as_real(tensor) for tensor in tensors if accuracy.is_inexact(tensor) and tensor.numel()]
     if not outs:
         raise ValueError("the output has no float tensor to compute a loss from; return one, or use phase=inference")
     return [out.to(torch.promote_types(out.dtype, torch.float32)) for out in outs]
