@@ -59,6 +59,8 @@ def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
         return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
     if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:
         return "needs dtype=bfloat16"
+    if kind == "int8-weight-only" and weight.dtype is torch.float64:
+        return "does not support dtype=float64"
     return None
 
 

@@ -61,6 +61,7 @@ def test_a_module_and_its_inputs_keep_their_state(inputs):
     ("kind", "part", "reason"),
     [
         ("int8-weight-only", nn.Conv1d(1, 1, 1), "needs linear layers"),
+        ("int8-weight-only", nn.Linear(256, 8).double(), "does not support dtype=float64"),
         ("int4-weight-only", nn.Linear(256, 8), "needs a CUDA device of compute capability 8.0"),
         ("float8", nn.Linear(256, 8), "needs a CUDA device of compute capability 8.9"),
     ],
