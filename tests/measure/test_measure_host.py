@@ -15,6 +15,7 @@ from test_measure_timing import CPU, INPUTS, rules
 from turned_clock import TurnedClock
 
 from effbench.cell import Cell
+from effbench.config import Protocol
 from effbench.measure import host
 from effbench.measure import timing as timing_module
 from effbench.measure.host import HostWatch, Reading
@@ -160,18 +161,13 @@ def test_busy_cores_cost_time_or_make_the_trial_noisy_but_never_change_the_figur
     from effbench.worker import trial
 
     torch.set_num_threads(1)
-    inputs = [{"name": "x", "shape": [16]}]
     module = {"_target_": "torch.nn.Linear", "in_features": 16, "out_features": 16}
-    model = {"name": "tiny", "module": module, "inputs": inputs, "tolerance": None, "allow_nonfinite": False}
+    model = {"name": "tiny", "module": module, "inputs": [{"name": "x", "shape": [16]}]}
     mode = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
     cell = Cell(model, 8, mode, "float32", "inference", "cpu")
-    protocol = {
-        "budget_s": 1.0, "min_time_s": 0.5, "min_samples": 30, "target_interval": 0.005, "max_samples": 100_000,
-        "warmup_calls": 10, "warmup_s": 0.2, "max_warmup_s": 2.0, "min_block_ms": 5.0, "host_tolerance": 0.1,
-    }  # fmt: skip
 
     def measured(host_ms=None):
-        request = TrialRequest(cell.params(), protocol, host_ms=host_ms)
+        request = TrialRequest(cell.params(), vars(Protocol(budget_s=1.0)), host_ms=host_ms)
         return SimpleNamespace(**trial.run(request.to_json(), lambda phase: None))
 
     quiet = min((measured() for _ in range(3)), key=lambda record: record.host_ms)

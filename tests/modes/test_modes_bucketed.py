@@ -82,30 +82,20 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
     assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, "graphs know addresses"
 
 
-def test_order_of_capture():
-    for order, sizes in (("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])):
-        captured = []
-
-        def noted(function, args, kwargs, captured=captured):
-            captured.append(args[0].size(0))
-            return capture(function, args, kwargs)
-
-        facts = prepared(BucketedGraph([4, 1, 2], order=order), Net(), SPECS, [1, 4], noted).facts
-        assert captured == sizes and facts["buckets"] == [1, 2, 4]
-        assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
-
-
-def test_small_sizes_are_captured_from_the_compiled_module(monkeypatch):
+@pytest.mark.parametrize(("order", "sizes"), [("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])])
+def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(monkeypatch, order, sizes):
     module, compiled, captured = Net(), Net(), {}
 
     def noted(function, args, kwargs):
         captured[args[0].size(0)] = function
         return capture(function, args, kwargs)
 
-    mode = BucketedGraph([1, 2, 4], torch_compile_max_bs=2)
+    mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
     monkeypatch.setattr(mode.compiled, "compile", lambda module: (compiled, None))
-    found = prepared(mode, module, SPECS, [4], noted)
-    assert (captured, found.facts["compiled_buckets"]) == ({1: compiled, 2: compiled, 4: module}, [1, 2])
+    facts = prepared(mode, module, SPECS, [1, 4], noted).facts
+    assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
+    assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
+    assert list(facts["capture_seconds"]) == [str(size) for size in sizes]
 
 
 def test_copying_inputs_is_all_of_a_call_but_its_replay():
