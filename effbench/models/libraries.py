@@ -21,7 +21,7 @@ from effbench.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
 
 #: Operators of torchvision that its Python code refers to when it is imported.
-OPERATORS = {name: f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor" for name in ("nms", "qnms")}
+OPERATORS = ("nms", "qnms")
 _declared: list[torch.library.Library] = []
 
 
@@ -84,8 +84,8 @@ def _load_torchvision() -> None:
         fix = f'pip install "torchvision=={wanted}.*"'
         raise ConfigError(f"torchvision {installed} does not match torch {torch.__version__}; fix: {fix}")
     library = torch.library.Library("torchvision", "FRAGMENT")
-    for schema in OPERATORS.values():
-        library.define(schema)
+    for name in OPERATORS:
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _declared.append(library)  # the declarations end with this object
     importlib.import_module("torchvision")
     text = f"the operators of torchvision {installed} do not load with torch {torch.__version__}"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from effbench.modes.base import Mode, Prepared, needs_cuda
-from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, dynamic_argument, mark_varied, marking_steps
+from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, mark_varied, marking_steps
 
 
 @dataclass
@@ -29,11 +29,11 @@ class CudaGraphsBackend(Mode):
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        if self.dynamic == MARKED:
+        dynamic = self.dynamic
+        if dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)
-        compiled = torch.compile(
-            module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic)
-        )
+            dynamic = None
+        compiled = torch.compile(module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic)
         step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled
         # this backend has no cache
         return Prepared(step, compile_cache="cold")

@@ -62,9 +62,8 @@ class Compiled(Mode):
 
     def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
         """Return the compiled callable, which compiles in its first call, and facts."""
-        return self.selection.apply(
-            module, fullgraph=self.fullgraph, dynamic=dynamic_argument(self.dynamic), options=self.options or None
-        )
+        dynamic = None if self.dynamic == MARKED else self.dynamic
+        return self.selection.apply(module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None)
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
@@ -78,11 +77,6 @@ class Compiled(Mode):
         if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
             compiled = marking_steps(compiled)
         return Prepared(compiled, facts=facts, module=ran)
-
-
-def dynamic_argument(dynamic: bool | str | None) -> bool | None:
-    """Return the argument for torch.compile: None if dimensions are marked on the tensors."""
-    return dynamic if isinstance(dynamic, bool) else None
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
