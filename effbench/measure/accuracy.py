@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 #: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of eager's values, masks
 #: aside.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+#: In float8, rounding may give the neighbour of eager's value.
+TOLERANCES |= {dtype: torch.finfo(dtype).eps for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)}
 #: If eager's own relative error against float64 exceeds this, the comparison with float64 is inconclusive.
 MAX_EAGER_ERROR = 0.25
 #: Elements that are compared at a time.
@@ -91,14 +93,17 @@ def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
     """Return the name of the first tensor with NaN or infinity, or None. `device`: where to look, by default where the
     tensors are."""
     for name, tensor in tensors(output).items():
-        if is_inexact(tensor) and not bool(torch.isfinite(tensor.to(device)).all()):
+        if is_inexact(tensor) and not bool(as_real(tensor.to(device)).isfinite().all()):
             return name
     return None
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor as pairs of real numbers, and any other tensor unchanged."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    """Return a complex tensor as pairs of real numbers, float8 as float32, and any other tensor unchanged."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    # torch has few operators for float8
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
 
 
 def is_inexact(tensor: torch.Tensor) -> bool:

@@ -84,6 +84,17 @@ def test_masked_values_do_not_hide_wrong_ones(mask):
     assert correct(alone, alone) and not correct(alone * 1.01, alone)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8(dtype):
+    exact = reference(torch.float64)
+    ref, near, far = (exact * factor for factor in (1.0, 1.001, 1.5))
+    assert near.to(dtype).float().ne(ref.to(dtype).float()).any() and correct(near.to(dtype), ref.to(dtype))
+    assert not correct(far.to(dtype), ref.to(dtype))
+    outputs = [accuracy.parts(value.to(dtype)) for value in (near, ref)]
+    assert accuracy.not_finite(outputs[0]) is None
+    assert accuracy.compare_with_float64(*outputs, accuracy.parts(exact)) is None
+
+
 def test_large_values_are_no_masks():
     ref = 1e5 * reference(torch.bfloat16)
     right = ref + 500 * reference(torch.bfloat16).flip(0)
