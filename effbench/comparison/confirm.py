@@ -33,6 +33,7 @@ from effbench.sweeping import resume
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -86,7 +87,7 @@ def confirm(
     def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         runs = [CellRun(cell, side) for cell in cells for side in sides]
         check = partial(same_machine, compared, sides[-1])
-        return run_cells(settings, runs, Command([*command], []), quiet=quiet, check=check)
+        return run_cells(settings, runs, Command([*command], [], progress=Progress(quiet=quiet)), check)
 
     done = Confirmation()
     if not flagged:

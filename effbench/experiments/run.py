@@ -136,12 +136,10 @@ class Run:
         if lacking := sorted(set(checks) - self.checks.keys()):
             self.missing = f"the facts of {', '.join(lacking)} were not gathered"
 
-    def sweep(
-        self, name: str, jobs: Sequence[plan.Job], command: Command, server: ForkServer, *rest: Any, **more: Any
-    ) -> None:
+    def sweep(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
         """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it like `conduct`."""
         parts, settings = plan.split(jobs)
-        environment_id, has_cuda = self.machine.environment_id, self.machine.has_cuda
+        server, environment_id, has_cuda = self.machine.server, self.machine.environment_id, self.machine.has_cuda
         if self.machine.probed:
             answer = probe(server, parts, settings.baseline_mode)
             environment_id, has_cuda = Environment(**answer["environment"]).id, bool(answer["gpus"])
@@ -160,7 +158,7 @@ class Run:
                 self.missing = f"{len(lacking)} of {len(keys)} cells of the sweep {name} were not measured"
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
-                self.interrupted = plan.conduct(left, command, server, *rest, **more).state == "interrupted"
+                self.interrupted = plan.conduct(left, command).state == "interrupted"
                 rows = stored()
             add_facts(store, rows)
         self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])

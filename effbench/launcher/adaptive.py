@@ -19,7 +19,6 @@ from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping import client
 from effbench.sweeping.pool import probe
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import resume_command
 from effbench.sweeping.run import Command
 from effbench.sweeping.schedule import race_of
@@ -53,9 +52,7 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
     """
     found: list[Found] = []
 
-    def answer(
-        jobs: Sequence[Job], command: Command, server: client.ForkServer, progress: Progress, **rest: Any
-    ) -> None:
+    def answer(jobs: Sequence[Job], command: Command) -> None:
         parts, settings = split(jobs)
         probed = probe(server, parts, settings.baseline_mode, modes_only=stored)
         here = None if stored else Environment(**probed["environment"])
@@ -74,10 +71,10 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, stored: b
                 how = "--stored accepts those of another machine"
                 raise UsageError(f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}")
         if not found:
-            outcome = conduct(jobs, command, server, progress, **rest)
+            outcome = conduct(jobs, command)
             if outcome.state == "interrupted":
                 again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db))
-                progress.note(f"interrupted; resume with: {again}, then ask again")
+                command.progress.note(f"interrupted; resume with: {again}, then ask again")
                 raise KeyboardInterrupt
             with Store.open(settings.db, mode="read") as store:
                 found.extend(filter(None, [look(store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True)]))

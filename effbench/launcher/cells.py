@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,9 @@ from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import forecast, interpreters
-from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
@@ -42,24 +39,17 @@ class Job:
     config: dict[str, Any]
 
 
-def conduct(
-    jobs: Sequence[Job], command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
-    extend: Outcome | None = None,
-) -> Outcome:  # fmt: skip
+def conduct(jobs: Sequence[Job], command: Command) -> Outcome:
     """Run or resume the sweep of these jobs; see `run_sweep`."""
-    settings, asked, plan = prepare(jobs, command, progress)
-    return run_sweep(settings, asked, plan, command, server, progress, stop, extend)
+    return run_sweep(*prepare(jobs, command), command)
 
 
-def print_plan(
-    jobs: Sequence[Job], command: Command, server: ForkServer | None, progress: Progress, stop: threading.Event,
-    extend: Outcome | None = None,
-) -> None:  # fmt: skip
+def print_plan(jobs: Sequence[Job], command: Command) -> None:
     """Print the plan of the sweep that `conduct` would run."""
-    forecast.print_plan(*prepare(jobs, command, progress), command, server, progress)
+    forecast.print_plan(*prepare(jobs, command), command)
 
 
-def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[Settings, Asked, Plan]:
+def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Plan]:
     """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
     parts, settings = split(jobs)
     for word in command.overrides:
@@ -74,7 +64,7 @@ def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[
         cells = resolve(parts, has_cuda)
         check_baseline(settings, cells)
         options = [word for word in command.overrides if word.startswith("--")]
-        kept = select(cells, settings, command, progress)
+        kept = select(cells, settings, command)
         is_elsewhere = settings.executor["name"] == "slurm"
         if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in command.matrix):
             raise ConfigError("device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor")
@@ -92,12 +82,12 @@ def prepare(jobs: Sequence[Job], command: Command, progress: Progress) -> tuple[
     return settings, asked, plan
 
 
-def select(cells: Sequence[Cell], settings: Settings, command: Command, progress: Progress) -> set[Cell]:
+def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[Cell]:
     """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard. Note these numbers
     in `command`. Raises ConfigError if no cell or no baseline remains."""
     matched, unused = excluded(cells, settings.exclude)
     for rule in unused:
-        progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
+        command.progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
     whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
     if not whole:
         raise ConfigError("exclude matches every cell, so nothing is left to run; remove or narrow a rule")
@@ -107,7 +97,8 @@ def select(cells: Sequence[Cell], settings: Settings, command: Command, progress
         with_baseline = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
         without = {cell.comparison_key for cell in matched if cell.mode_name == baseline} - with_baseline
         if lost := sum(cell.comparison_key in without for cell in whole):
-            progress.note(f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no speedups")
+            note = f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no speedups"
+            command.progress.note(note)
     command.excluded.extend(matched)
     command.matrix.extend(whole)
     if settings.shard is None:

@@ -14,7 +14,6 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, islice, product
 from math import prod
 from typing import Any
@@ -51,7 +50,7 @@ OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not over
 
 
 def hydra_sweep(
-    argv: list[str], quiet: bool = False, conductor: Callable[..., Outcome | None] | None = None,
+    argv: list[str], quiet: bool = False, conductor: Callable[[Sequence[Job], Command], Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:  # fmt: skip
     """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --help.
@@ -77,23 +76,20 @@ def hydra_sweep(
         bypassed = True
 
     # Hydra passes only its task function to the launcher, so the launcher's arguments are attributes of it
-    progress, stop = Progress(quiet=quiet), threading.Event()
-    conductor = conductor or (print_plan if forecast.FLAG in argv else conduct)
-    task.conduct = partial(conductor, command=Command(argv, stored), server=server, progress=progress, stop=stop)
-    task.progress = progress
-    task.outcome = None  # of the last launch
+    task.conduct = conductor or (print_plan if forecast.FLAG in argv else conduct)
+    task.command = command = Command(argv, stored, server, Progress(quiet=quiet))
     try:
         with own_hydra(["effbench", *words]):
             hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
-        return task.outcome
+        return command.outcome
     except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
         raise
     except SystemExit as end:
         if end.code not in (0, None):
             raise UsageError("Hydra could not parse this command line (see above); see effbench --help") from end
-        return task.outcome
+        return command.outcome
     except Exception as error:
         raise errors.explain(error) from error
 
@@ -173,11 +169,12 @@ class EffbenchLauncher(Launcher):
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        self.task.progress.planning(len(job_overrides), "composing their configurations")
+        command = self.task.command
+        command.progress.planning(len(job_overrides), "composing their configurations")
         composer = Composer(self.loader, self.config)
         jobs = [Job(list(words), composer.compose(words)) for words in job_overrides]
-        self.task.outcome = self.task.conduct(jobs, extend=self.task.outcome)
-        latencies = self.task.outcome.latencies if self.task.outcome else [None] * len(jobs)
+        command.outcome = self.task.conduct(jobs, command)
+        latencies = command.outcome.latencies if command.outcome else [None] * len(jobs)
         return [
             JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED, _return_value=latency)
             for job, latency in zip(jobs, latencies, strict=True)

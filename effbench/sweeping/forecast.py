@@ -14,11 +14,9 @@ from effbench.printable import count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
 from effbench.sweeping import resume
-from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Asked, Command, Plan, pools_for, recorded_trials
+from effbench.sweeping.run import Asked, Command, Plan, open_pools, recorded_trials
 from effbench.sweeping.schedule import Schedule
 from effbench.table import Column, Table
 
@@ -31,12 +29,11 @@ NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interva
 Durations = Mapping[tuple[str, ...], Mapping[bool, list[float]]]
 
 
-def print_plan(
-    settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress
-) -> None:
+def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -> None:
     """Print what `run_sweep` would run. Raises EffbenchError for what it would refuse before the first trial."""
+    progress = command.progress
     with ExitStack() as stack:
-        pools = stack.enter_context(pools_for(asked, server, settings, progress))
+        pools = stack.enter_context(open_pools(asked, settings, command))
         runs = list(dict.fromkeys(filter(None, plan(pools))))
         store = None
         try:

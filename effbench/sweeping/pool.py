@@ -150,32 +150,6 @@ class ServerPool:
 Pools = Mapping[Interpreter, ServerPool]
 
 
-@contextmanager
-def open_pools(
-    wanted: Mapping[Interpreter, Sequence[dict[str, Any]]], server: ForkServer | None, baseline_mode: str
-) -> Iterator[Pools]:
-    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them at the end.
-
-    `wanted`: parameters of cells, whose modes are adapted in place. `server`: a server of effbench's own interpreter,
-    which stays open; None: start one if needed. Raises ConfigError as `probe` does and for an unsuitable interpreter.
-    """
-    pools: dict[Interpreter, ServerPool] = {}
-    try:
-        for interpreter in wanted:  # all load in parallel
-            pools[interpreter] = ServerPool(interpreter, server if interpreter == HERE else None)
-        for interpreter, parts in wanted.items():
-            try:
-                pools[interpreter].probe(parts, baseline_mode)
-            except (ConfigError, WorkerError) as error:
-                if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
-                    raise
-                raise ConfigError(f"{interpreter}: {error}") from error
-        yield pools
-    finally:
-        for pool in pools.values():
-            pool.close()
-
-
 def probe(
     server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
 ) -> dict[str, Any]:

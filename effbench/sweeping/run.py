@@ -16,7 +16,7 @@ from typing import Any
 import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
-from effbench.errors import ConfigError, ResumeError, StoreError
+from effbench.errors import ConfigError, ResumeError, StoreError, WorkerError
 from effbench.store import connect, liveness, secrets
 from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
@@ -25,26 +25,13 @@ from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
-from effbench.sweeping.interpreters import Interpreter, cache_home, git_description, git_revision
+from effbench.sweeping.interpreters import HERE, Interpreter, cache_home, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.pool import Pools, measure_ceilings, open_pools
+from effbench.sweeping.pool import Pools, ServerPool, measure_ceilings
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.schedule import RECENT_TRIALS, Schedule
-
-
-@dataclass(frozen=True)
-class Command:
-    """The command line and its overrides. The plan adds `of_cells` (cell key -> overrides that reproduce the cell), the
-    cells of the `matrix`, also those of other shards, and the `excluded` ones."""
-
-    argv: Sequence[str]
-    overrides: Sequence[str]
-    of_cells: dict[str, list[str]] = field(default_factory=dict)
-    matrix: list[Cell] = field(default_factory=list)
-    excluded: list[Cell] = field(default_factory=list)
-
 
 #: Interpreter and parameters of each cell of the command line.
 Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
@@ -65,11 +52,44 @@ class Outcome:
     environments: dict[Interpreter, str] = field(default_factory=dict)
     shard: str | None = None
 
+    @classmethod
+    def of(
+        cls, store: Store, sweep_id: str, settings: Settings, planned: Sequence[CellRun | None],
+        environments: Mapping[str, Interpreter], stop: threading.Event,
+    ) -> Outcome:  # fmt: skip
+        """Return how a sweep ended. `environments`: the interpreter of each environment."""
+        rows = store.results(sweep_id)
+        measured = {(row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"] for row in rows}
+        latencies = [run and measured.get((run.cell.key, run.interpreter)) for run in planned]
+        ids = {interpreter: environment_id for environment_id, interpreter in environments.items()}
+        state = "interrupted" if stop.is_set() else "completed"
+        return cls(sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard)
+
+
+@dataclass
+class Command:
+    """The command line, its overrides, and what its sweep runs with.
+
+    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. Setting `stop` acts
+    like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers that choose cells by previous results.
+    The plan adds `of_cells` (cell key -> overrides that reproduce the cell), the cells of the `matrix`, also those of
+    other shards, and the `excluded` ones.
+    """
+
+    argv: Sequence[str]
+    overrides: Sequence[str]
+    server: ForkServer | None = None
+    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    stop: threading.Event = field(default_factory=threading.Event)
+    outcome: Outcome | None = None
+    of_cells: dict[str, list[str]] = field(default_factory=dict)
+    matrix: list[Cell] = field(default_factory=list)
+    excluded: list[Cell] = field(default_factory=list)
+
 
 def run_cells(
-    settings: Settings, runs: Sequence[CellRun], command: Command, server: ForkServer | None = None, quiet: bool = True,
-    check: Callable[[Pools], None] = lambda pools: None,
-) -> Outcome:  # fmt: skip
+    settings: Settings, runs: Sequence[CellRun], command: Command, check: Callable[[Pools], None] = lambda pools: None
+) -> Outcome:
     """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`. `check`:
     raises EffbenchError if the probed interpreters must not run."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
@@ -78,31 +98,26 @@ def run_cells(
         check(pools)
         return runs
 
-    return run_sweep(settings, asked, plan, command, server, Progress(quiet=quiet), threading.Event())
+    return run_sweep(settings, asked, plan, command)
 
 
-def run_sweep(
-    settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress,
-    stop: threading.Event, extend: Outcome | None = None, store: Store | None = None,
-) -> Outcome:  # fmt: skip
-    """Run or resume a sweep and return its outcome. Failed cells are results; setting `stop` acts like Ctrl-C.
-
-    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. `extend`: the outcome
-    of a sweep to add these cells to, for Hydra sweepers that choose cells by previous results. `store`: replaces the
-    database of the settings.
+def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, store: Store | None = None) -> Outcome:
+    """Run or resume a sweep and return its outcome. Failed cells are results. `store`: replaces the database of the
+    settings.
 
     Raises EffbenchError for an error before the first trial; then nothing is recorded.
     """
+    progress, stop = command.progress, command.stop
     if not asked:
         raise ConfigError("there is no cell to run")
     if settings.executor["name"] == "slurm":
         from effbench.sweeping.executors.slurm import run_on_cluster
 
-        return run_on_cluster(settings, asked, plan, command, server, progress, stop, extend)
+        return run_on_cluster(settings, asked, plan, command)
     make_cache_folders(settings)
     with (
         store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
-        pools_for(asked, server, settings, progress) as pools,
+        open_pools(asked, settings, command) as pools,
     ):
         for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
             progress.note(f"note: {note}")
@@ -112,7 +127,7 @@ def run_sweep(
         slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
         lock_folder()  # raises for an unsafe folder before anything is recorded
         ids = {where: store.add_environment(pool.environment, pool.details) for where, pool in pools.items()}
-        sweep_id = begin(store, settings, command, cells, ids, progress, extend)
+        sweep_id = begin(store, settings, command, cells, ids)
         history = recorded_trials(store, sweep_id, cells, ids)
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
@@ -148,32 +163,43 @@ def run_sweep(
             held_driver(slots),
         ):
             if gpus and protocol["profile"]:
-                ceilings |= known_ceilings(store, ids, pools, gpus[0], settings, stop, progress)
+                ceilings |= known_ceilings(store, ids, pools, gpus[0], settings, command)
             schedule.run(trials)
-        measured = {(row["cell_key"], row["environment_id"]): row["latency_ms"] for row in store.results(sweep_id)}
-    latencies = [run and measured.get((run.cell.key, ids[run.interpreter])) for run in planned]
-    state = "interrupted" if stop.is_set() else "completed"
-    return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard)
+        return Outcome.of(store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop)
 
 
 @contextmanager
-def pools_for(asked: Asked, server: ForkServer | None, settings: Settings, progress: Progress) -> Iterator[Pools]:
-    """Return the pools of all interpreters as a context manager."""
+def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[Pools]:
+    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them at the end.
+
+    The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an unsuitable interpreter.
+    """
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
-    progress.planning(len(asked), "importing their modules and modes")
-    with open_pools(wanted, server, settings.baseline_mode) as pools:
-        if settings.executor["name"] == "slurm":  # device=auto means the devices of the jobs, not of this machine
-            for pool in pools.values():
-                pool.gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
+    command.progress.planning(len(asked), "importing their modules and modes")
+    pools: dict[Interpreter, ServerPool] = {}
+    try:
+        for interpreter in wanted:  # all load in parallel
+            pools[interpreter] = ServerPool(interpreter, command.server if interpreter == HERE else None)
+        for interpreter, parts in wanted.items():
+            try:
+                pools[interpreter].probe(parts, settings.baseline_mode)
+            except (ConfigError, WorkerError) as error:
+                if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
+                    raise
+                raise ConfigError(f"{interpreter}: {error}") from error
+            if settings.executor["name"] == "slurm":  # device=auto means the devices of the jobs, not of this machine
+                pools[interpreter].gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
         yield pools
+    finally:
+        for pool in pools.values():
+            pool.close()
 
 
 def known_ceilings(
-    store: Store, ids: Mapping[Interpreter, str], pools: Pools, gpu: Slot, settings: Settings, stop: threading.Event,
-    progress: Progress,
-) -> dict[Interpreter, dict[str, Any]]:  # fmt: skip
+    store: Store, ids: Mapping[Interpreter, str], pools: Pools, gpu: Slot, settings: Settings, command: Command
+) -> dict[Interpreter, dict[str, Any]]:
     """Return the ceilings of each interpreter's environment; measure unknown ones on this GPU. Omit those that cannot
     be measured, with a note."""
     ceilings = {}
@@ -181,9 +207,9 @@ def known_ceilings(
         calibration = store.calibration(environment_id)
         if not (calibration and calibration["ceilings"]):
             server, timeout_s = pools[interpreter].current, settings.executor["lock_timeout_s"]
-            why = measure_ceilings(server, store, environment_id, gpu, timeout_s, stop)
-            if why and not stop.is_set():
-                progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+            why = measure_ceilings(server, store, environment_id, gpu, timeout_s, command.stop)
+            if why and not command.stop.is_set():
+                command.progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
             calibration = store.calibration(environment_id)
         if calibration and calibration["ceilings"]:
             ceilings[interpreter] = calibration["ceilings"]
@@ -242,19 +268,18 @@ def sweep_cache(settings: Settings, sweep_id: str) -> Path:
 
 
 def begin(
-    store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str],
-    progress: Progress, extend: Outcome | None,
-) -> str:  # fmt: skip
-    """Begin, resume or `extend` a sweep and return its id. `ids`: the environment of each interpreter; empty if they
+    store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
+) -> str:
+    """Begin, resume or extend a sweep and return its id. `ids`: the environment of each interpreter; empty if they
     become known later.
 
     Raises ResumeError if the plan of the sweep to resume differs.
     """
     environments = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
-    if extend is not None:
-        store.extend_sweep(extend.sweep_id, cells, command.of_cells)
-        store.note_environments(extend.sweep_id, environments)
-        return extend.sweep_id
+    if command.outcome is not None:
+        store.extend_sweep(command.outcome.sweep_id, cells, command.of_cells)
+        store.note_environments(command.outcome.sweep_id, environments)
+        return command.outcome.sweep_id
     if settings.resume is not None:
         info = store.find_sweep(settings.resume)
         for process in processes(info.host, settings.shard) if info.state == "running" else ():
@@ -265,11 +290,11 @@ def begin(
         if ids:
             resume.check_same_interpreters(info, ids.keys())
         for change in resume.changes(info, ids, environments, cells):
-            progress.note(change)
+            command.progress.note(change)
         store.note_environments(info.id, environments)
         store.finish_sweep(info.id, "running", settings.shard)
         return info.id
-    progress.planning(len(cells), "storing the plan")
+    command.progress.planning(len(cells), "storing the plan")
     here = Path.cwd()
     revision = git_revision(here)
     label = settings.sweep["label"] or git_description(here)

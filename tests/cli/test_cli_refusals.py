@@ -153,7 +153,7 @@ def test_a_protocol_of_the_user_has_the_name_of_its_file(tmp_path, monkeypatch):
     for text in ("rounds: 1\n", "defaults: [quick]\nrounds: 2\n"):
         own.write_text(text)
         composed = []
-        hydra_sweep(words, quiet=True, conductor=lambda jobs, *_, found=composed, **__: found.extend(jobs))
+        hydra_sweep(words, quiet=True, conductor=lambda jobs, _, found=composed: found.extend(jobs))
         assert [job.config["protocol"]["name"] for job in composed] == ["quick", "mine"]
 
 

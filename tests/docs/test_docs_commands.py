@@ -26,7 +26,7 @@ def planned(monkeypatch, folder):
     """Sweeps end after the plan; what was planned lies in the list."""
     found = []
 
-    def plan_only(jobs, command, server, progress, stop, extend=None):
+    def plan_only(jobs, command):
         parts, settings = cells.split(jobs)
         found.append(cells.resolve(parts, has_cuda=True))
         return run.Outcome("id", settings.db, "completed", settings.on_failure, [None] * len(parts))

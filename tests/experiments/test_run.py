@@ -186,9 +186,9 @@ def test_a_database_with_quotes_in_its_name(mine):
 
 
 def test_ctrl_c_judges_nothing(go, db, bare, monkeypatch):
-    def stopped(configs, command, server, progress, stop, extend=None):
-        stop.set()
-        return original(configs, command, server, progress, stop, extend)
+    def stopped(jobs, command):
+        command.stop.set()
+        return original(jobs, command)
 
     original = plan.conduct
     monkeypatch.setattr(plan, "conduct", stopped)
@@ -202,8 +202,8 @@ def test_shipped_sweeps_can_be_planned_and_have_their_parameters():
     for outline in load_all():
         planned = []
 
-        def only_plan(configs, command, server, progress, stop, extend=None, planned=planned):
-            parts, _ = plan.split(configs)
+        def only_plan(jobs, command, planned=planned):
+            parts, _ = plan.split(jobs)
             planned.extend(plan.resolve(parts, has_cuda=True))
 
         for words in outline.sweeps.values():

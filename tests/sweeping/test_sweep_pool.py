@@ -9,7 +9,9 @@ from schedule_parts import FACTS, PROTOCOL, Server, cell_runs, cells, ok, trials
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
 from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.pool import ServerPool, adapt_modes, open_pools
+from effbench.sweeping.plan import Settings
+from effbench.sweeping.pool import ServerPool, adapt_modes
+from effbench.sweeping.run import Command, open_pools
 
 PART = {
     "model": {"module": {"_target_": "net.Net"}}, "phase": "inference", "device": "cpu",
@@ -98,7 +100,8 @@ class TestRounds:
 
 class TestOpened:
     def opened(self, *folders, server=None):
-        return open_pools({Interpreter(None, folder): [PART] for folder in folders}, server, "eager")
+        asked = [(Interpreter(None, folder), PART) for folder in folders]
+        return open_pools(asked, Settings.with_defaults(), Command([], [], server))
 
     def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
         lent = Fake()

@@ -21,6 +21,7 @@ from effbench.sweeping import pool, resume, run
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.matrix import shards
 from effbench.sweeping.plan import Settings
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, run_cells
 
 DB = "db=postgresql://me:s3cret@host/x"
@@ -40,7 +41,7 @@ def db(made, tmp_path, monkeypatch):
     return made.path
 
 
-def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, command=Command(["x"], [])):  # noqa: B008
+def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, **facts):
     """Run a sweep; `disturb()` happens while trial number `at` of this run is measured."""
 
     def answer(request, env):
@@ -50,7 +51,8 @@ def sweep(db, disturb=lambda: None, at=3, count=TRIALS, resume=None, command=Com
 
     server = Server(answer)
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 1}, resume=resume)
-    return run_cells(settings, cell_runs(count, "cpu"), command, server)
+    command = Command(**{"argv": ["x"], "overrides": [], "server": server, **facts})
+    return run_cells(settings, cell_runs(count, "cpu"), command)
 
 
 def rescued(error) -> Path:
@@ -126,7 +128,7 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
 
 def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
     keys = [cell.key for cell in cells(2, "cpu")]
-    sweep(db, count=2, command=Command(["-m", DB], ["bs=1", DB], {keys[0]: ["bs=1", "model=m"]}))
+    sweep(db, count=2, argv=["-m", DB], overrides=["bs=1", DB], of_cells={keys[0]: ["bs=1", "model=m"]})
     with Store.open(db) as store:
         info = store.find_sweep("last")
         assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
@@ -140,7 +142,7 @@ def test_resuming_takes_the_same_plan(db):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
     with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
-        run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], []), Server())
+        run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], [], Server()))
     with Store.open(db) as store:
         assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
 
@@ -176,7 +178,7 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
     settings, floors = Settings.with_defaults(db=str(db), protocol={"rounds": 1}), []
     for _ in range(3):
         server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
-        sweep_id = run_cells(settings, cell_runs(1), Command([], []), server, quiet=False).sweep_id
+        sweep_id = run_cells(settings, cell_runs(1), Command([], [], server, Progress())).sweep_id
         with Store.open(db) as store:
             (trial,) = store.trials(sweep_id)
         floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))

@@ -1,7 +1,6 @@
 """What the queue of a cluster says about a job; without a cluster."""
 
 import dataclasses
-import threading
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,11 +10,13 @@ from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, WorkerError
 from effbench.message import decode, encode
 from effbench.store import Store
+from effbench.sweeping import pool
 from effbench.sweeping.executors import queue, slurm
 from effbench.sweeping.executors.job import EVENTS, REQUEST
 from effbench.sweeping.executors.slurm import Cluster, Job
 from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import LOST, CellRun, Settings
+from effbench.sweeping.run import Command
 
 
 def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(tmp_path):
@@ -89,7 +90,7 @@ def cluster(tmp_path):
             executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs"), "job_retries": 1, "cells_per_job": 1}
             settings = Settings.with_defaults(db=str(store.name), executor=executor, protocol={"rounds": rounds})
             runs = [CellRun(cell) for cell in cells]
-            made = Cluster(store, begun(store, list(cells)), settings, runs, MagicMock(), threading.Event())
+            made = Cluster(store, begun(store, list(cells)), settings, runs, Command([], [], progress=MagicMock()))
             made.cancel = lambda: None
             return made
 
@@ -123,11 +124,22 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     assert tried == [(number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)]
 
 
+def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
+    monkeypatch.setattr(queue, "check", lambda executor: None)
+    monkeypatch.setattr(pool.ServerPool, "probe", lambda *_: None)
+    executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs")}
+    settings = Settings.with_defaults(db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"})
+    run, command = CellRun(a_cell()), Command([], [], MagicMock(), matrix=[a_cell()])
+    command.stop.set()
+    outcome = slurm.run_on_cluster(settings, [(HERE, run.cell.params())], lambda pools: [run], command)
+    assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
+
+
 def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):
     monkeypatch.setattr(queue, "check", lambda executor: None)
     settings = Settings.with_defaults(executor={"name": "slurm", "job_folder": "/shared/100%u"})
     with pytest.raises(ConfigError, match=r"executor\.job_folder must be a path without %"):
-        slurm.run_on_cluster(settings, [], None, None, None, None, None, None)
+        slurm.run_on_cluster(settings, [], None, None)
     (tmp_path / "jobs").touch()
     made = cluster(a_cell())
     with pytest.raises(WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"):

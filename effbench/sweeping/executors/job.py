@@ -143,10 +143,10 @@ def main() -> None:
     settings = Settings(**request["settings"])
     runs = [CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]]
     asked = [(run.interpreter, run.cell.params()) for run in runs]
-    stop = threading.Event()  # set by SIGTERM, when the job is cancelled or reaches its time limit
+    command = Command([], [], progress=JobProgress(store))
     try:
-        run_sweep(settings, asked, lambda pools: runs, Command([], []), None, JobProgress(store), stop, store=store)
-        if not stop.is_set():
+        run_sweep(settings, asked, lambda pools: runs, command, store)
+        if not command.stop.is_set():  # by SIGTERM, when the job is cancelled or reaches its time limit
             store.send("done")
     except EffbenchError as error:
         with suppress(StoreError):

@@ -12,7 +12,6 @@ import dataclasses
 import itertools
 import random
 import shutil
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,15 +27,13 @@ from effbench.printable import count, one_line
 from effbench.store import connect
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
-from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.job import EVENTS, REQUEST
 from effbench.sweeping.interpreters import Interpreter, cache_home
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
-from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, part_of, pools_for, sweep_cache
+from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, open_pools, part_of, sweep_cache
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
@@ -69,33 +66,24 @@ class Job:
         return Slot(f"job {self.id} ({self.node} {name})", "")
 
 
-def run_on_cluster(
-    settings: Settings, asked: Asked, plan: Plan, command: Command, server: ForkServer | None, progress: Progress,
-    stop: threading.Event, extend: Outcome | None,
-) -> Outcome:  # fmt: skip
+def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Command) -> Outcome:
     """Run or resume a sweep as jobs of the cluster; see `run_sweep`."""
     queue.check(settings.executor)
     if {"%", "\\"} & {*str(folder := job_folder(settings.executor))}:  # sbatch replaces them in the path of the output
         raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
     with Store.open(settings.db, mode="write") as store:
-        with pools_for(asked, server, settings, progress) as pools:
+        with open_pools(asked, settings, command) as pools:
             planned = plan(pools)
         runs = list(dict.fromkeys(filter(None, planned)))
         # jobs report the environments of their nodes
-        sweep_id = begin(store, settings, command, cells_of(runs), {}, progress, extend)
-        with ending(store, sweep_id, settings, stop):
-            cluster = Cluster(store, sweep_id, settings, runs, progress, stop)
+        sweep_id = begin(store, settings, command, cells_of(runs), {})
+        with ending(store, sweep_id, settings, command.stop):
+            cluster = Cluster(store, sweep_id, settings, runs, command)
             cluster.collect()
-            trials = cluster.trials_left(runs)
-            with progress.showing(sweep_id, settings, runs, trials, [Slot("SLURM", "")]), stop_on_ctrl_c(stop):
+            trials, slots = cluster.trials_left(runs), [Slot("SLURM", "")]
+            with command.progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(command.stop):
                 cluster.run(trials)
-        rows = store.results(sweep_id)
-    where = cluster.interpreters
-    measured = {(row["cell_key"], where[row["environment_id"]]): row["latency_ms"] for row in rows}
-    latencies = [run and measured.get((run.cell.key, run.interpreter)) for run in planned]
-    ids = {interpreter: environment_id for environment_id, interpreter in where.items()}
-    state = "interrupted" if stop.is_set() else "completed"
-    return Outcome(sweep_id, settings.db, state, settings.on_failure, latencies, ids)
+        return Outcome.of(store, sweep_id, settings, planned, cluster.interpreters, command.stop)
 
 
 def job_folder(executor: Mapping[str, Any]) -> Path:
@@ -108,11 +96,10 @@ class Cluster:
     `interpreters`: environment -> interpreter; `unplaced`: given up before any job told its environment."""
 
     def __init__(
-        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun], progress: Progress,
-        stop: threading.Event,
-    ) -> None:  # fmt: skip
+        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun], command: Command
+    ) -> None:
         self.store, self.sweep_id, self.settings = store, sweep_id, settings
-        self.runs, self.progress, self.stop = runs, progress, stop
+        self.runs, self.progress, self.stop = runs, command.progress, command.stop
         recorded = store.find_sweep(sweep_id).host.get("environments") or {}
         self.interpreters = {environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()}
         self.history = {environment: store.history(sweep_id, environment) for environment in self.interpreters}
