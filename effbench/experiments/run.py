@@ -26,11 +26,10 @@ from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
-from effbench.sweeping.checks import gather
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
-from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe
+from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe, run_checks
 from effbench.sweeping.run import Command
 
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
@@ -126,7 +125,7 @@ class Run:
         if machine.probed:
             device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
-            for name, done in zip(checks, gather(requests, machine.server, machine.probed["gpus"]), strict=True):
+            for name, done in zip(checks, run_checks(requests, machine.server, machine.probed["gpus"]), strict=True):
                 self.checks[name] = {key: done[key] for key in ("status", "reason", "facts")}
             return
         with Store.open(self.db, mode="read") as store:

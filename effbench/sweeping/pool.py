@@ -6,25 +6,28 @@ server per round turns this bias into variation between rounds, which the interv
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError
-from effbench.message import ProbeRequest
+from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.devices import Slot
+from effbench.sweeping.devices import Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 PROBE_TIMEOUT_S = 300.0
 CEILINGS_TIMEOUT_S = 120.0
+LOCK_TIMEOUT_S = 3600.0
 OWN_MODELS = "effbench.models."
 NETWORK = "effbench.models.libraries.network"
 OWN_MODES = "effbench.modes."
@@ -212,7 +215,7 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
 
 
 def measure_ceilings(
-    server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = 3600.0,
+    server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = LOCK_TIMEOUT_S,
     stop: threading.Event | None = None,
 ) -> str | None:  # fmt: skip
     """Measure and store the ceilings of a slot's GPU. Return a reason if that failed, else None."""
@@ -225,3 +228,34 @@ def measure_ceilings(
     if ceilings := answer.get("ceilings"):
         store.add_calibration(environment_id, slot.gpu["uuid"], ceilings=ceilings)
     return answer.get("reason")
+
+
+def run_checks(
+    requests: Sequence[CheckRequest], server: ForkServer, gpus: Sequence[dict[str, Any]], timeout_s: float = 300.0
+) -> list[dict[str, Any]]:
+    """Run behaviour checks, each in its own process under its device's lock, so that a crash affects no other check.
+
+    Return, in order, each one's `status`, `reason` and `facts` (only if it is `ok`). An error has a `traceback`; a
+    process that died or was killed has a `log`, the end of its output.
+
+    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The caller closes
+    `server`. Raises WorkerError if a server does not start or a device stays locked for LOCK_TIMEOUT_S.
+    """
+    server.wait_ready()
+    outcomes = []
+    with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
+        for request in requests:
+            if request.device == "auto":
+                request = replace(request, device="cuda" if gpus else "cpu")
+            # without a GPU, a check that needs one reports this itself
+            slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
+            caches = tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
+            with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, caches as folder:
+                done = live.run("check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env)
+            if done.result is None:
+                status, reason = done.failure()
+                log = done.outcome.get("log")
+                outcomes.append({"status": str(status), "reason": reason, "facts": None, "log": log})
+            else:
+                outcomes.append(done.result)
+    return outcomes

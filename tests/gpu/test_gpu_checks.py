@@ -10,7 +10,7 @@ from effbench.cell import Status
 from effbench.experiments.definition import load, load_all
 from effbench.experiments.run import Machine
 from effbench.message import CheckRequest
-from effbench.sweeping.checks import gather
+from effbench.sweeping.pool import run_checks
 
 #: Smaller than by default, where that saves seconds.
 SETTINGS = {
@@ -38,7 +38,7 @@ def facts(server):
     }
     gpus = Machine.here(server, "cuda").probed["gpus"]
     with ThreadPoolExecutor(6) as threads:
-        answers = threads.map(lambda request: gather([request], server, gpus, timeout_s=240)[0], asked.values())
+        answers = threads.map(lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values())
         outcomes = dict(zip(asked, answers, strict=True))
     failed = {name: outcome for name, outcome in outcomes.items() if outcome["status"] != Status.OK}
     assert {name: outcome["reason"] or outcome.get("log") for name, outcome in failed.items()} == {}

@@ -11,8 +11,8 @@ import pytest
 
 from effbench.cell import Status
 from effbench.message import CheckRequest
-from effbench.sweeping import checks
 from effbench.sweeping.client import ForkServer
+from effbench.sweeping.pool import run_checks
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +64,7 @@ def own_locks(tmp_path, monkeypatch):
 def gather(asked, server, **more):
     """`asked`: names of checks with their settings."""
     requests = [CheckRequest(f"my_checks.{name}", settings, device="cpu") for name, settings in asked]
-    return checks.gather(requests, server, [], **more)
+    return run_checks(requests, server, [], **more)
 
 
 ASKED = (
