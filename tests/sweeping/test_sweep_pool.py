@@ -1,10 +1,7 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
-from pathlib import Path
-from unittest.mock import Mock
-
 import pytest
-from schedule_parts import FACTS, PROTOCOL, Server, cell_runs, cells, ok, trials
+from schedule_parts import FACTS
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
@@ -143,23 +140,3 @@ def test_only_the_baseline_omits_what_only_other_modes_have():
         assert errors == [f"mode {name} has no setting '{setting}'" for name in refused]
         if not errors:
             assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
-
-
-def test_a_cache_that_a_killed_trial_left_is_emptied(make, tmp_path):
-    found = []
-
-    def answer(request, env):
-        cache = Path(request["cache_dir"])
-        found.append(cache.exists())
-        cache.mkdir(parents=True, exist_ok=True)
-        return ok(request, compilation=request["compilation"])
-
-    (tmp_path / cells(1)[0].key[:32] / "0").mkdir(parents=True)
-    make(trials(1, 4), answer, protocol={**PROTOCOL, "rounds": 4, "compilations": 2})
-    assert found == [False, False, True, True]
-
-
-def test_a_cell_whose_variables_break_its_server_has_crashed(make, monkeypatch):
-    monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("no module named encodings")))
-    (one,) = make(trials(cell_runs(1, env={"PYTHONHOME": "/x"})), server=Server()).recorded
-    assert (one.status, one.reason) == ("crashed", "no module named encodings")

@@ -278,7 +278,8 @@ class TestFailuresOfTheHarness:
     def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(self, make, monkeypatch):
         monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
         planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
-        assert sorted(one.status for one in make(planned).recorded) == ["crashed", "ok"]
+        ended = sorted((one.status, one.reason) for one in make(planned).recorded)
+        assert ended == [("crashed", "not ready"), ("ok", None)]
 
 
 def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
