@@ -1,8 +1,11 @@
-"""Time the same sweep with more and with fewer trials at a time, and compare the latencies.
+"""Where does the time of a sweep go, and what do parallel GPUs, trials that compile ahead and checks change?
 
-    python benchmarks/parallel.py gpus [overrides]
-    python benchmarks/parallel.py ahead [--cells 40] [overrides]
-    python benchmarks/parallel.py contexts
+    python benchmarks/sweep_time.py gpus [overrides]
+    python benchmarks/sweep_time.py ahead [--cells 40] [overrides]
+    python benchmarks/sweep_time.py contexts
+    python benchmarks/sweep_time.py overhead [--rounds 3] [overrides]
+    python benchmarks/sweep_time.py host [--rounds 20] [overrides]
+    python benchmarks/sweep_time.py matrix [--cells 1000,10000] [--repeat 3] [--against CHECKOUT]
 
 gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times and the idle share
 of each GPU. Before, three quick cells run twice, the second time with known ceilings of the GPU. Overrides may replace
@@ -14,6 +17,16 @@ cells whose trials ran other kernels or launch shapes.
 
 contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if another process keeps the
 driver initialized, as in a sweep, or none does.
+
+overhead: the harness overhead of an eager trial of `mlp`, forked and spawned: its wall time outside building,
+preparing, checking, warming up and timing.
+
+host: sweeps of `mlp` in eager and compiled modes with and without the check for a disturbed host. The output lists the
+median and the standard deviation between processes of the latency, and the time of each sweep.
+
+matrix: seconds until the first trial of a large matrix, and effbench's peak memory until then. A probe module notes the
+time at which the first trial builds it; then the sweep is interrupted. Its seconds count from the start of the command.
+`--against`: another checkout of effbench to measure in turns, such as one of the main branch.
 """
 
 from __future__ import annotations
@@ -23,6 +36,8 @@ import ctypes
 import multiprocessing
 import os
 import resource
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -32,6 +47,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -41,6 +57,7 @@ import torch
 import effbench
 from effbench.store import Store
 from effbench.sweeping.devices import Slot, held_driver
+from effbench.table import Column, Table
 
 #: Without further attempts, all sweeps have the same number of trials.
 MATRIX = [
@@ -56,6 +73,21 @@ COMPILED = [
 BLOCK = 20
 #: Name -> executor.ahead.
 SIDES = {"ahead": 6, "one-by-one": 0}
+HERE = Path(__file__).resolve().parents[1]
+FIVE_MODES = "eager,default,reduce-overhead,max-autotune,max-autotune-no-cudagraphs"
+PROBE = """
+import os, time, torch
+
+class Probe(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        noted = os.environ["LARGE_MATRIX_NOTE"]
+        with open(f"{noted}.draft", "w") as file:
+            file.write(str(time.time()))
+        os.replace(f"{noted}.draft", noted)
+        time.sleep(60)
+"""
+MOST_S = 300.0
 
 
 @dataclass
@@ -118,7 +150,7 @@ def agreement(one: pd.DataFrame, other: pd.DataFrame) -> str:
     return f"latencies agree in {agree.sum()} of {len(joined)} cells (median ratio {np.exp(np.median(ratio)):.3f})"
 
 
-def compare_gpus(folder: Path, overrides: list[str]) -> None:
+def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
     given = {word.partition("=")[0] for word in overrides}
     words = [*(word for word in MATRIX if word.partition("=")[0] not in given), *overrides]
     db, quick = folder / "gpus.db", [*QUICK, *(word for word in overrides if word.startswith("device="))]
@@ -140,9 +172,9 @@ def compare_gpus(folder: Path, overrides: list[str]) -> None:
         print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
 
 
-def compare_ahead(folder: Path, cells: int, overrides: list[str]) -> None:
-    sizes, parts = range(1, cells + 1), defaultdict(list)
-    for block in range(0, cells, BLOCK):
+def compare_ahead(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
+    sizes, parts = range(1, args.cells + 1), defaultdict(list)
+    for block in range(0, args.cells, BLOCK):
         matrix = f"bs={','.join(map(str, sizes[block : block + BLOCK]))}"
         for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
             words = [matrix, f"executor.ahead={SIDES[side]}", f"executor.cache_dir={folder / side}-{block}"]
@@ -192,7 +224,7 @@ def use_all(count: int) -> tuple[float, float]:
     return ready, time.perf_counter() - start
 
 
-def compare_contexts(blocks: int = 5) -> None:
+def compare_contexts(folder: Path, args: argparse.Namespace, overrides: list[str], blocks: int = 5) -> None:
     every = torch.cuda.device_count()
     gpus = [Slot(f"GPU {index}", "cuda", {"visible": str(index)}) for index in range(every)]
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
@@ -207,18 +239,101 @@ def compare_contexts(blocks: int = 5) -> None:
         print(f"driver {side}, {count} at once: contexts after {ready:.2f} s, all ended after {ended:.2f} s")
 
 
+def measure_overhead(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
+    cell = ["model=mlp", "bs=8", "mode=eager", "protocol.budget_s=1", "protocol.min_time_s=1"]
+    cell += [f"protocol.rounds={args.rounds}"]
+    for isolation in ("fork", "spawn"):
+        sweep = measure(folder / "overhead.db", [*cell, f"isolation={isolation}", *overrides])
+        values = [trial["overhead_s"] for trial in sweep.trials]
+        trials = f"{min(values):.2f}–{max(values):.2f}, {len(values)} trials"
+        print(f"isolation={isolation}: {median(values):.2f} s ({trials})")
+
+
+def compare_host_checks(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
+    cells = ["model=mlp", "bs=8", "mode=eager,default,reduce-overhead", "protocol.budget_s=2", "protocol.profile=false"]
+    rows = []
+    for tolerance in ("0.1", "null"):
+        words = [*cells, f"protocol.rounds={args.rounds}", f"protocol.host_tolerance={tolerance}", *overrides]
+        sweep = measure(folder / "host.db", words)
+        for key, mode in zip(sweep.results["cell_key"], sweep.results["mode"], strict=True):
+            ok = [trial["latency_ms"] for trial in sweep.trials if (trial["cell_key"], trial["status"]) == (key, "ok")]
+            deviation = f"{statistics.stdev(np.log(ok)):.1%}" if len(ok) > 1 else "-"
+            middle = f"{median(ok):.4f}" if ok else "-"
+            rows.append([tolerance, mode, middle, deviation, str(len(ok)), f"{sweep.wall_s:.0f}"])
+    headings = ("host_tolerance", "mode", "median (ms)", "SD", "ok trials", "sweep (s)")
+    print(Table.of([*map(Column, headings)], rows).render("markdown"))
+
+
+def first_trial(checkout: Path, cells: int) -> tuple[float, float, float, float]:
+    """Return the seconds until the first line of output and until the first trial, the CPU seconds of the orchestrator
+    until then, and its peak memory in MiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        home, noted = Path(folder), Path(folder) / "noted"
+        (home / "probe.py").write_text(PROBE)
+        sizes = cells // 50
+        command = [
+            sys.executable, "-m", "effbench", "-m", f"mode={FIVE_MODES}", f"bs=range(1,{sizes + 1})", "db=x.db",
+            "device=cpu",
+            "model=custom", "model.module._target_=probe.Probe", "model.inputs.x.shape=[16]",
+            "model.module.width=" + ",".join(map(str, range(10))), "protocol=quick", "protocol.rounds=1",
+        ]  # fmt: skip
+        env = {**os.environ, "PYTHONPATH": f"{checkout}:{home}", "LARGE_MATRIX_NOTE": str(noted)}
+        output = home / "output"
+        began, spoke, peak_kib = time.time(), None, 0
+        with output.open("w") as stream:
+            sweep = subprocess.Popen(command, cwd=home, env=env, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            while not noted.exists() and sweep.poll() is None and time.time() - began < MOST_S:
+                time.sleep(0.01)
+                if spoke is None and output.stat().st_size:
+                    spoke = time.time() - began
+                status = Path(f"/proc/{sweep.pid}/status").read_text()
+                peak_kib = max([peak_kib, *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)])
+            if not noted.exists():
+                raise SystemExit(f"no trial began: {output.read_text()[-500:]}")
+            ticks = Path(f"/proc/{sweep.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            first = float(noted.read_text()) - began
+            return spoke or first, first, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), peak_kib / 1024
+        finally:
+            sweep.send_signal(signal.SIGINT)
+            sweep.wait(300)
+
+
+def measure_matrices(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
+    checkouts = {"this checkout": HERE} | ({str(args.against): args.against.resolve()} if args.against else {})
+    rows = []
+    for cells in map(int, args.cells.split(",")):
+        runs: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in checkouts}
+        for _ in range(args.repeat):
+            for name, checkout in checkouts.items():
+                runs[name].append(first_trial(checkout, cells))
+        for name, measured in runs.items():
+            spoke, first, cpu, peak = (median(values) for values in zip(*measured, strict=True))
+            rows.append([name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{cpu:.1f}", f"{peak:.0f}"])
+    heads = ("effbench", "cells", "first output, s", "first trial, s", "CPU, s", "peak memory, MiB")
+    print(Table.of([*map(Column, heads)], rows).render("markdown"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["gpus", "ahead", "contexts"])
-    parser.add_argument("--cells", type=int, default=40, help="cells of `ahead` (default: %(default)s)")
-    arguments, overrides = parser.parse_known_args()
+    parts = parser.add_subparsers(required=True, metavar="WHAT")
+    compared = {
+        "gpus": compare_gpus, "ahead": compare_ahead, "contexts": compare_contexts, "overhead": measure_overhead,
+        "host": compare_host_checks, "matrix": measure_matrices,
+    }  # fmt: skip
+    part = {name: parts.add_parser(name) for name in compared}
+    for name, function in compared.items():
+        part[name].set_defaults(function=function)
+    part["ahead"].add_argument("--cells", type=int, default=40, help="(default: %(default)s)")
+    part["overhead"].add_argument("--rounds", type=int, default=3, help="trials per cell (default: %(default)s)")
+    part["host"].add_argument("--rounds", type=int, default=20, help="trials per cell (default: %(default)s)")
+    matrix = part["matrix"]
+    matrix.add_argument("--cells", default="1000,10000", help="(default: %(default)s)")
+    matrix.add_argument("--repeat", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
+    matrix.add_argument("--against", type=Path, help="another checkout of effbench, measured in turns with this one")
+    args, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
-        if arguments.what == "gpus":
-            compare_gpus(Path(folder), overrides)
-        elif arguments.what == "contexts":
-            compare_contexts()
-        else:
-            compare_ahead(Path(folder), arguments.cells, overrides)
+        args.function(Path(folder), args, overrides)
 
 
 if __name__ == "__main__":
