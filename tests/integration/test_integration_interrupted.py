@@ -3,16 +3,15 @@
 import os
 import pty
 import re
-import shutil
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from effbench.store import Store
 
-SOURCE = Path(__file__).parent / "misbehaving.py"
 #: Base is quick; Waits never ends unless the file `go` is there
 MATRIX = ("model=custom", "model.module._target_=mischief.Base,mischief.Waits", "model.inputs.x.shape=[4]", "bs=1,2,3",
           "protocol.rounds=2")  # fmt: skip
@@ -20,24 +19,8 @@ TRIALS = 12
 
 
 @pytest.fixture
-def waiting(cli, processes, wait_gone):
-    """Starts the sweep and returns it once a trial waits, with the pids of that trial, its server and its children; in
-    the end all of them must be gone."""
-    shutil.copy(SOURCE, cli.folder / "mischief.py")
-    os.mkfifo(cli.folder / "begun")
-
-    def start(**options):
-        process = cli.start("-m", *cli.tiny, *MATRIX, **options)
-        processes.append(process)
-        with (cli.folder / "begun").open() as pipe:  # opens when the trial opens its end
-            pids.extend(int(pid) for pid in pipe.read().split())
-        return process
-
-    start.pids = pids = []
-    yield start
-    assert len(pids) == 4
-    for pid in pids:
-        wait_gone(pid)
+def waiting(cli, start_waiting):
+    return partial(start_waiting, *cli.tiny, *MATRIX)
 
 
 def recorded(cli) -> tuple[str, list[tuple[str, int]]]:

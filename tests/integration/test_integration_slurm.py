@@ -174,24 +174,16 @@ def test_missing_programs(cli):
 
 
 @pytest.fixture
-def waiting(cli, cluster, processes, wait_gone):
+def waiting(cli, cluster, start_waiting):
     """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's pid."""
-    shutil.copy(Path(__file__).parent / "misbehaving.py", cli.folder / "mischief.py")
-    os.mkfifo(cli.folder / "begun")
 
     def start(*overrides):
-        process = cli.start("-m", *cli.tiny, *MATRIX, *SLURM, *overrides, env=cluster.env)
-        processes.append(process)
-        with (cli.folder / "begun").open() as pipe:  # opens when the trial opens its end
-            pids.extend(int(pid) for pid in pipe.read().split())
-        server = Path(f"/proc/{pids[1]}/stat").read_text()
+        process = start_waiting(*cli.tiny, *MATRIX, *SLURM, *overrides, env=cluster.env)
+        server = Path(f"/proc/{process.pids[1]}/stat").read_text()
         process.job_pid = int(server.rpartition(")")[2].split()[1])
         return process
 
-    start.pids = pids = []
     yield start
-    for pid in pids:
-        wait_gone(pid)
     assert cluster.run("squeue", "-h") == ""
 
 

@@ -8,10 +8,15 @@ from effbench.sweeping.interpreters import HERE
 from effbench.sweeping.plan import Settings
 
 
+@pytest.fixture(autouse=True)
+def own_locks(tmp_path, monkeypatch):
+    """Each test has a folder of locks of its own."""
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+
+
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """A schedule in a folder of locks of its own, and what it records. It has run the trials that are `planned`."""
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    """A schedule, and what it records. It has run the trials that are `planned`."""
     for module in (client, devices, schedule):
         monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(schedule, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -54,11 +53,6 @@ def server(tmp_path_factory):
     server = ForkServer(folder=str(folder))
     yield server
     server.close()
-
-
-@pytest.fixture(autouse=True)
-def own_locks(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def gather(asked, server, **more):

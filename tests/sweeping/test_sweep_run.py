@@ -29,11 +29,10 @@ TRIALS = 4
 
 
 @pytest.fixture
-def db(made, tmp_path, monkeypatch):
+def db(made, monkeypatch):
     def probe(self, parts, baseline_mode):
         self.environment, self.details, self.gpus, self.notes = environment(), {}, [], []
 
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(pool.ServerPool, "probe", probe)
     monkeypatch.setattr(pool, "preload", lambda server, cells: None)
     monkeypatch.setattr("effbench.sweeping.schedule.POLL_S", 0.01)

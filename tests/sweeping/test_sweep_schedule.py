@@ -5,6 +5,7 @@ import os
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 from unittest.mock import Mock
 
 import filelock
@@ -102,36 +103,25 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(
         assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
 
 
-def tuned(round):
-    return {"compilation": round, "kernel_fingerprint": f"{round}-tuned"}
+def compiled(number, kernels):
+    return {"compilation": number, "kernel_fingerprint": kernels}
 
 
 class TestEnoughRounds:
     """Rounds end early for a cell that is known well enough."""
 
-    @pytest.mark.parametrize(
-        ("answer", "rounds"),
-        [
-            (lambda request: ok(request), 5),
-            (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
-            (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
-            (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
-            (lambda request: ok(request, "noisy"), 8),
-            (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
-            (lambda request: ok(request, compilation=request["compilation"], kernel_fingerprint="same"), 7),
-            (lambda request: ok(request, **tuned(request["round"])), 8),
-        ],
-        ids=[
-            "quiet",
-            "loud",
-            "period",
-            "one noisy round is set aside",
-            "noisy",
-            "degraded",
-            "each compilation once",
-            "kernels",
-        ],
-    )
+    answers: ClassVar = {
+        "quiet": (lambda request: ok(request), 5),
+        "loud": (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
+        "period": (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
+        "one noisy round is set aside": (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
+        "noisy": (lambda request: ok(request, "noisy"), 8),
+        "degraded": (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
+        "each compilation once": (lambda request: ok(request, **compiled(request["compilation"], "same")), 7),
+        "kernels": (lambda request: ok(request, **compiled(request["round"], f"{request['round']}-tuned")), 8),
+    }
+
+    @pytest.mark.parametrize(("answer", "rounds"), answers.values(), ids=answers)
     def test_rounds(self, make, answer, rounds):
         made = make(trials(1, 8), lambda request, env: answer(request), protocol=ENOUGH)
         assert [one.round for one in made.recorded] == list(range(rounds))
@@ -145,25 +135,18 @@ class TestEnoughRounds:
         assert [one.round for one in made.recorded] == rounds
 
 
-@pytest.mark.parametrize(
-    ("speeds", "given", "again"),
-    [
-        ([0.06, 0.06, 0.04, 0.04, 0.04], {}, [0, 1]),
-        ([0.06, 0.06, 0.04, 0.04, 0.04], {"attempts": 1}, []),
-        ([0.06, 0.06, 0.04, 0.04, 0.04], {"host_tolerance": None}, []),
-        ([0.06, 0.06, 0.04, 0.04, 0.04], {"enough_interval": 0.01}, []),
-        ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
-        ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
-    ],
-    ids=[
-        "slow at first",
-        "no attempt left",
-        "not checked",
-        "precise",
-        "within the tolerance",
-        "the usual speed was known",
-    ],
-)
+SLOW_AT_FIRST = [0.06, 0.06, 0.04, 0.04, 0.04]
+HOSTS = {
+    "slow at first": (SLOW_AT_FIRST, {}, [0, 1]),
+    "no attempt left": (SLOW_AT_FIRST, {"attempts": 1}, []),
+    "not checked": (SLOW_AT_FIRST, {"host_tolerance": None}, []),
+    "precise": (SLOW_AT_FIRST, {"enough_interval": 0.01}, []),
+    "within the tolerance": ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
+    "the usual speed was known": ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
+}
+
+
+@pytest.mark.parametrize(("speeds", "given", "again"), HOSTS.values(), ids=HOSTS)
 def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, given, again):
     """In the end, for both interpreters of a pair, and not for cells that failed."""
 

@@ -114,8 +114,7 @@ def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(families)
     assert done.stdout == f"{{{trial}}}\n"
 
 
-def test_who_must_be_alone_waits_for_the_others_and_keeps_new_ones_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+def test_who_must_be_alone_waits_for_the_others_and_keeps_new_ones_out():
     turns, stop, order = Turns(gpus(1)[0], is_shared=True), threading.Event(), []
 
     def join(name, alone):
@@ -137,8 +136,7 @@ def test_who_must_be_alone_waits_for_the_others_and_keeps_new_ones_out(tmp_path,
     assert (turns.users, turns.loners) == (0, 0)
 
 
-def test_other_sweeps_wait_until_no_trial_of_this_one_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+def test_other_sweeps_wait_until_no_trial_of_this_one_runs():
     stop = threading.Event()
     ours, theirs = (Turns(gpus(1)[0], is_shared=True) for _ in range(2))
     with ours.joined(30, stop, lambda: None) as is_held:
@@ -152,8 +150,7 @@ def test_other_sweeps_wait_until_no_trial_of_this_one_runs(tmp_path, monkeypatch
         assert is_held
 
 
-def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(monkeypatch):
     monkeypatch.setattr(devices, "POLL_S", 0.01)
 
     def join():
