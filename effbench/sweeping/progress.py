@@ -18,7 +18,6 @@ from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
 from effbench.printable import count, one_line
 from effbench.sweeping.client import START
-from effbench.sweeping.devices import Slot
 from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
 from effbench.terminal import Console
 
@@ -62,20 +61,19 @@ class Progress:
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: Sequence[PlannedTrial],
-        slots: Sequence[Slot],
-    ) -> Iterator[None]:  # fmt: skip
-        """Print the title and, on a terminal, show the live status in this context."""
+        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+    ) -> Iterator[None]:
+        """Print the title and, on a terminal, show the live status in this context. `trials`: their number;
+        `slots`: their names."""
         self.names = run_names(runs)
-        self.total, self.done, self.rounds = len(trials), 0, settings.protocol["rounds"]
+        self.total, self.done, self.rounds = trials, 0, settings.protocol["rounds"]
         self.start_s = time.monotonic()
         interpreters = interpreters_of(runs)
         what = "folders" if len({interpreter.python for interpreter in interpreters}) == 1 else "interpreters"
         under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
-        where = ", ".join(slot.name for slot in slots)
-        title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({settings.protocol['name']}) on {where}"
-        left = f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
+        title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({settings.protocol['name']}) on {', '.join(slots)}"
+        left = f"{count(trials, 'trial')} to run" if trials else "all trials are already recorded"
         self.note(one_line(f"{title}: {left}"))
         if self.quiet or not trials or not self.console.is_terminal:
             yield
@@ -114,30 +112,30 @@ class Progress:
     def name(self, trial: PlannedTrial) -> str:
         return f"{self.names[trial.run]} · round {trial.round + 1}/{self.rounds}"
 
-    def started(self, slot: Slot, trial: PlannedTrial) -> None:
+    def started(self, slot: str, trial: PlannedTrial) -> None:
         with self.lock:
-            self.running[trial] = slot.name, START
+            self.running[trial] = slot, START
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
             if trial in self.running:  # a message from a killed trial may arrive late
                 self.running[trial] = self.running[trial][0], phase
 
-    def waiting(self, slot: Slot) -> None:
+    def waiting(self, slot: str) -> None:
         """Tell that another effbench has the slot's lock, once per slot."""
-        if slot.name not in self.waited:
-            self.waited.add(slot.name)
-            self.note(one_line(f"{slot.name} is in use by another effbench; waiting"))
+        if slot not in self.waited:
+            self.waited.add(slot)
+            self.note(one_line(f"{slot} is in use by another effbench; waiting"))
 
-    def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
-        self.note(one_line(f"{self.names[trial.run]} on {slot.name}: retrying this trial: {reason}"))
+    def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
+        self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
 
     def resized(self, change: int) -> None:
         """Change the number of trials to run by `change`."""
         with self.lock:
             self.total += change
 
-    def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
         """Print the line of a finished trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
         with self.lock:
             self.running.pop(trial, None)

@@ -144,7 +144,7 @@ class Schedule:
                 more, retry = queue.retry(group, ended, attempts, slot.name), True
             more -= sum(map(queue.drop, self.out(trial.run)))
             self.progress.resized(more)
-            self.progress.ended(slot, trial, record)
+            self.progress.ended(trial, record)
             if retry:
                 return
 
@@ -186,15 +186,15 @@ class Schedule:
         """Run the trial under the device's lock and return its record; None if the sweep was stopped."""
         timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
         for alone in (False, True):
-            with turns.joined(timeout_s, self.stop, lambda: self.progress.waiting(slot), alone) as is_held:
+            with turns.joined(timeout_s, self.stop, lambda: self.progress.waiting(slot.name), alone) as is_held:
                 if not is_held:
                     return None
                 if not alone:
-                    self.progress.started(slot, trial)
+                    self.progress.started(slot.name, trial)
                 record = self.run_retried(slot, trial)
             if alone or not turns.is_shared or record is None or not may_lack_memory(record):
                 return record
-            self.progress.retried(slot, trial, "other trials may have used the memory that it lacked")
+            self.progress.retried(slot.name, trial, "other trials may have used the memory that it lacked")
 
     def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
@@ -227,7 +227,7 @@ class Schedule:
                 server_died |= died
                 reason = record.reason or record.status
             reasons.append(reason)
-            self.progress.retried(slot, trial, reason)
+            self.progress.retried(slot.name, trial, reason)
             if self.stop.wait(pause):
                 return None
         if reasons:

@@ -121,24 +121,25 @@ class Watcher:
 
     def started(self, slot, trial):
         with self.lock:
-            assert slot.name not in self.running, "one trial at a time on a slot"
+            assert slot not in self.running, "one trial at a time on a slot"
             assert trial.run.cell.key not in {other.run.cell.key for other in self.running.values()}
-            self.running[slot.name] = trial
-            self.order.append((slot.name, trial))
+            self.running[slot] = trial
+            self.order.append((slot, trial))
             self.most = max(self.most, len(self.running))
 
     def phase(self, trial, phase): ...
 
     def waiting(self, slot):
-        self.waited.append(slot.name)
+        self.waited.append(slot)
         self.waiting_now.set()
 
     def retried(self, slot, trial, reason):
         self.retries.append(reason)
 
-    def ended(self, slot, trial, record):
+    def ended(self, trial, record):
         with self.lock:
-            assert self.running.pop(slot.name) == trial
+            (slot,) = (name for name, running in self.running.items() if running == trial)
+            del self.running[slot]
 
     def note(self, text):
         self.notes.append(text)

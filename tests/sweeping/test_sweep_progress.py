@@ -2,7 +2,7 @@
 
 import io
 
-from schedule_parts import A, cell_runs, gpus, trials
+from schedule_parts import A, cell_runs, trials
 
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE, Interpreter
@@ -26,8 +26,8 @@ def shown(file, act, quiet=False, runs=2, **console):
     progress = Progress(Console(file=file, **console), quiet=quiet)
     planned = trials(runs, 2)
     settings = Settings.with_defaults(protocol={"rounds": 2, "name": "quick"})
-    with progress.showing("an-id", settings, list(dict.fromkeys(t.run for t in planned)), planned, gpus(1)):
-        act(progress, gpus(1)[0], planned[0])
+    with progress.showing("an-id", settings, list(dict.fromkeys(t.run for t in planned)), len(planned), ["GPU 0"]):
+        act(progress, "GPU 0", planned[0])
     return progress
 
 
@@ -38,7 +38,7 @@ def run_one(progress, slot, trial):
     progress.retried(slot, trial, "no [red] memory")
     progress.resized(-1)
     record = Trial(trial.run.cell.key, 0, Status.DEGRADED, "two\nlines", latency_ms=0.5, compile_s=3.0, wall_s=2.0)
-    progress.ended(slot, trial, record)
+    progress.ended(trial, record)
 
 
 def test_lines_of_a_sweep():
@@ -77,7 +77,7 @@ def test_advice_after_some_noisy_trials():
     def noisy(progress, slot, trial):
         for _ in range(MANY_NOISY + 1):
             for reason in ("a graph was compiled during timing", "the host was disturbed"):
-                progress.ended(slot, trial, Trial(trial.run.cell.key, 0, Status.NOISY, reason))
+                progress.ended(trial, Trial(trial.run.cell.key, 0, Status.NOISY, reason))
 
     shown(file := io.StringIO(), noisy, width=200)
     lines = file.getvalue().splitlines()

@@ -19,7 +19,6 @@ from typing import Any
 from effbench.cell import Cell, Environment, Trial
 from effbench.errors import EffbenchError, StoreError
 from effbench.message import decode
-from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
@@ -102,14 +101,13 @@ class JobProgress(Progress):
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: Sequence[PlannedTrial],
-        slots: Sequence[Slot],
-    ) -> Iterator[None]:  # fmt: skip
-        self.send("planned", trials=len(trials))
+        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+    ) -> Iterator[None]:
+        self.send("planned", trials=trials)
         yield
 
-    def started(self, slot: Slot, trial: PlannedTrial) -> None:
-        self.send("started", slot=slot.name, **facts_of(trial))
+    def started(self, slot: str, trial: PlannedTrial) -> None:
+        self.send("started", slot=slot, **facts_of(trial))
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with suppress(StoreError):  # the next event that matters reports it
@@ -118,14 +116,14 @@ class JobProgress(Progress):
     def note(self, text: Any) -> None:
         self.send("note", text=str(text))
 
-    def retried(self, slot: Slot, trial: PlannedTrial, reason: str) -> None:
-        self.note(f"{slot.name}: retrying {trial.run.cell}: {reason}")
+    def retried(self, slot: str, trial: PlannedTrial, reason: str) -> None:
+        self.note(f"{slot}: retrying {trial.run.cell}: {reason}")
 
     def resized(self, change: int) -> None:
         if change:
             self.send("resized", change=change)
 
-    def ended(self, slot: Slot, trial: PlannedTrial, record: Trial) -> None:
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
         pass  # the record was sent
 
 

@@ -27,7 +27,6 @@ from effbench.printable import count, one_line
 from effbench.store import connect
 from effbench.store.store import Store
 from effbench.store.summary import last_attempts
-from effbench.sweeping.devices import Slot
 from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.job import EVENTS, REQUEST
 from effbench.sweeping.interpreters import Interpreter, cache_home
@@ -46,7 +45,7 @@ REFUSED_PAUSE_S = 30.0
 class Job:
     """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs
     that ended before their first trial. `left`: number of its remaining trials. `running`: trial in flight
-    -> name of its slot, and its phase. `has_ended`: whether the queue lists it as ended."""
+    -> its phase. `has_ended`: whether the queue lists it as ended."""
 
     id: str
     folder: Path
@@ -55,15 +54,12 @@ class Job:
     left: int
     node: str = "?"
     environments: dict[str, Interpreter] = field(default_factory=dict)
-    running: dict[PlannedTrial, tuple[str, str | None]] = field(default_factory=dict)
+    running: dict[PlannedTrial, str | None] = field(default_factory=dict)
     has_begun: bool = False
     is_done: bool = False
     failed: str | None = None
     has_ended: bool = False
     offset: int = 0
-
-    def slot(self, name: str) -> Slot:
-        return Slot(f"job {self.id} ({self.node} {name})", "")
 
 
 def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Command) -> Outcome:
@@ -80,8 +76,9 @@ def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Comman
         with ending(store, sweep_id, settings, command.stop):
             cluster = Cluster(store, sweep_id, settings, runs, command)
             cluster.collect()
-            trials, slots = cluster.trials_left(runs), [Slot("SLURM", "")]
-            with command.progress.showing(sweep_id, settings, runs, trials, slots), stop_on_ctrl_c(command.stop):
+            trials = cluster.trials_left(runs)
+            showing = command.progress.showing(sweep_id, settings, runs, len(trials), ["SLURM"])
+            with showing, stop_on_ctrl_c(command.stop):
                 cluster.run(trials)
         return Outcome.of(store, sweep_id, settings, planned, cluster.interpreters, command.stop)
 
@@ -276,11 +273,12 @@ class Cluster:
             case {"event": "started" | "phase" as kind, "cell_key": key, "interpreter": dict(given)}:
                 trial = PlannedTrial(known[key, Interpreter(**given)], int(message["round"]), int(message["attempt"]))
                 if kind == "started":
-                    job.has_begun, job.running[trial] = True, (str(message["slot"]), None)
-                    self.progress.started(job.slot(str(message["slot"])), trial)
+                    slot = f"job {job.id} ({job.node} {message['slot']})"
+                    job.has_begun, job.running[trial] = True, None
+                    self.progress.started(slot, trial)
                 elif trial in job.running:
-                    job.running[trial] = job.running[trial][0], str(message["phase"])
-                    self.progress.phase(trial, str(message["phase"]))
+                    job.running[trial] = str(message["phase"])
+                    self.progress.phase(trial, job.running[trial])
             case {"event": "record", "environment_id": str(environment_id), "trial": dict(data)}:
                 record = Trial.from_json(data)
                 run = known[record.cell_key, job.environments[environment_id]]
@@ -328,9 +326,9 @@ class Cluster:
         self.history[environment_id][trial.run.cell.key] = last_attempts([*known, recent])
         if not job.id:
             return
-        name, _ = job.running.pop(trial, ("", None))
+        job.running.pop(trial, None)
         job.left -= 1
-        self.progress.ended(job.slot(name), trial, record)
+        self.progress.ended(trial, record)
 
     def lost(self, job: Job, status: Status, how: str) -> list[tuple[Sequence[CellRun], int]]:
         """Record the trials in flight of a lost job as `status`, and return what other jobs are to run.
@@ -348,14 +346,14 @@ class Cluster:
         tries = 0 if job.has_begun else job.tries + 1
         if tries > self.settings.executor["job_retries"]:
             left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}  # the first one of each run
-            ended = dict.fromkeys(left.values(), ("", None))
+            ended = dict.fromkeys(left.values())
             retries = self.settings.executor["job_retries"]
             self.losses.update(dict.fromkeys(((trial.run, trial.round) for trial in ended), retries))
             lines = [line for line in log.splitlines() if line.strip() and not line.startswith("srun: error: ")]
             last = "" if job.failed or not lines else lines[-1]  # srun only tells the exit code
             reason = one_line(f"{reason} before its first trial{last and f': {last}'}", 1000)
         left = job.left
-        for trial, (_, phase) in ended.items():
+        for trial, phase in ended.items():
             self.losses[trial.run, trial.round] += 1
             at = (key for key, interpreter in job.environments.items() if interpreter == trial.run.interpreter)
             environment_id = next(at, None) or self.best(trial.run)
