@@ -110,29 +110,22 @@ def test_refused_once_the_modules_are_known(workshop):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("word", "text", "said"),
     [
-        ("- a\n- b\n", ["model/mine.yaml", "list"]),
-        ("name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
-        ("module: {_target_: a.Net}\ninput: {x: {shape: [3]}}\n", ["mine.yaml", "did you mean inputs?"]),
-        ("module: {_target_: a.Net}\ninputs: {x: {shape: ['${nowhere}']}}\n", ["model.inputs.x.shape[0]", "nowhere"]),
+        ("model=tiny,mine", "- a\n- b\n", ["model/mine.yaml", "list"]),
+        ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
+        ("model=tiny,mine", "module: {_target_: a.Net}\ninput: {x: {}}\n", ["mine.yaml", "did you mean inputs?"]),
+        ("model=mine", "module: {_target_: a.Net}\ninputs: {x: {shape: ['${no}']}}\n", ["inputs.x.shape[0]", "'no'"]),
+        ("mode=eager,mine", "_target_: a.Mode\n", ["mode=mine: name is missing; the YAML of a mode requires name and"]),
+        ("mode=eager,mine", "name: mine\n", ["mode=mine: _target_ is missing"]),
     ],
 )
-def test_a_yaml_of_the_user_is_named(text, said, cli):
-    own = cli.folder / "conf" / "model" / "mine.yaml"
+def test_a_yaml_of_the_user_is_named(word, text, said, cli):
+    own = cli.folder / "conf" / word.partition("=")[0] / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text(text)
     # python= keeps the fork server from starting
-    refused(cli.run("--config-dir=conf", "-m", "model=tiny,mine", "python=/nowhere"), *said)
-
-
-def test_a_mode_without_name_or_target(cli):
-    own = cli.folder / "conf" / "mode" / "mine.yaml"
-    own.parent.mkdir(parents=True)
-    for text, missing in (("_target_: a.Mode\n", "name"), ("name: mine\n", "_target_")):
-        own.write_text(text)
-        words = ("--config-dir=conf", "-m", "model=tiny", "mode=eager,mine", "python=/nowhere")
-        refused(cli.run(*words), f"effbench: mode=mine: {missing} is missing; the YAML of a mode requires name and")
+    refused(cli.run("--config-dir=conf", "-m", "model=tiny", word, "python=/nowhere"), *said)
 
 
 def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):

@@ -200,12 +200,15 @@ def test_resuming_takes_the_same_interpreters():
         resume.check_same_interpreters(info(HERE), {A})
 
 
+def recorded():
+    return SimpleNamespace(id="s", protocol={}, host={}, baseline_mode="eager", seed=0, name=None, label=None)
+
+
 def test_resuming_takes_the_same_settings():
     settings = Settings.with_defaults(protocol={"host_tolerance": None})
-    sweep = SimpleNamespace(id="s", protocol={"host_tolerance": 0.25}, host={})
+    sweep = recorded()
     for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
         sweep.protocol["host_tolerance"], settings.protocol["host_tolerance"] = old, new
-        sweep.baseline_mode, sweep.seed, sweep.name, sweep.label = settings.baseline_mode, 0, None, None
         with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text};"):
             resume.check_same_plan(sweep, [], [], [], settings)
     sweep.protocol, sweep.name, sweep.label = settings.protocol, "nightly", "v1"
@@ -219,10 +222,7 @@ def test_resuming_takes_the_same_settings():
 def test_resuming_takes_the_same_cells():
     matrix = [a_cell(bs=bs) for bs in (1, 2, 4)]
     first, second = shards(matrix, 2)
-    settings = Settings.with_defaults()
-    info = SimpleNamespace(
-        id="s", protocol={}, host={}, baseline_mode=settings.baseline_mode, seed=0, name=None, label=None
-    )
+    settings, info = Settings.with_defaults(), recorded()
     one, both = {"shards": {"1/2": "interrupted"}}, {"shards": {"1/2": "interrupted", "2/2": "completed"}}
     for host, planned, given, of, fits in (
         ({}, matrix, matrix, matrix, True), ({}, matrix, first, matrix, False), ({}, first, matrix, matrix, False),
