@@ -37,7 +37,8 @@ class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
     `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
-    `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter.
+    `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter. `ceilings`: of its
+    environment and GPU; None: unknown.
     """
 
     environment: Environment
@@ -45,6 +46,7 @@ class ServerPool:
     gpus: list[dict[str, Any]]
     notes: list[str]
     cache_root: Path
+    ceilings: dict[str, Any] | None = None
 
     def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
         self.interpreter = interpreter

@@ -133,15 +133,15 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         caches = sweep_cache(settings, sweep_id)
         gpus = [slot for slot in slots if slot.gpu]
-        ceilings: dict[Interpreter, dict[str, Any]] = {}
         for interpreter, pool in pools.items():
             pool.cache_root = caches / ids[interpreter]
             pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
 
         def record(trial: PlannedTrial, result: Trial) -> None:
-            if result.min_bytes is not None and trial.run.interpreter in ceilings:
-                set_floors(result, trial.run.cell, ceilings[trial.run.interpreter])
+            ceilings = pools[trial.run.interpreter].ceilings
+            if result.min_bytes is not None and ceilings:
+                set_floors(result, trial.run.cell, ceilings)
             store.record(sweep_id, ids[trial.run.interpreter], result)
 
         schedule = Schedule(
@@ -163,7 +163,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             held_driver(slots),
         ):
             if gpus and protocol["profile"]:
-                ceilings |= known_ceilings(store, ids, pools, gpus[0], settings, command)
+                load_ceilings(store, ids, pools, gpus[0], settings, command)
             schedule.run(trials)
         return Outcome.of(store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop)
 
@@ -197,23 +197,19 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
             pool.close()
 
 
-def known_ceilings(
+def load_ceilings(
     store: Store, ids: Mapping[Interpreter, str], pools: Pools, gpu: Slot, settings: Settings, command: Command
-) -> dict[Interpreter, dict[str, Any]]:
-    """Return the ceilings of each interpreter's environment; measure unknown ones on this GPU. Omit those that cannot
-    be measured, with a note."""
-    ceilings = {}
-    for interpreter, environment_id in ids.items():
-        calibration = store.calibration(environment_id)
-        if not (calibration and calibration["ceilings"]):
-            server, timeout_s = pools[interpreter].current, settings.executor["lock_timeout_s"]
-            why = measure_ceilings(server, store, environment_id, gpu, timeout_s, command.stop)
+) -> None:
+    """Load the ceilings of each pool's environment; measure unknown ones on this GPU. A failure is noted."""
+    for interpreter, pool in pools.items():
+        known = store.calibration(ids[interpreter])
+        if not (known and known["ceilings"]):
+            timeout_s = settings.executor["lock_timeout_s"]
+            why = measure_ceilings(pool.current, store, ids[interpreter], gpu, timeout_s, command.stop)
             if why and not command.stop.is_set():
                 command.progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
-            calibration = store.calibration(environment_id)
-        if calibration and calibration["ceilings"]:
-            ceilings[interpreter] = calibration["ceilings"]
-    return ceilings
+            known = store.calibration(ids[interpreter])
+        pool.ceilings = known["ceilings"] if known else None
 
 
 def recorded_trials(
