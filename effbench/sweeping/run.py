@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,9 @@ class Command:
 
 
 def run_cells(
-    settings: Settings, runs: Sequence[CellRun], command: Command, check: Callable[[Pools], None] = lambda pools: None
-) -> Outcome:
+    settings: Settings, runs: Sequence[CellRun], command: Command, check: Callable[[Pools], None] = lambda pools: None,
+    store: Store | None = None,
+) -> Outcome:  # fmt: skip
     """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`. `check`:
     raises EffbenchError if the probed interpreters must not run."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
@@ -98,7 +99,7 @@ def run_cells(
         check(pools)
         return runs
 
-    return run_sweep(settings, asked, plan, command)
+    return run_sweep(settings, asked, plan, command, store)
 
 
 def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, store: Store | None = None) -> Outcome:
@@ -116,7 +117,8 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         return run_on_cluster(settings, asked, plan, command)
     make_cache_folders(settings)
     with (
-        store or Store.open(settings.db, mode="write") as store,  # first, to report an unusable database immediately
+        # first, to report an unusable database immediately
+        nullcontext(store) if store else Store.open(settings.db, mode="write") as store,
         open_pools(asked, settings, command) as pools,
     ):
         for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):

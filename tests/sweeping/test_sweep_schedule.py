@@ -34,14 +34,6 @@ def test_samples_of_a_recorded_trial_are_not_kept(make):
     assert [one.samples for (kept,) in [made.history.values()] for one in kept] == [{}, {}]
 
 
-def test_slots_run_in_parallel_and_no_cell_twice_at_once(make):
-    together = threading.Barrier(3, timeout=20)  # is only passed with three trials at the same time
-    made = make(trials(3), lambda request, env: (together.wait(), ok(request))[1], slots=gpus(3))
-    assert Counter(slot for slot, _ in made.progress.order) == {"GPU 0": 1, "GPU 1": 1, "GPU 2": 1}
-    made = make(trials(2, 30), slots=gpus(4))  # the watcher asserts at every start that the cell does not run
-    assert Counter(one.cell_key for one in made.recorded) == {cell.key: 30 for cell in cells(2)}
-
-
 def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     beside = set()
     made = make(slots=[*gpus(2), CPU])

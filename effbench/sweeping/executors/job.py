@@ -22,7 +22,7 @@ from effbench.message import decode
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.run import Command, run_sweep
+from effbench.sweeping.run import Command, run_cells
 from effbench.worker.server import write_message
 
 REQUEST, EVENTS = "job.json", "events.jsonl"
@@ -85,12 +85,6 @@ class JobStore:
     def results(self, sweep_id: str) -> list[dict[str, Any]]:
         return []
 
-    def __enter__(self) -> JobStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
 
 class JobProgress(Progress):
     """Sends the progress as events."""
@@ -140,10 +134,9 @@ def main() -> None:
     store = JobStore(folder, request)
     settings = Settings(**request["settings"])
     runs = [CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]]
-    asked = [(run.interpreter, run.cell.params()) for run in runs]
     command = Command([], [], progress=JobProgress(store))
     try:
-        run_sweep(settings, asked, lambda pools: runs, command, store)
+        run_cells(settings, runs, command, store=store)
         if not command.stop.is_set():  # by SIGTERM, when the job is cancelled or reaches its time limit
             store.send("done")
     except EffbenchError as error:
