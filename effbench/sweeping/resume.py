@@ -97,17 +97,15 @@ def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interprete
         raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
 
 
-def changes(
-    info: SweepInfo, ids: Mapping[Interpreter, str], facts: Mapping[str, Mapping[str, Any]], cells: Iterable[Cell] = ()
-) -> Iterator[str]:
-    """Yield notes on how new trials will differ from the recorded ones. `ids`: the environment of each interpreter;
-    `facts`: the current value of `host["environments"]`."""
+def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]], cells: Iterable[Cell] = ()) -> Iterator[str]:
+    """Yield notes on how new trials will differ from the recorded ones. `facts`: current value of
+    `host["environments"]`."""
     recorded = info.host.get("environments") or {}
     targets = [target for cell in cells for target in (*targets_in(cell.model), *targets_in(cell.mode))]
     has_own_code = not all(target.startswith(("effbench.", "torch.")) for target in targets)
-    for interpreter, environment_id in ids.items() if info.trials else ():
-        of = f" of {interpreter}" if len(ids) > 1 else ""
-        before, now = recorded.get(environment_id), facts[environment_id]
+    for environment_id, now in facts.items() if info.trials else ():
+        of = f" of {Interpreter.from_facts(now)}" if len(facts) > 1 else ""
+        before = recorded.get(environment_id)
         if before is None:
             yield f"hardware or software{of} has changed since the recorded trials: all cells run again"
         elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):

@@ -238,7 +238,7 @@ def test_resuming_notes_which_interpreter_has_changed():
     def changes(*ids, **old):
         before, now = info(A, B), dict(zip(ids, info(A, B).host["environments"].values(), strict=True))
         before.host["environments"]["e1"] |= old
-        return list(resume.changes(before, dict(zip((A, B), ids, strict=True)), now))
+        return list(resume.changes(before, now))
 
     assert changes("e0", "e1") == []
     (change,) = changes("e0", "other")
@@ -257,7 +257,7 @@ def test_resuming_notes_that_own_code_is_not_under_git(target, description, numb
     before.host["environments"]["e0"] |= {"git_description": description, "git_changes": None}
     cell.model["module"] = {"_target_": target}
     cell.mode["_target_"] = "effbench.modes.eager.Eager"
-    notes = list(resume.changes(before, {HERE: "e0"}, before.host["environments"], [cell]))
+    notes = list(resume.changes(before, before.host["environments"], [cell]))
     assert len(notes) == number and all("is not under git" in note for note in notes)
 
 
