@@ -9,13 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from made_sweeps import FAST, SLOW, Made, environment, sql
 
 from effbench.cell import Cell
 from effbench.commands import show
 from effbench.comparison import confirm as rerun
-from effbench.config import db_setting
 from effbench.launcher import overrides
 from effbench.report.data import read as read_report
 from effbench.report.site.pages import failures
@@ -243,13 +241,6 @@ def test_the_commands_after_a_sweep_are_quoted(empty_db, effbench, capsys, tmp_p
     assert show.end_of_sweep(outcome) == 130
     last = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("resume with: ")[2])
     assert last == ["effbench", "-m", f"resume={sweep_id}", f'db="{db}"']
-
-
-@pytest.mark.parametrize("db", ["it's mine.db", 'my "best".db', """it's my "best".db""", "a,b={c}.db"])
-def test_hydra_reads_the_database_of_such_a_command(db):
-    (word,) = shlex.split(db_setting(db))
-    (override,) = OverridesParser.create().parse_overrides([word])
-    assert override.value() == db
 
 
 def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):

@@ -150,7 +150,9 @@ class TestAgain:
         words = ["mode=eager", "+mode.fullgraph=true", "bs=2"]
         assert overrides.overrides_of_cell(words, {"mode.fullgraph"}) == ["mode=eager", "bs=2"]
 
-    @pytest.mark.parametrize("text", ["/a/b.py", "a b", "a=b", "it's", 'say "so"', "back\\slash", 'back\\"', "end\\"])
+    @pytest.mark.parametrize(
+        "text", ["/a/b.py", "a b", "a,b={c}", "it's", 'say "so"', "back\\slash", 'back\\"', "end\\"]
+    )
     def test_a_path_is_read_back(self, compose, text):
         assert compose([f"folder={quoted(text)}"])["folder"] == text
 
