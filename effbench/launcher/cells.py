@@ -141,11 +141,10 @@ def generating(part: dict[str, Any]) -> dict[str, Any]:
     return {**part, "model": {**model, "module": module}}
 
 
-def validate(config: dict[str, Any], valid: set[int] | None = None, words: Sequence[str] = ()) -> None:
+def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> None:
     """Raise ConfigError for an invalid configuration, as far as its types do not prevent it. `valid`: the ids of
     sections (shared by jobs) that are skipped because they are valid; this configuration's are added. `words`: the
     overrides, for messages."""
-    valid = set() if valid is None else valid
     for section, known in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
         if id(node) in valid:

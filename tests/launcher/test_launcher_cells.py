@@ -95,7 +95,7 @@ def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):
 
 def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
     valid = compose([])
-    cells.validate(valid)
+    cells.validate(valid, set(), [])
     for path, value, error in (
         ("model.module.how", float("nan"), "nan and inf are not allowed"),
         ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
@@ -110,7 +110,7 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         config = OmegaConf.create(valid)
         OmegaConf.update(config, path, value)
         with pytest.raises(ConfigError, match=error):
-            cells.validate(OmegaConf.to_container(config))
+            cells.validate(OmegaConf.to_container(config), set(), [])
 
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):

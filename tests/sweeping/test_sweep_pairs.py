@@ -122,12 +122,15 @@ class TestScheduled:
         assert len(made.done) == 6 + len(of_round)
         assert sum(made.progress.changes) == len(of_round) - 6
 
-    def test_one_that_failed_does_not_come_again(self, pairs):
+    @pytest.mark.parametrize(("status_of_a", "tried"), [("error", [0]), ("noisy", [0, 1])])
+    def test_one_that_failed_or_has_no_attempt_left_does_not_come_again(self, pairs, status_of_a, tried):
         def answer(interpreter, request):
-            return ok(request, "error" if interpreter == A else "noisy" if not request["attempt"] else "ok")
+            status = status_of_a if interpreter == A else "noisy"
+            return ok(request, "ok" if request["attempt"] else status)
 
         made = pairs(trials(cell_runs(1, interpreters=BOTH)), answer, protocol={**PROTOCOL, "attempts": 2})
-        assert [(trial.run.interpreter, trial.attempt) for trial, _ in made.done] == [(A, 0), (B, 0), (B, 1)]
+        done = [(trial.run.interpreter, trial.attempt) for trial, _ in made.done]
+        assert done == [*((A, attempt) for attempt in tried), (B, 0), (B, 1)]
 
     def test_a_pair_stays_on_one_gpu_also_when_resumed(self, pairs):
         # the watcher asserts that a cell never runs twice at once
