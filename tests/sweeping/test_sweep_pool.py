@@ -71,6 +71,9 @@ class TestRounds:
         assert second is started[0] and second.preloaded
         third = renewed.take(2)
         assert renewed.take(1) is third, "a straggler takes the server that is there"
+        for _ in "twice":
+            renewed.give_back(third)
+        assert not third.closed, "later trials use it"
         assert (third, len(started)) == (started[1], 2), "none is started after the last round"
         assert not second.closed, "it has a trial"
         renewed.give_back(second)
