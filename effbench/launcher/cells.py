@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from effbench import streams
@@ -56,8 +57,8 @@ def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Pla
         phase = (key_of(word) or "").partition(".")[0]
         if phase in OF_PHASES and all(part["phase"] != phase for part in parts):
             raise ConfigError(f"{word} has no effect, because no cell has phase={phase}; add phase={phase}")
-    chosen = {pair: interpreters.resolve(*pair) for pair in dict.fromkeys(map(interpreter_of, parts))}
-    asked = [(chosen[interpreter_of(part)], part) for part in parts]
+    interpreter = cache(interpreters.resolve)
+    asked = [(interpreter(part["python"], part["folder"]), part) for part in parts]
 
     def plan(pools: Pools) -> list[CellRun | None]:
         has_cuda = any(pool.gpus for pool in pools.values())
@@ -109,26 +110,18 @@ def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[C
     return set(part)
 
 
-def interpreter_of(part: dict[str, Any]) -> tuple[str | None, str | None]:
-    return part["python"], part["folder"]
-
-
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     """Return the swept part of each job, and the settings of the whole sweep. Raises ConfigError for invalid ones."""
-    parts, settings = [], None
+    if not jobs:
+        raise ConfigError("the sweep is empty: these overrides give no cell; give each one at least one value")
+    parts, first = [], jobs[0].config
     valid: set[int] = set()
     for job in jobs:
         validate(job.config, valid, job.overrides)
         parts.append(generating({key: value for key, value in job.config.items() if key not in OF_SWEEP}))
-        of_sweep = {key: job.config[key] for key in OF_SWEEP}
-        if settings is None:
-            settings = of_sweep
-        elif settings != of_sweep:
-            key = next(key for key in settings if settings[key] != of_sweep[key])
+        if key := next((key for key in OF_SWEEP if job.config[key] != first[key]), None):
             raise ConfigError(f"{key} applies to a whole sweep and cannot be swept: choose one value or run two sweeps")
-    if settings is None:
-        raise ConfigError("the sweep is empty: these overrides give no cell; give each one at least one value")
-    return parts, Settings(**settings)
+    return parts, Settings(**{key: first[key] for key in OF_SWEEP})
 
 
 def generating(part: dict[str, Any]) -> dict[str, Any]:
