@@ -104,29 +104,23 @@ def methods(device: torch.device, width: int = 2) -> Facts:
         "make_fx": lambda module, x: make_fx(module)(x),
         "make_fx_symbolic": lambda module, x: make_fx(module, tracing_mode="symbolic")(x),
     }
-    facts = {name: each_module(device, width, method) for name, method in methods.items()}
-    facts["dynamo"] = {name: through_dynamo(module(), x, device, width) for name, (module, x) in MODULES.items()}
+    facts = {
+        name: {case: captured_with(*given, method) for case, given in cases(device, width).items()}
+        for name, method in methods.items()
+    }
+    facts["dynamo"] = {case: through_dynamo(*given) for case, given in cases(device, width).items()}
     # it needs a backend that can be registered only once per process
     facts["lazy_tensors"] = in_fresh_process(lazy_tensors, "cpu", width=width)
     return facts
 
 
-#: Module, and rows and sign of its two inputs: one for the capture, and one that takes another path.
-MODULES: dict[str, tuple[type[nn.Module], tuple[tuple[int, int], tuple[int, int]]]] = {
-    "branch": (Branch, ((2, 1), (2, -1))),
-    "loop": (Loop, ((2, 1), (4, 1))),
-    "branch_and_loop": (BranchAndLoop, ((2, 1), (4, -1))),
-}
-
-
-def inputs_of(rows_and_signs: Sequence[tuple[int, int]], device: torch.device, width: int) -> list[torch.Tensor]:
-    return [sign * torch.ones(rows, width, device=device) for rows, sign in rows_and_signs]
-
-
-def each_module(device: torch.device, width: int, method: Callable[[nn.Module, torch.Tensor], Any]) -> Facts:
+def cases(device: torch.device, width: int) -> dict[str, tuple[nn.Module, list[torch.Tensor]]]:
+    """Return modules, each with two inputs: one for the capture, and one that takes another path."""
+    two, four = (torch.ones(rows, width, device=device) for rows in (2, 4))
     return {
-        name: captured_with(module(), inputs_of(rows_and_signs, device, width), method)
-        for name, (module, rows_and_signs) in MODULES.items()
+        "branch": (Branch(), [two, -two]),
+        "loop": (Loop(), [two, four]),
+        "branch_and_loop": (BranchAndLoop(), [two, -four]),
     }
 
 
@@ -159,12 +153,9 @@ def called_with(captured: Callable[..., Any], module: nn.Module, inputs: Sequenc
     }
 
 
-def through_dynamo(
-    module: nn.Module, rows_and_signs: Sequence[tuple[int, int]], device: torch.device, width: int
-) -> Facts:
+def through_dynamo(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
     """Report the graphs compiled for the first input and for both, and the graph breaks of the first."""
     torch._dynamo.reset()
-    inputs = inputs_of(rows_and_signs, device, width)
     explained = torch._dynamo.explain(module)(inputs[0])
     torch._dynamo.reset()
     backend = Counting()
@@ -194,17 +185,15 @@ def lazy_tensors(device: torch.device, width: int) -> Facts:
 
     torch._lazy.ts_backend.init()
     facts: Facts = {}
-    for name, (module, rows_and_signs) in MODULES.items():
-        inputs = inputs_of(rows_and_signs, device, width)
-        lazy = module().to("lazy")
+    for name, (module, inputs) in cases(device, width).items():
 
-        def call(x: torch.Tensor, lazy: nn.Module = lazy) -> torch.Tensor:
-            return lazy(x.to("lazy")).cpu()
+        def call(x: torch.Tensor, module: nn.Module = module) -> torch.Tensor:
+            return module(x.to("lazy")).cpu()
 
         compiled, reused = [], []
         for _ in range(2):
             before, hits = count("UncachedCompile"), count("CachedCompile")
-            called = called_with(call, module(), inputs)
+            called = called_with(call, module, inputs)
             compiled.append(count("UncachedCompile") - before)
             reused.append(count("CachedCompile") - hits)
         facts[name] = {
