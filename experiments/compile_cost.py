@@ -5,6 +5,8 @@ B batch, T sequence.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -71,36 +73,33 @@ def compiled_once(
     x = tokens(module, 1, seq, device)
     with torch.inference_mode():
         module(x)  # libraries load their kernels
-        eager = host_and_device(module, x, device)
+        with peaks(device) as eager:
+            module(x)
         with fresh_compile_cache():
             if not cold:
                 torch.compile(module)(x)
                 torch._dynamo.reset()
             compiled = torch.compile(module)
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            with tree_memory() as memory:
+            with peaks(device) as memory:
                 seconds = first_s(compiled, x, device)
-            result = {"compile_s": seconds, "tree_bytes": memory["peak_bytes"] - eager["tree_bytes"],
+            result = {"compile_s": seconds, "tree_bytes": memory["peak_bytes"] - eager["peak_bytes"],
                       "processes": memory["processes"]}  # fmt: skip
             if device.type == "cuda":
-                result["device_ratio"] = torch.cuda.max_memory_allocated(device) / eager["device_bytes"]
+                result["device_ratio"] = memory["device_bytes"] / eager["device_bytes"]
             if again:
                 result["again_s"] = first_s(compiled, tokens(module, 2, seq, device), device)
     return result
 
 
-def host_and_device(module: nn.Module, x: torch.Tensor, device: torch.device) -> dict[str, int]:
-    """Return the memory of an eager call: of the process tree, and the peak of the device."""
-    on_gpu = device.type == "cuda"
-    if on_gpu:
+@contextmanager
+def peaks(device: torch.device) -> Iterator[dict[str, int]]:
+    """Sample `tree_memory` in this context; afterwards `device_bytes` is the peak of a GPU."""
+    if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with tree_memory() as memory:
-        module(x)
-    return {
-        "tree_bytes": memory["peak_bytes"],
-        "device_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else 0,
-    }
+        yield memory
+    if device.type == "cuda":
+        memory["device_bytes"] = torch.cuda.max_memory_allocated(device)
 
 
 def tokens(module: nn.Module, batch: int, seq: int, device: torch.device) -> torch.Tensor:
