@@ -22,10 +22,10 @@ TOLERANCE = 1.1
 FEWEST = 12
 
 
-def in_turn(variants: Mapping[str, Callable[[], float]], rounds: int, seed: int = 0) -> dict[str, list[float]]:
+def in_turn(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Measure each variant once per round, in a new random order. Return the measurements by variant and round, with
     NaN where the host was disturbed."""
-    order, random_order = list(variants), random.Random(seed)
+    order, random_order = list(variants), random.Random(0)
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     with no_garbage_collection():
         for _ in range(rounds):

@@ -46,8 +46,8 @@ def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> f
     return (time.perf_counter_ns() - began) / 1e6
 
 
-def median_ms(function: Callable[..., Any], *args: Any, device: torch.device, calls: int = 30) -> float:
-    return statistics.median(call_ms(function, *args, device=device) for _ in range(calls))
+def median_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
+    return statistics.median(call_ms(function, *args, device=device) for _ in range(30))
 
 
 @contextmanager

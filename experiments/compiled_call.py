@@ -182,6 +182,7 @@ class Calls:
         counts = [metrics.guard_count for metrics in get_compilation_metrics()]  # None: something else was compiled
         self.guards[mode] = next((count for count in reversed(counts) if count is not None), None)
         self.add(f"{mode}, inference_mode", partial(self.compiled, mode), torch.inference_mode)
+        without_guards = partial(torch.compiler.set_stance, skip_guard_eval_unsafe=True)
         self.add(f"{mode}, {SKIP_GUARDS}", partial(self.compiled, mode), stance=without_guards)
         self.add_parts(mode)
         for setting, options in OPTIONS.items():
@@ -203,14 +204,6 @@ class Calls:
 
         self.add(f"{mode}: AOT wrapper", wrapped)
         self.add(f"{mode}: Inductor's code", lambda: lambda: (new_step(), backend.inner([*backend.inner_args]))[0])
-
-
-def in_eager() -> AbstractContextManager:
-    return torch.compiler.set_stance("force_eager")
-
-
-def without_guards() -> AbstractContextManager:
-    return torch.compiler.set_stance(skip_guard_eval_unsafe=True)
 
 
 def add_graphs(calls: Calls) -> None:
@@ -255,6 +248,7 @@ def host_time(
     with fresh_compile_cache():
         calls.add("eager", lambda: partial(Layers(calls.layers), calls.x))
         calls.add("one operator", lambda: partial(AddOne(), calls.x))
+        in_eager = partial(torch.compiler.set_stance, "force_eager")
         calls.add("one operator, force_eager", lambda: partial(torch.compile(AddOne()), calls.x), stance=in_eager)
         calls.add_mode(DEFAULT)
         packaged = AotInductor()

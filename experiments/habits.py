@@ -95,7 +95,8 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
             forward_ends.record()
             if idle:
                 torch.cuda.synchronize()
-            select_us = call_host_us(lambda: select(positive))
+            # by the clock of the CPU, which does not wait for the GPU
+            select_us = 1e3 * call_ms(select, positive, device=torch.device("cpu"))
             if not idle:
                 running.setdefault(name, []).append(not forward_ends.query())
             torch.cuda.synchronize()
@@ -127,11 +128,6 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
         "work_us": work_us,
         "overlap_saves_us": {name: 1e3 * value for name, value in overlap_ms.items()},
     }
-
-
-def call_host_us(function: Callable[[], Any]) -> float:
-    """Return the host time until the call returns, in µs."""
-    return 1e3 * call_ms(function, device=torch.device("cpu"))  # the CPU's clock does not wait for the GPU
 
 
 #: Case -> batch and width: bound by launches, and by the device.
