@@ -45,14 +45,18 @@ class Made:
         return history(series, metrics or DEFAULT_METRICS, limits or read_limits(), acknowledged)
 
 
-def latencies(values, **more):
-    """A cell with these latencies, one a sweep; None: no result there."""
+def series(**figures):
+    """A cell with these figures, one a sweep; None: no result there."""
     made = Made()
-    for value in values:
+    for values in zip(*figures.values(), strict=True):
         made.sweep()
-        if value is not None:
-            made.result(latency_ms=value, **more)
+        if None not in values:
+            made.result(**dict(zip(figures, values, strict=True)))
     return made
+
+
+def latencies(values):
+    return series(latency_ms=values)
 
 
 def noisy(count, level=1.0, seed=0):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_history import GPU, STEP, Made, ack, latencies, noisy
+from made_history import GPU, STEP, Made, ack, latencies, noisy, series
 
 from effbench.comparison.events import SeriesId, place_of
 from effbench.comparison.limits import limits_of
@@ -34,9 +34,7 @@ def test_slower_faster_undone_unconfirmed():
 
 
 def test_a_smaller_speedup_is_slower():
-    made = Made()
-    for value in STEP:
-        made.sweep().result(speedup=2 / value, period_speedup=value)
+    made = series(speedup=[2 / value for value in STEP], period_speedup=STEP)
     found = made.judge("speedup", "period_speedup").changes
     assert {(event.word, event.worse) for event in found} == {("slower", True), ("faster", False)}
 
@@ -158,35 +156,33 @@ IGNORED = {"model": "m*", "ignore": True, "reason": "shared runner"}
 
 
 def test_counters_and_compile_seconds():
-    made = Made()
-    for place in range(10):
-        made.sweep().result(kernels=12 if place < 5 else 11, graph_breaks=0 if place < 7 else 2, recompiles=0)
+    made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3, recompiles=[0] * 10)
     breaks, kernels = made.judge().events
     assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
     assert breaks.worse and breaks.after_sweep == "s007" and breaks.word == "more"
     assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
-    for before, after, expected in ((4.0, 6.0, [("s010", True)]), (10.0, 12.0, []), (1.0, 1.9, [])):
-        made = Made()
-        for place, value in enumerate(noisy(20)):
-            made.sweep().result(compile_cold_s=(before if place < 10 else after) * value)
-        changes = made.judge("compile_cold_s").changes
-        assert [(event.after_sweep, event.worse) for event in changes] == expected
+    for metric, before, after, expected in (
+        ("compile_cold_s", 4.0, 6.0, [("s010", True)]), ("compile_cold_s", 10.0, 12.0, []),
+        ("compile_cold_s", 1.0, 1.9, []),
+        # errors have no seconds: they count from the limits of conf/check on
+        ("rel_error", 1e-5, 1e-2, [("s010", True)]), ("rel_error", 1e-6, 5e-5, []), ("rel_error", 0.01, 0.03, []),
+    ):  # fmt: skip
+        levels = [before] * 10 + [after] * 10
+        made = series(**{metric: [level * value for level, value in zip(levels, noisy(20), strict=True)]})
+        assert [(event.after_sweep, event.worse) for event in made.judge(metric).changes] == expected
     made = Made()
     for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
         made.sweep(host={"hostname": "ab"[place % 2]}).result(kernels=9 if place == 4 else 12 - place % 2)
     (event,) = made.judge("kernels", limits=limits_of({"exceptions": [IGNORED]})).of("flapping")
     assert (event.coincides, event.acknowledged) == (("host b | a",), None)  # only changes are acknowledged
-    made = Made()
-    for place in range(4):  # a cell that does not run as its mode promises has counts, too
-        made.sweep().result(status="degraded", graph_breaks=place // 2 * 2, latency_ms=1.0)
+    # a cell that does not run as its mode promises has counts, too
+    made = series(status=["degraded"] * 4, graph_breaks=[0, 0, 2, 2], latency_ms=[1.0] * 4)
     assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]
-    # errors have no seconds: they count from the limits of conf/check on
-    for before, after, expected in ((1e-5, 1e-2, [("s010", True)]), (1e-6, 5e-5, []), (0.01, 0.03, [])):
-        made = Made()
-        for place, value in enumerate(noisy(20)):
-            made.sweep().result(rel_error=(before if place < 10 else after) * value)
-        changes = made.judge("rel_error").changes
-        assert [(event.after_sweep, event.worse) for event in changes] == expected
+
+
+def compiling(*levels):
+    """A cell whose compile times are six sweeps on each of these levels."""
+    return series(compile_cold_s=[level * (1 + 0.001 * (place % 3)) for level in levels for place in range(6)])
 
 
 def test_the_limits_of_a_check_apply():
@@ -200,10 +196,7 @@ def test_the_limits_of_a_check_apply():
 
 
 def test_small_changes_in_a_row_are_a_large_one():
-    made = Made()
-    for place in range(18):
-        made.sweep().result(compile_cold_s=(2.0, 2.9, 3.8)[place // 6] * (1 + 0.001 * (place % 3)))
-    (change,) = made.judge("compile_cold_s").changes
+    (change,) = compiling(2.0, 2.9, 3.8).judge("compile_cold_s").changes
     assert (change.after_sweep, change.alarms, change.word) == ("s012", True, "slower")
     assert (change.old, change.new, change.ratio) == pytest.approx((2.0, 3.8, 1.9), rel=0.01)
 
@@ -214,19 +207,16 @@ def test_other_changes_of_compile_seconds():
         ((1.0, 2.5, 3.3), [("s006", "open")]),  # a small change after a large one
         ((10.0, 15.0, 11.5), [("s006", "undone"), ("s012", "holds")]),
     ):
-        made = Made()
-        for place in range(18):
-            made.sweep().result(compile_cold_s=levels[place // 6] * (1 + 0.001 * (place % 3)))
+        made = compiling(*levels)
         changes = sorted(made.judge("compile_cold_s").changes, key=lambda event: event.after_sweep)
         assert [(event.after_sweep, event.state) for event in changes] == expected, levels
-    for level, kinds in ((0.3, []), (2.0, ["flapping", "drifting"])):  # less than a second does not count
-        found = []
-        for values in ([1 + place % 2 for place in range(20)], np.exp(0.03 * np.arange(20)).tolist()):
-            small = Made()
-            for place, value in enumerate(values):
-                small.sweep().result(compile_cold_s=7.0 if (level, place) == (0.3, 9) and value == 2 else level * value)
-            found += small.judge("compile_cold_s").events
-        assert [event.kind for event in found] == kinds
+    # less than a second does not count, nor does one slow compilation
+    for level, odd, kinds in ((0.3, 7.0, []), (2.0, 4.0, ["flapping", "drifting"])):
+        drifting = (level * np.exp(0.03 * np.arange(20))).tolist()
+        flapping = [level, 2 * level] * 10
+        flapping[9] = odd
+        judged = (series(compile_cold_s=values).judge("compile_cold_s") for values in (flapping, drifting))
+        assert [event.kind for found in judged for event in found.events] == kinds
     made.sweep().result(compile_cold_s=30.0)
     (event,) = made.judge("compile_cold_s").of("recent")
     assert (event.after_sweep, event.state) == ("s018", "unconfirmed")
@@ -271,9 +261,7 @@ def test_states():
         if place >= 36:
             made.result("short", latency_ms=value)
     found = made.judge("latency_ms")
-    kernels = Made()
-    for _ in range(4):
-        kernels.sweep().result(latency_ms=1.0, kernels=3)
+    kernels = series(latency_ms=[1.0] * 4, kernels=[3] * 4)
     assert {key.metric: state for key, state in kernels.judge().states.items()} == {
         "latency_ms": "short", "kernels": "steady",
     }  # fmt: skip

@@ -113,36 +113,36 @@ def test_where_no_mode_beats_the_baseline_the_reason_says_what_is_left_to_gain()
     assert reasons.reason(row_of(base, **tied)) == "compute-bound: the GPU is busy for 98 % of each call"
 
 
+def sentence(rows):
+    return reasons.sentence(speedup_table(label_rows(rows)).rows)
+
+
 def test_one_sentence_says_where_each_mode_wins():
     fast = {"latency_ms": 0.4, "latency_ci_low_ms": 0.39, "latency_ci_high_ms": 0.41, "kernels": 9}
     rows = [make.row(bs=bs, **EAGER) for bs in (1, 8, 64)]
     rows += [make.row(bs=bs, mode="cuda-graph", speedup=speedup, **fast) for bs, speedup in ((1, 2.5), (64, 2.0))]
     rows += [make.row(bs=8, mode="cuda-graph", latency_ms=1.0, kernels=15)]
-    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith(
+    assert sentence(rows).startswith(
         "at bs 1 and 64 cuda-graph wins latency (2.00–2.50×); at bs 8 eager and cuda-graph tie in latency. "
         "At bs 1, launch-bound: 15 launches become one graph"
     )
     tied = {"bs": 4, "latency_ms": 0.5, "latency_ci_low_ms": 0.3, "latency_ci_high_ms": 0.8, "speedup": 2.0}
     rows = [make.row(**{**EAGER, "bs": 4}), *(make.row(mode=mode, **tied) for mode in ("cuda-graph", "default"))]
-    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("default and cuda-graph tie in latency (2.00×). Launch-bound")
+    assert sentence(rows).startswith("default and cuda-graph tie in latency (2.00×). Launch-bound")
     period = {"period_speedup": 3.0, "period_ci_low_ms": 0.1, "period_ci_high_ms": 0.11}
     rows[2] |= period | {"period_ms": 0.105}
-    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("default and cuda-graph tie in latency (2.00×), default wins period (3.00×). Launch-bound")
+    tied_and_won = "default and cuda-graph tie in latency (2.00×), default wins period (3.00×). Launch-bound"
+    assert sentence(rows).startswith(tied_and_won)
     rows[2] |= {"latency_ms": 0.1, "latency_ci_low_ms": 0.09, "latency_ci_high_ms": 0.11}
-    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("default wins latency and period (2.00× / 3.00×). Launch-bound")
+    assert sentence(rows).startswith("default wins latency and period (2.00× / 3.00×). Launch-bound")
     rows = [make.failed("mlp", 1, "eager", "noisy", "busy"), make.row(**{**EAGER, "bs": 8})]
     for bs, speedup in ((1, None), (8, 2.0)):
         rows += [make.row(bs=bs, mode="default", latency_ms=0.9, latency_ci_low_ms=0.88, latency_ci_high_ms=0.92),
                  make.row(bs=bs, mode="cuda-graph", speedup=speedup, **fast)]  # fmt: skip
-    text = reasons.sentence(speedup_table(label_rows(rows)).rows)
-    assert text.startswith("cuda-graph wins latency (2.00× at bs 8). At bs 8, launch-bound")
+    assert sentence(rows).startswith("cuda-graph wins latency (2.00× at bs 8). At bs 8, launch-bound")
     once = [make.row(mode=mode, trials=1, **period) for mode in ("eager", "default")]
-    assert reasons.sentence(speedup_table(label_rows(once)).rows) == "one round: no intervals, so no mode wins."
-    assert "fewer than two modes" in reasons.sentence(speedup_table(label_rows([make.row()])).rows)
+    assert sentence(once) == "one round: no intervals, so no mode wins."
+    assert "fewer than two modes" in sentence([make.row()])
 
 
 def test_one_of_many_and_a_part_are_named_as_they_are():
@@ -155,8 +155,7 @@ def test_one_of_many_and_a_part_are_named_as_they_are():
     assert "Speedups over eager, which was not run: all columns show times" in text
     apart = [make.row(), make.failed("mlp", 1, "default", "oom", "full"),
              make.failed("mlp", 8, "eager", "oom", "full"), make.row(bs=8, mode="default")]  # fmt: skip
-    text = reasons.sentence(speedup_table(label_rows(apart)).rows)
-    assert text == "fewer than two modes are ok at each point, so no mode wins."
+    assert sentence(apart) == "fewer than two modes are ok at each point, so no mode wins."
 
 
 def test_the_answer_modes_speedups_and_failures():
