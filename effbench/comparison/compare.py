@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from effbench.comparison import sides
 from effbench.comparison.limits import Limits
 from effbench.comparison.sides import BY_ENVIRONMENT, Side
-from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, Verdict, judge
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, judge
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
@@ -34,7 +33,7 @@ class ModeChange:
     low: float | None
     high: float | None
     cells: int
-    of: int | None = None
+    of: int
 
 
 @dataclass
@@ -52,12 +51,6 @@ class Compared:
     interleaved: bool = False
     notes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-
-    @property
-    def counts(self) -> dict[Verdict, int]:
-        """Verdict -> number of rows, the most important first; without verdicts that do not occur."""
-        numbers = Counter(change.verdict for change in self.changes)
-        return {verdict: numbers[verdict] for verdict in Verdict if numbers[verdict]}
 
     @property
     def failing(self) -> list[Change]:

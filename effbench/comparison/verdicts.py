@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -170,10 +170,15 @@ def ordered(changes: Iterable[Change]) -> list[Change]:
     return sorted(changes, key=place)
 
 
-def counted(changes: Sequence[Change]) -> str:
+def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
+    """Return verdict -> number of rows, the most important first; without verdicts that do not occur."""
+    numbers = Counter(change.verdict for change in changes)
+    return {verdict: numbers[verdict] for verdict in Verdict if numbers[verdict]}
+
+
+def counted(changes: Iterable[Change]) -> str:
     """Return `2 slower, 1 broken`, the most important first."""
-    numbers = Counter(row.verdict for row in changes)
-    return ", ".join(f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict])
+    return ", ".join(f"{number} {verdict}" for verdict, number in counts(changes).items())
 
 
 def shared_rounds(metric: str, *sides: CellResult | None) -> int:

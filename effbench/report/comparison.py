@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
-from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, record
+from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, counts, record
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import one_line
 from effbench.report.tables import TOO_WIDE, UNCLEAR
@@ -97,9 +97,9 @@ def mode_text(line: ModeChange) -> str:
     text = ratio_text(line.ratio, line.low, line.high) or "–"
     if not is_clear(line.low, line.high):
         text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
-    count = f"{line.cells} {'' if line.of in (None, line.cells) else f'of {line.of} '}"
+    count = f"{line.cells} {'' if line.of == line.cells else f'of {line.of} '}"
     title = f"{METRICS[line.metric].title} after ÷ before"
-    return f"{line.mode}: {title} {text} over {count}cell{'s' * ((line.of or line.cells) != 1)}"
+    return f"{line.mode}: {title} {text} over {count}cell{'s' * (line.of != 1)}"
 
 
 def sensitivity(compared: Compared) -> str | None:
@@ -146,7 +146,7 @@ def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
     return json_text({
         "before": before, "after": after, "hardware": compared.hardware,
         "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
-        "counts": {str(verdict): number for verdict, number in compared.counts.items()},
+        "counts": counts(compared.changes),
         "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes], **more,
     })  # fmt: skip
 

@@ -9,7 +9,7 @@ from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.limits import read as read_limits
-from effbench.comparison.verdicts import Verdict
+from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
 from effbench.report.claims import claims_table
 from effbench.report.history_table import events_table
@@ -203,7 +203,7 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     with Store.open(path) as store:
         compared = compare_sweeps(store, store.find_sweep(before), store.find_sweep(after), read_limits())
     assert found["previous"]["id"] == before
-    assert found["counts"] == {str(verdict): count for verdict, count in compared.counts.items()}
+    assert found["counts"] == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in found["rows"].rows]
     assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == [one.metric for one in sure]

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import chain, count, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -53,22 +53,20 @@ MOST = 64 * 2**20
 
 def write_cells(writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]) -> Iterator[list[str]]:
     """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield [first key, path in `folder`]."""
-    texts: list[str] = []
-    first, size, number = "", 0, 0
+    texts: dict[str, str] = {}
+    numbers = count()
 
     def flush() -> list[str]:
-        path = f"data/cells-{number}.js"
-        writer.script(folder + path, "{" + ",\n".join(texts) + "}")
+        first, path = next(iter(texts)), f"data/cells-{next(numbers)}.js"
+        writer.script(folder + path, "{" + ",\n".join(texts.values()) + "}")
+        texts.clear()
         return [first, path]
 
     for key, entries in cells:
         text = f"{json.dumps(key)}:{as_json(entries)}"
-        if texts and size + len(text) > MOST_CHARACTERS:
+        if texts and sum(map(len, texts.values())) + len(text) > MOST_CHARACTERS:
             yield flush()
-            texts, size, number = [], 0, number + 1
-        first = first if texts else key
-        texts.append(text)
-        size += len(text)
+        texts[key] = text
     if texts:
         yield flush()
 

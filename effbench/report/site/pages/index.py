@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from effbench.comparison.verdicts import counts
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
@@ -64,7 +65,7 @@ def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
         return values | {"differences": []}
     sure = summary.sure_changes(changes)
     return values | {
-        "counts": {str(verdict): number for verdict, number in compared.counts.items()},
+        "counts": counts(compared.changes),
         "rows": comparison.table_of(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
         "more": len(sure) - summary.MOST_CHANGES,
         "lines": comparison.summary_lines(compared),
