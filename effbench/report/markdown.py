@@ -27,49 +27,46 @@ def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
     modes, speedups = summary.by_mode(rows), device_sweep.speedups
     counts = summary.count_statuses(rows)
-    lines = [f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}", ""]
-    lines += [escape(summary.headline(speedups, modes)), ""]
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
-    lines += [f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.", ""]
-    state = device_sweep.sweep.get("state") or "completed"
-    if state != "completed" or device_sweep.unmeasured:
-        is_now = "is still running" if state == "running" else f"is {state}"
-        waiting = len(device_sweep.unmeasured)
-        missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
-        lines += [f"**This sweep {escape(is_now)}{missing}.**", ""]
-    lines += [summary.modes_table(modes).render("markdown"), HEADLINES]
-    lines += ["", speedups.render("markdown")]
+    state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
+    is_now = "is still running" if state == "running" else f"is {state}"
+    missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
     is_shown = any(entry.baseline for entry in speedups.entries)
     column = "whose column shows its times" if is_shown else "which was not run: all columns show times"
     shown = [f"Speedups over {escape(baseline)}, {column}", *speedups.legend()]
-    lines += [f"{'; '.join(shown)}."]
-    failures = summary.worst_first(rows)
-    if failures:
-        lines += ["", "### Not ok", ""]
-        lines += [
-            f"- {escape(row.source['status'])}: {escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}: "
-            f"{escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
-            for row in failures[:MOST_FAILURES]
-        ]
-        more = len(failures) - MOST_FAILURES
-        lines += [f"- and {more} more"] if more > 0 else []
-    lines += since(device_sweep.changes)
-    return "\n".join([*lines, "", f"<sub>{escape(summary.environment_line(device_sweep))}</sub>", ""])
+    not_ok = [
+        f"- {escape(row.source['status'])}: {escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}: "
+        f"{escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
+        for row in summary.worst_first(rows)
+    ]
+    if (more := len(not_ok) - MOST_FAILURES) > 0:
+        not_ok[MOST_FAILURES:] = [f"- and {more} more"]
+    return comparison.paragraphs(
+        f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}",
+        escape(summary.headline(speedups, modes)),
+        f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
+        f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
+        summary.modes_table(modes).render("markdown"),
+        HEADLINES,
+        speedups.render("markdown"),
+        f"{'; '.join(shown)}.",
+        "### Not ok" if not_ok else "",
+        "\n".join(not_ok),
+        *since(device_sweep.changes),
+        f"<sub>{escape(summary.environment_line(device_sweep))}</sub>",
+    )
 
 
 def since(changes: Changes) -> list[str]:
-    """Return lines about the changes since the previous sweep, none without one."""
+    """Return paragraphs about the changes since the previous sweep, none without one."""
     previous = changes.previous
     if previous is None:
         return []
-    name = previous["name"] or previous["label"] or previous["id"]
-    lines = ["", f"### Since sweep {escape(str(name))}", ""]
+    heading = f"### Since sweep {escape(str(previous['name'] or previous['label'] or previous['id']))}"
     if changes.compared is None:
-        return [*lines, f"The sweeps cannot be compared: {escape(changes.why)}"]
-    lines += [f"{comparison.counts_text(changes.compared)}."]
+        return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]
     sure = summary.sure_changes(changes)
-    if sure:
-        lines += ["", comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown").rstrip("\n")]
-    if len(sure) > summary.MOST_CHANGES:
-        lines += ["", f"{len(sure) - summary.MOST_CHANGES} more: `{changes.command}`"]
-    return lines
+    more = len(sure) - summary.MOST_CHANGES
+    table = comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown") if sure else ""
+    counts = f"{comparison.counts_text(changes.compared)}."
+    return [heading, counts, table, f"{more} more: `{changes.command}`" if more > 0 else ""]
