@@ -3,7 +3,7 @@
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until
 
-from effbench.report.site.pages import all_pages
+from effbench.report.site.build import PAGES
 
 READY = {
     "cell": "document.querySelector('#list table')",
@@ -26,7 +26,7 @@ def assert_harmless(one):
     one.assert_quiet()
 
 
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_opens(chromium, claims_site, page):
     with opened(chromium, claims_site, page) as one:
         text = one.page.locator("main").inner_text()
@@ -37,7 +37,7 @@ def test_page_opens(chromium, claims_site, page):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_everything_opened_is_accessible_and_harmless(chromium, claims_site, page, theme):
     with opened(chromium, claims_site, page, theme=theme) as one:
         one.open_all()

@@ -15,7 +15,7 @@ from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.site.page import Page, PageFolder
-from effbench.report.site.pages import all_pages
+from effbench.report.site.pages import cell, claims, environments, failures, history, index, scaling, speedups
 from effbench.report.site.writer import Writer
 from effbench.store.secrets import masked_url
 from effbench.table import Table
@@ -23,6 +23,10 @@ from effbench.table import Table
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
+#: In the order of the navigation.
+PAGES = (
+    index.PAGE, speedups.PAGE, *scaling.PAGES, cell.PAGE, history.PAGE, claims.PAGE, failures.PAGE, environments.PAGE,
+)  # fmt: skip
 #: Pages that show only results. They take about as long as the others, whose history and changes must also be read.
 OF_RESULTS = ("cell", "cost")
 
@@ -39,7 +43,7 @@ def write_site(data: ReportData, out: Path, write_aside: Callable[[], dict[str, 
     writer.copy(f"{ASSETS}/{plotly.name}", plotly)
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
-    others = dict(rendered(data, writer, {page.name for page in all_pages()}.difference(OF_RESULTS)))
+    others = dict(rendered(data, writer, {page.name for page in PAGES}.difference(OF_RESULTS)))
     writer.written |= write_aside() if write_aside else write_of_results(data, writer)
     # the overview comes last, when its link targets exist
     for path in sorted(others, key=lambda path: path == "index.html"):
@@ -57,14 +61,14 @@ def write_of_results(data: ReportData, writer: Writer) -> dict[str, int]:
 
 def rendered(data: ReportData, writer: Writer, names: Collection[str]) -> Iterator[tuple[str, str]]:
     """Write the data of the pages with these names; yield path and HTML of each page."""
-    env, pages = environment(), all_pages()
-    for page in (page for page in pages if page.name in names):
+    env = environment()
+    for page in (page for page in PAGES if page.name in names):
         for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
             folder = PageFolder(page.name, data, writer, device_sweep)
-            yield f"{folder.folder}{page.name}.html", html_of(env, page, pages, folder)
+            yield f"{folder.folder}{page.name}.html", html_of(env, page, folder)
 
 
-def html_of(env: jinja2.Environment, page: Page, pages: list[Page], folder: PageFolder) -> str:
+def html_of(env: jinja2.Environment, page: Page, folder: PageFolder) -> str:
     """Write the data of a page, and return its HTML."""
     device_sweep, data = folder.device_sweep, folder.report
     root = "../" if device_sweep else ""
@@ -76,7 +80,7 @@ def html_of(env: jinja2.Environment, page: Page, pages: list[Page], folder: Page
         "assets": f"{root}{ASSETS}",
         "nav": [
             (other, address(other.name, current if other.of_device_sweep else None, root))
-            for other in pages
+            for other in PAGES
             if current or not other.of_device_sweep
         ],
         "device_sweep": device_sweep,

@@ -27,7 +27,6 @@ class Page:
 
     name: str
     title: str
-    order: int
     context: Callable[[PageFolder], Mapping[str, Any]]
     of_device_sweep: bool = True
     scripts: tuple[str, ...] = GRIDS

@@ -82,4 +82,4 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
 
 
-PAGE = Page("cell", "Cells", 50, context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))
+PAGE = Page("cell", "Cells", context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

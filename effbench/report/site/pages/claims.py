@@ -33,4 +33,4 @@ def shown(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str]) -> Tab
     return replace(table, columns=[column for column in table.columns if column.key != "machine"])
 
 
-PAGE = Page("claims", "Claims", 70, context, of_device_sweep=False, scripts=GRIDS)
+PAGE = Page("claims", "Claims", context, of_device_sweep=False, scripts=GRIDS)

@@ -95,4 +95,4 @@ def shown(name: str, value: Any) -> Any:
     return value_text(name, value if value is None or isinstance(value, str | bool) else json.dumps(value, default=str))
 
 
-PAGE = Page("environments", "Environments", 90, context, of_device_sweep=False)
+PAGE = Page("environments", "Environments", context, of_device_sweep=False)

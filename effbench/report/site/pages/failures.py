@@ -106,4 +106,4 @@ def odd_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
     return Table(columns, rows_shown, caption="Ok, but worth a look")
 
 
-PAGE = Page("failures", "Failures", 80, context)
+PAGE = Page("failures", "Failures", context)

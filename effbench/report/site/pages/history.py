@@ -150,4 +150,4 @@ def write_lines(folder: PageFolder, past: History) -> str:
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "history.js")
-PAGE = Page("history", "History", 60, context, of_device_sweep=False, scripts=SCRIPTS)
+PAGE = Page("history", "History", context, of_device_sweep=False, scripts=SCRIPTS)

@@ -73,4 +73,4 @@ def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
     }
 
 
-PAGE = Page("index", "Overview", 10, context, of_device_sweep=False, scripts=())
+PAGE = Page("index", "Overview", context, of_device_sweep=False, scripts=())

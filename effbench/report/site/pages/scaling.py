@@ -27,4 +27,4 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "models.js")
-PAGES = [Page("scaling", "Scaling", 30, context, scripts=SCRIPTS), Page("cost", "Cost", 40, context, scripts=SCRIPTS)]
+PAGES = [Page("scaling", "Scaling", context, scripts=SCRIPTS), Page("cost", "Cost", context, scripts=SCRIPTS)]

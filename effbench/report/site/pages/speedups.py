@@ -85,4 +85,4 @@ def shade(entry: Entry) -> tuple[str, str]:
     return tone, "" if abs(power) <= math.log2(SCALE) else " ↑" if power > 0 else " ↓"
 
 
-PAGE = Page("speedups", "Speedups", 20, context, scripts=(*GRIDS, "speedups.js"))
+PAGE = Page("speedups", "Speedups", context, scripts=(*GRIDS, "speedups.js"))
