@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -159,16 +158,20 @@ def full_name(cells: Mapping[str, Mapping[str, Any]], by: str) -> str:
 
 def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return cell key -> the text of a parameter, for the cells that have it. A value with a name (such as a mode) is
-    shown by its name, plus its other settings if two values share the name."""
+    shown by its name, plus the settings in which cells with this name differ that are otherwise the same: a model's
+    cache size that follows bs does not count."""
     known = {key: {**flatten(row["params"]), **row["params"]} for key, row in cells.items()}
     values = {key: params[by] for key, params in known.items() if by in params}
-    named = {key: value["name"] for key, value in values.items() if isinstance(value, Mapping) and "name" in value}
-    names = {key: str(named.get(key, value)) for key, value in values.items()}
-    variants = Counter(name for name, _ in {(names[key], str(value)) for key, value in values.items()})
-    for key, name in names.items():
-        if variants[name] > 1:
-            rest = {k: item for k, item in values[key].items() if k not in ("name", "description", "_target_")}
-            names[key] = f"{name} {rest}"
+    named = {key: flatten(value) for key, value in values.items() if isinstance(value, Mapping) and "name" in value}
+    names = {key: str(named[key]["name"] if key in named else value) for key, value in values.items()}
+    differing: dict[str, set[str]] = {}
+    for (name, _), keys in grouped(named, lambda key: (names[key], without(cells[key]["params"], [by]))).items():
+        settings = [set(named[key].items()) for key in keys]
+        shared = set.intersection(*settings)
+        differing.setdefault(name, set()).update(setting for one in settings for setting, _ in one - shared)
+    for key, settings in named.items():
+        if shown := {setting: item for setting, item in settings.items() if setting in differing[names[key]]}:
+            names[key] += f" {shown}"
     return names
 
 

@@ -177,6 +177,20 @@ def test_by_a_parameter_that_changes_the_inputs(made):
     assert rows == {8: "slower", 16: "same"}
 
 
+def test_by_models_whose_cache_follows_bs(made):
+    def cached(name, bs, width=64):
+        return replace(a_cell(bs=bs), model={"name": name, "module": {"width": width, "max_batch": bs}})
+
+    sweep = made.sweep({cached(name, bs): of for name, of in (("a", FAST), ("b", SLOW)) for bs in (1, 8)})
+    rows = [one for one in halves(made, sweep, "model").changes if one.metric == "latency_ms"]
+    assert {one.about["bs"]: one.verdict for one in rows} == {1: "slower", 8: "slower"}
+    wide = made.sweep([cached("a", bs, width) for bs in (1, 8) for width in (64, 256)])
+    found = halves(made, wide, "model")
+    assert [side.title for side in (found.before, found.after)] == [
+        "model=a {'module.width': 64}", "model=a {'module.width': 256}"
+    ]  # fmt: skip
+
+
 def test_a_reference_may_be_a_baseline(made):
     first, second = made.sweep([EAGER]), made.sweep([EAGER], env=A100)
     with Store.open(made.path, mode="write") as store:
