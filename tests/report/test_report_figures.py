@@ -7,7 +7,7 @@ from browsing import device_sweep
 
 from effbench.labels import label_rows
 from effbench.report.data import drawn_rows
-from effbench.report.figures import all_figures, base, compiling, curves, launch_bound, memory
+from effbench.report.figures import all_figures, base, cost, scaling
 from effbench.report.site.page import numbers
 from effbench.report.site.pages.speedups import shown
 from effbench.report.tables import speedup_table
@@ -47,7 +47,7 @@ def test_the_x_axis_is_bs_or_the_swept_number():
     assert [(row["case"], row["axis"], row["x"]) for row in lengths] == [
         ("gpt2 · bs=1", "seq", 64), ("gpt2 · bs=1", "seq", 128), ("gpt2 · bs=1", "seq", 256),
     ]  # fmt: skip
-    axis = curves.LATENCY.draw(lengths).layout["xaxis"]
+    axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
     by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
@@ -57,7 +57,7 @@ def test_the_x_axis_is_bs_or_the_swept_number():
 
 @pytest.mark.parametrize("figure", all_figures(), ids=lambda figure: figure.name)
 def test_every_figure_has_its_numbers_and_units(figure, sample):
-    if figure is curves.TAIL:
+    if figure is scaling.TAIL:
         assert not figure.data(sample) and not figure.absent, "the page omits it"
         sample = [row | {"axis": "stream.rate"} for row in sample]
     data = figure.data(sample)
@@ -72,19 +72,19 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     assert base.safe("<b>&amp;\n%{x}") == "&lt;b&gt;&amp;amp; %{x}"
-    data = curves.latency_data(sample)
+    data = scaling.latency_data(sample)
     graph = of(data, series="compile+graph", x=8)[0]
     text = base.hover(graph | {"case": "<i>"})
     assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
-    table = curves.latency_data(sample)
-    figure = validated(curves.LATENCY.draw(of(table, case="transformer")))
+    table = scaling.latency_data(sample)
+    figure = validated(scaling.LATENCY.draw(of(table, case="transformer")))
     (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
-    alone = validated(curves.LATENCY.draw(of(table, case="mlp", x=8)))
+    alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 
 
@@ -92,59 +92,59 @@ def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
     cpu = [one | {f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
                   for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
     for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (drawn(cpu), 1 / 2, 2)):
-        row = curves.throughput_data(rows)[0]
+        row = scaling.throughput_data(rows)[0]
         bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
         assert (row["throughput_ci_low"], row["throughput_ci_high"]) == pytest.approx(bounds)
 
 
 def test_a_saturated_server_has_no_latency_beside_its_tail():
     rows = drawn([make.row(), make.row(mode="default", status="degraded")])
-    table = curves.tail_data([row | {"axis": "stream.rate"} for row in rows])
+    table = scaling.tail_data([row | {"axis": "stream.rate"} for row in rows])
     assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [(False,) * 2, (True,) * 2]
 
 
 def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
-    table = launch_bound.data(sample)
+    table = scaling.launch_bound_data(sample)
     assert not of(table, series="eager")
     ratios = [row["launch_ratio"] for row in of(table, case="mlp", x=1)]
     assert ratios == pytest.approx([1.0 / 0.5] * 6)
-    names = [note.text for note in validated(launch_bound.draw(table)).layout.annotations]
+    names = [note.text for note in validated(scaling.launch_bound_draw(table)).layout.annotations]
     assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
     assert not of(table, case="transformer", x=64), "its baseline timed out"
 
 
 def test_break_even(sample):
-    table = compiling.break_even_data(sample)
+    table = cost.break_even_data(sample)
     (faster,) = of(table, case="resnet50", x=1, series="default")
     (slower,) = of(table, case="resnet50", x=64, series="default")
     assert faster["saved_ms"] == pytest.approx(2.5 - 2.5 / 1.3) and slower["saved_ms"] < 0
     assert not of(table, series="cuda-graph"), "nothing is compiled"
-    figure = validated(compiling.break_even_draw(table))
+    figure = validated(cost.break_even_draw(table))
     marks = [trace for trace in figure.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == sum(row["saved_ms"] > 0 for row in table)
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     for line, note in zip(lines, figure.layout.annotations, strict=True):
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
     slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
-    assert not compiling.break_even_data(slow), "no empty plot: the page says that nothing pays back"
+    assert not cost.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 
 
 def test_memory_in_mebibytes_with_the_pool_inside(sample):
-    table = memory.data(sample)
-    figure = validated(memory.draw(of(table, case="mlp")))
+    table = cost.memory_data(sample)
+    figure = validated(cost.memory_draw(of(table, case="mlp")))
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
     assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
     cold = [row | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
             for row in of(table, case="mlp", series="default")]  # fmt: skip
-    figure = validated(memory.draw(cold))
+    figure = validated(cost.memory_draw(cold))
     assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(("default", "/"))
 
 
 def test_compile_seconds_cold_and_warm(sample):
-    table = compiling.data(sample)
+    table = cost.compile_data(sample)
     assert {row["series"] for row in table} == set(make.MODES) - {"eager", "cuda-graph"}
-    figure = validated(compiling.draw(of(table, case="mlp")))
+    figure = validated(cost.compile_draw(of(table, case="mlp")))
     cold, warm = (trace for trace in figure.data if trace.meta["mode"] == "max-autotune")
     assert cold.x == (48.0,) * 3 and warm.x == pytest.approx((14.4,) * 3)
 
