@@ -170,14 +170,6 @@ def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
     return buffer
 
 
-def register_result(hops: int) -> int:
-    """Return the result of `register` after `hops` hops."""
-    value = SEED
-    for _ in range(hops):
-        value = (value * FACTOR + SUMMAND) % 2**32
-    return value
-
-
 @check(needs=(CUDA,))
 def levels(device: torch.device, rounds: int = 20) -> Facts:
     """Time a hop at each level, in ns by CUDA events and in cycles by the GPU's own counter, all levels in turn. The

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 
-import numpy as np
 import pytest
 import torch
 
@@ -36,15 +35,6 @@ def test_a_walk_has_its_length_and_goes_on_where_the_last_stopped():
         assert chase_on_the_host(place, 63, 16) == 16
     assert len(places) == 63, "every line is a beginning before one comes again"
     assert [chase_on_the_host(place, 63, hops) for hops in (1, 62, 64, 1024)] == [1, 62, 1, 1024 % 63]
-
-
-def test_the_chain_of_multiply_adds():
-    value = np.uint32(memory_levels.SEED)
-    with np.errstate(over="ignore"):
-        for _ in range(100):
-            value = value * np.uint32(memory_levels.FACTOR) + np.uint32(memory_levels.SUMMAND)
-    assert memory_levels.register_result(100) == int(value)
-    assert memory_levels.register_result(0) == memory_levels.SEED
 
 
 def test_compiling_without_nvrtc_or_a_toolkit(monkeypatch):
