@@ -8,7 +8,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, lowest, mean, only, share
+from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, mean, only, share
 from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
@@ -18,7 +18,6 @@ from effbench.experiments.figures import (
     Figure,
     Missing,
     Truth,
-    median,
     truth,
 )
 
@@ -88,22 +87,6 @@ def test_three_values():
         bool(YES)
     with pytest.raises(ClaimError, match="expected a condition"):
         truth(3)
-
-
-def test_reductions():
-    values = [Figure(2, 1, 4), Figure(8, 4, 16)]
-    made = geomean(values)
-    assert made.value == pytest.approx(4)
-    # two factors of 2, as independent ones
-    assert made.high / made.value == pytest.approx(2 ** (2**0.5 / 2)) == made.value / made.low
-    values = [Figure(1, 0, 2), Figure(3, 2, 4)]
-    assert bounds(mean(values)) == pytest.approx((2, 2 - 2**0.5 / 2, 2 + 2**0.5 / 2))
-    values = [Figure(3, 2, 9), Figure(1, 0, 2), Figure(2, 1, 3)]
-    assert [bounds(reduce(values)) for reduce in (lowest, median, highest)] == [(1, 0, 2), (2, 1, 3), (3, 2, 9)]
-    assert bounds(median(values[1:])) == (1.5, 0.5, 2.5)
-    assert only([5]).value == 5
-    with pytest.raises(ClaimError, match="takes one row, but 2 are left"):
-        only([1, 2])
 
 
 def test_columns_without_figures_are_left_out():
