@@ -115,21 +115,6 @@ def test_nothing_was_measured():
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
 
-def test_statements():
-    def several(rows):
-        found = faster(rows)
-        pools = mean(rows.graph_pool_bytes) > 0
-        return Found({"a graph is faster": found.holds, "it needs memory": pools}, found.value)
-
-    assert of(eager(), row(), function=several).reason == "holds for a graph is faster, it needs memory"
-    found = of(eager(), row(speedup=1.0), function=several)
-    assert found.verdict == Verdict.DEPENDS
-    assert found.reason == "holds for it needs memory; not for a graph is faster"
-    assert found.value.value == 1 and [part.value for part in found.parts] == [None, None]
-    none = of(eager(graph_pool_bytes=0), row(speedup=1.0, graph_pool_bytes=0), function=several)
-    assert none.verdict == Verdict.REFUTED
-
-
 def test_facts_of_checks():
     def works(warm):
         return Found((warm.fewest == 2) & warm.works, warm.fewest, {"list": warm["sizes"], "other": warm.works})
