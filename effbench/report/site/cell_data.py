@@ -54,7 +54,7 @@ MOST = 64 * 2**20
 def write_cells(writer: Writer, folder: str, cells: Iterable[tuple[str, list[dict[str, Any]]]]) -> Iterator[list[str]]:
     """Write cells, with ascending keys, to files of about MOST_CHARACTERS; yield [first key, path in `folder`]."""
     texts: dict[str, str] = {}
-    numbers = count()
+    numbers, size = count(), 0
 
     def flush() -> list[str]:
         first, path = next(iter(texts)), f"data/cells-{next(numbers)}.js"
@@ -64,9 +64,11 @@ def write_cells(writer: Writer, folder: str, cells: Iterable[tuple[str, list[dic
 
     for key, entries in cells:
         text = f"{json.dumps(key)}:{as_json(entries)}"
-        if texts and sum(map(len, texts.values())) + len(text) > MOST_CHARACTERS:
+        if texts and size + len(text) > MOST_CHARACTERS:
             yield flush()
+            size = 0
         texts[key] = text
+        size += len(text)
     if texts:
         yield flush()
 
