@@ -39,12 +39,12 @@ def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
 def test_an_import_whose_connection_breaks_begins_again(odd, postgres, monkeypatch):
     broken = []
 
-    def rebuild(connection, sweep_id):
+    def rebuild(connection, *arguments, **more):
         if not broken:
             broken.append(connection.connection.driver_connection.info.backend_pid)
             with psycopg.connect(postgres, autocommit=True) as admin:
                 admin.execute("SELECT pg_terminate_backend(%s)", broken)
-        rebuild_results(connection, sweep_id)
+        rebuild_results(connection, *arguments, **more)
 
     monkeypatch.setattr(transfer, "rebuild_results", rebuild)
     with opened(str(odd)) as source, Store.open(postgres, mode="write") as store:
@@ -85,10 +85,10 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         first, second, empty = whole.ids_of(store)
     others, found = [], []
 
-    def rebuild(*arguments):
+    def rebuild(*arguments, **more):
         if others:
             found.append(meanwhile(outcomes, odd, postgres, sweeps=[others.pop()]))
-        rebuild_results(*arguments)
+        rebuild_results(*arguments, **more)
 
     monkeypatch.setattr(transfer, "rebuild_results", rebuild)
     for one, other, outcome in ((first, second, "imported"), (empty, empty, "already there")):
