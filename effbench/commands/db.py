@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from effbench.commands import options
+from effbench.errors import UsageError
 from effbench.printable import one_line
 from effbench.store import connect, maintenance
 
@@ -22,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     name = connect.describe(connect.parse_url(args.db))
     if args.action == "upgrade":
+        if args.deep:
+            raise UsageError("--deep only applies to effbench db check")
         before, after = maintenance.upgrade(args.db)
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
         print(f"{name}: {change}")
