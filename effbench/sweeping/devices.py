@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,14 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
         return
     command = [sys.executable, "-IS", "-c", HOLD_DRIVER]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)}
-    # in a session of its own, which Ctrl-C does not reach; the end of its standard input ends it
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True):
+    with ExitStack() as stack:
+        with suppress(OSError):  # such as too many processes: the sweep only takes longer
+            # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end of its input ends it
+            holder = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True
+            )
+            stack.enter_context(holder)
+            stack.callback(holder.kill)
         yield
 
 

@@ -257,6 +257,11 @@ class TestHeldDriver:
         while holder in processes.process_table():
             time.sleep(0.01)
 
+    def test_a_process_that_cannot_start_does_not_end_the_sweep(self, monkeypatch):
+        monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError(errno.EAGAIN, "too many processes")))
+        with devices.held_driver([Slot("GPU 0", "cuda", {"visible": "0"})]):
+            assert subprocess.Popen.called
+
     def test_the_cpu_needs_no_driver(self, calls):
         others = processes.descendants(os.getpid())
         with devices.held_driver([Slot("CPU", "cpu")]):
