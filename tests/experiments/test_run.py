@@ -79,11 +79,13 @@ def machine(tmp_path_factory):
     (folder / "own_conf" / "mode").mkdir(parents=True)
     (folder / "own_conf" / "mode" / "repeated.yaml").write_text(MODE, encoding="utf-8")
     (folder / "mine.py").write_text(EXPERIMENT, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch, closing(ForkServer(folder=str(folder))) as server:
-        patch.chdir(folder)
-        patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        yield Machine.here(server, "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # two threads wait for each other while another test has a core
+        with closing(ForkServer(folder=str(folder))) as server:
+            patch.chdir(folder)
+            patch.setattr(tempfile, "tempdir", str(folder))  # locks: no other effbench keeps us waiting
+            patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+            yield Machine.here(server, "cpu")
 
 
 @pytest.fixture
