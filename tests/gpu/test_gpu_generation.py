@@ -43,6 +43,7 @@ def test_times_add_up_and_graphs_of_the_step_save_its_launches(swept):
     modes = "mode=eager,reduce-overhead,cuda-graph"
     by_mode = {trial["mode"]: trial for trial in swept(*TINY, "generate.new_tokens=64", modes, alone=True)}
     for mode, trial in by_mode.items():
-        assert 0.8 < (trial["ttft_ms"] + 63 * trial["tpot_ms"]) / trial["latency_ms"] < 1.2, mode
+        # the median of the tokens' times lies below their mean if the host is slow now and then
+        assert 0.6 < (trial["ttft_ms"] + 63 * trial["tpot_ms"]) / trial["latency_ms"] < 1.2, mode
     for mode in ("reduce-overhead", "cuda-graph"):
         assert by_mode[mode]["tpot_ms"] < by_mode["eager"]["tpot_ms"] / 1.5, mode
