@@ -263,11 +263,10 @@ class Schedule:
             self.progress.phase(trial, phase)
             turns.phase(request, phase)
 
-        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # the loader, Python and torch read variables when they start, so a cell with `env` needs a fresh interpreter
         is_spawned = self.settings.isolation == "spawn" or bool(cell.env)
         with pool.server(trial.round, alone or is_spawned, preload=not is_spawned, env=cell.env) as server:
-            start = time.monotonic()
+            started_at, start = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
             env = {**slot.env, **cell.env}
             request = server.run("trial", message.to_json(), self.settings.timeout_s, env, on_phase, self.stop)
             turns.ended(request)

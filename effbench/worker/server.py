@@ -337,7 +337,6 @@ class Server:
 
 def settle() -> None:
     """Exempt all loaded objects from garbage collection, so that children share their memory pages."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
