@@ -7,7 +7,7 @@ Each model is a sweep of its own with five rounds and two compilations. The comm
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
 until it says that all are complete. A compilation with autotuning, as in `compile+graph`, takes 95 s for a vision
 transformer, 120 s for bert-base and minutes for convolutional networks. Thus only language and speech models have
-`max-autotune`, at batch size 8 and in sweeps of their own.
+`max-autotune`, in sweeps of their own for each batch size.
 
 `--join` adds the trials of the complete sweeps, without samples, to one sweep of a reference database, which has one
 kind of GPU. They replace its trials of the same cells.
@@ -50,6 +50,8 @@ TRANSFORMERS = {
     "llama-1b": ["decode", "prefill"],
     "qwen2-0.5b": ["decode"],
 }
+#: End of the name of a sweep with autotuning -> its batch size.
+AUTOTUNED = {"": 8, "-1": 1, "-64": 64}
 MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an interrupted one takes to end
 
 
@@ -61,7 +63,9 @@ def sweeps() -> dict[str, list[str]]:
         for arch in names
     }
     models = [(arch, task) for arch, tasks in TRANSFORMERS.items() for task in tasks]
-    for suffix, matrix in (("", [f"mode={MODES}", SIZES]), ("-autotuned", ["mode=eager,max-autotune", "bs=8"])):
+    matrices = {"": [f"mode={MODES}", SIZES]}
+    matrices |= {f"-autotuned{suffix}": ["mode=eager,max-autotune", f"bs={size}"] for suffix, size in AUTOTUNED.items()}
+    for suffix, matrix in matrices.items():
         for arch, task in models:
             words = ["model=transformers", f"model.arch={arch}", f"model.task={task}", f"model.name={arch}-{task}"]
             found[f"{NAME}-{arch}-{task}{suffix}"] = [*words, *matrix]
