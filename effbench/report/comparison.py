@@ -152,8 +152,7 @@ def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
 
 
 def as_csv(changes: Iterable[Change]) -> str:
-    records = [{**record(change), "gates": str(change.gates)} for change in changes]
-    return Table([Column(name) for name in COLUMNS], records).render("csv")
+    return Table([*map(Column, COLUMNS)], [record(change) for change in changes]).render("csv")
 
 
 # --- a check ---

@@ -249,7 +249,6 @@ def render(past: History, how: str) -> str:
     records = events_table(past).records()
     if how == "csv":
         for row in records:
-            row["alarms"] = None if row["alarms"] is None else str(row["alarms"])
             row["coincides"] = "; ".join(row["coincides"])
         return Table([Column(name) for name in COLUMNS], records).render("csv")
     kinds = (*OTHER_KINDS, "recent")

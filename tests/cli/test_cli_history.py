@@ -73,7 +73,7 @@ def test_what_changed_and_with_what(db, history, read):
     assert "changes: 3 (3 open)" in out
     rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
     assert [row["word"] for row in rows if row["word"]] == ["broken", "slower", "more"]
-    assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01) and rows[1]["alarms"] == "True"
+    assert float(rows[1]["ratio"]) == pytest.approx(1.1, rel=0.01) and rows[1]["alarms"] == "true"
     assert history("--out", "x/h.txt") == "" and "slower" in Path("x/h.txt").read_text()
 
 

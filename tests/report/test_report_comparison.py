@@ -84,6 +84,7 @@ def test_json_and_csv():
     assert (second["cell"], second["ratio"], second["reason"]) == ("gpt2", None, "error: boom (ok before)")
     rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
     assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc'] and [row["ratio"] for row in rows] == ["1.059", ""]
+    assert [row["gates"] for row in rows] == ["true", "true"]
 
 
 def test_junit():
