@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,8 @@ ACROSS = ("hardware", "dtype", "numerics")
 ABOUT = ("model", "bs", "mode", "dtype", "phase", "device")
 #: What `--by` accepts besides the parameters of cells.
 BY_ENVIRONMENT = ("python", "folder", "torch_version", "triton_version", "driver_version", "cuda_version", "gpu_name")
+#: Most differences that a message lists.
+MOST_TEXTS = 5
 #: Hardware, interpreter and folder; words of OWN stand for an interpreter or folder that was not chosen.
 Machine = tuple[str, str, str]
 
@@ -184,8 +187,8 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
     if a cell has several partners."""
     differing = [by] if by else across
     partners = partners_of(before, after, differing)
-    if not partners and by and by.startswith("model.module"):  # shapes of inputs follow a module's width
-        differing = [by, "model.inputs"]
+    if not partners and by and by.startswith("model.module"):  # shapes of inputs follow a width, names a network
+        differing = [by, "model.inputs", "model.name"]
         partners = partners_of(before, after, differing)
     for old, new in alike(before, after, differing):
         if len(old) + len(new) > 2:
@@ -211,7 +214,7 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
             about["after"] = changed
         pairs.append(Pair(key or other, names[key or other], about, old, new, why, differs=key != other))
     if not any(pair.before and pair.after for pair in pairs):
-        raise NothingFoundError(nothing_shared(before, after, across))
+        raise NothingFoundError(nothing_shared(before, after, across, by))
     return pairs
 
 
@@ -254,24 +257,35 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 # --- differences ---
 
 
-def nothing_shared(before: Side, after: Side, across: Collection[str]) -> str:
-    """Return why there is nothing to compare; name the difference of ACROSS that is the reason, if any."""
-    for name in () if partners_of(before, after, across) else ("dtype", "numerics"):
+def nothing_shared(before: Side, after: Side, across: Collection[str], by: str | None) -> str:
+    """Return why there is nothing to compare; name the difference of ACROSS that is the reason, if any, else the
+    smallest difference between a cell and those of the other side."""
+    text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
+    differing = [by] if by else across
+    if partners_of(before, after, differing):
+        return text
+    for name in () if by else ("dtype", "numerics"):
         if texts := accepted_differences(before, after, [*across, name]):
             words = ",".join([*across, name])
             return f"not comparable: the cells differ in {', '.join(texts)}; --across {words} compares them anyway"
-    return f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
+    pairs = itertools.product([*before.cells.values()][:1], after.cells.values())
+    texts = min((parameter_differences(*pair, differing) for pair in pairs), key=len, default=[])
+    more = [f"{len(texts) - MOST_TEXTS} more"] if len(texts) > MOST_TEXTS else []
+    return f"{text}; the most similar cells differ in {', '.join([*texts[:MOST_TEXTS], *more])}" if texts else text
+
+
+def parameter_differences(old: Mapping[str, Any], new: Mapping[str, Any], across: Collection[str] = ()) -> list[str]:
+    """Return the parameters in which two cells differ, except those of `across`, as texts."""
+    before, after = flatten(old["params"]), flatten(new["params"])
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name) and not is_below(name, across)]
+    return [f"{name} {before.get(name)} → {after.get(name)}" for name in names]
 
 
 def accepted_differences(before: Side, after: Side, across: Collection[str]) -> list[str]:
     """Return the parameters in which matched cells differ, as texts."""
-    texts: dict[str, None] = {}
-    for key, other in partners_of(before, after, across).items():
-        if key != other:
-            old, new = flatten(before.cells[key]["params"]), flatten(after.cells[other]["params"])
-            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            texts |= dict.fromkeys(f"{name} {old.get(name)} → {new.get(name)}" for name in names)
-    return list(texts)
+    pairs = [(key, other) for key, other in partners_of(before, after, across).items() if key != other]
+    texts = (parameter_differences(before.cells[key], after.cells[other]) for key, other in pairs)
+    return list(dict.fromkeys(itertools.chain.from_iterable(texts)))
 
 
 def differences(before: Side, after: Side, across: Collection[str]) -> list[str]:

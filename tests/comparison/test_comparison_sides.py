@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
+from effbench.cell import Cell
 from effbench.comparison.sides import Side, differences, machine_names, machine_of, on_one_machine, pairs_of
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.sides import CellResult
@@ -55,17 +56,33 @@ def test_what_cannot_be_compared_says_why():
     both = [EAGER, DEFAULT]
     interpreters = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
     shared = "no cell was measured in both before and after"
+    other = a_cell("default", bs=64, env={f"A{number}": "1" for number in range(6)})
 
     def after(cells, *envs, **more):
         return a_side(cells, envs or HERE, title="after", **more)
 
     for old, new, error, said in (
-        (a_side([EAGER]), after([DEFAULT]), NothingFoundError, shared),
+        (a_side([EAGER]), after([DEFAULT, other]), NothingFoundError, f"{shared}; .* in mode.name eager → default$"),
+        (a_side([EAGER]), after([other]), NothingFoundError, f"{shared}; .* eager → default, .* → 1, 3 more$"),
+        (a_side([]), after([EAGER]), NothingFoundError, f"{shared}$"),
         (a_side(both, measured=[EAGER]), after(both, measured=[DEFAULT]), NothingFoundError, f"{shared}$"),
         (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
     ):
         with pytest.raises(error, match=said):
             pairs(old, new)
+
+
+def test_names_and_inputs_follow_a_parameter_of_the_module():
+    cells = [
+        Cell({"name": name, "module": {"width": width}, "inputs": [{"name": "x", "shape": [width]}]}, 1,
+             {"name": "eager"}, "float32", "inference", "cpu", {})
+        for name, width in (("small", 8), ("large", 16))
+    ]  # fmt: skip
+    parts = [replace(a_side(cells), cells={key: row}) for key, row in a_side(cells).cells.items()]
+    (pair,) = pairs_of(*parts, by="model.module.width")
+    assert (pair.about["model"], pair.about["after"]) == ("small", {"model": "large"})
+    with pytest.raises(NothingFoundError, match=r"differ in model.module.width 8 → 16, model.inputs.x.shape \[8\] → "):
+        pairs_of(*parts, by="model.name")
 
 
 def test_machines():
