@@ -9,7 +9,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
-JUDGED = (*DEFAULT_METRICS, "rel_error", "speedup", "period_speedup")
+JUDGED = (*DEFAULT_METRICS, "graph_pool_bytes", "rel_error", "speedup", "period_speedup")
 COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from effbench.cell import Status
 from effbench.comparison.events import Event, History, SeriesId, Track, event_id
 from effbench.comparison.limits import ExceptionRule, Limit, Limits
-from effbench.comparison.verdicts import STATUS
+from effbench.comparison.verdicts import STATUS, least_valid
 from effbench.environments import changes_between, separating
 from effbench.labels import grouped
 from effbench.metrics import INTERVALS, METRICS, Better, Metric
@@ -56,7 +56,7 @@ def history(
     `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that may lie within one
     sweep of its own. Of the exceptions in `limits`, only `ignore` has an effect: a change is acknowledged if the last
     one that matches it has it, as in checks.
-    Values that are NaN, infinite or (where a ratio is needed) not positive count as not measured.
+    Values that are NaN, infinite or less than `least_valid` count as not measured.
     """
     timeline = History(series, metrics)
     for name in metrics:
@@ -76,14 +76,14 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
     exact = metric.compare == "exact"
     # strings, because two million comparisons with an enum take seconds
     statuses = {Status.OK.value, Status.DEGRADED.value} if exact else {Status.OK.value}
-    lowest, value_of = -math.inf if exact else 0.0, itemgetter(timeline.series.columns.index(metric.name))
+    least, value_of = least_valid(metric.name), itemgetter(timeline.series.columns.index(metric.name))
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
     for track in timeline.tracks:
         rows = [row for row in track.rows if row.status in statuses]
         known = [*map(value_of, rows)]
-        if not {*map(type, known)} <= {int, float} or not all(lowest < value < math.inf for value in known):
-            rows = [row for row in rows if is_number(value := value_of(row)) and value > lowest]
+        if not {*map(type, known)} <= {int, float} or not all(least <= value < math.inf for value in known):
+            rows = [row for row in rows if is_number(value := value_of(row)) and value >= least]
             known = [*map(value_of, rows)]
         if known:
             measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
@@ -91,7 +91,7 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
     if exact:
         judged = [find_exact(series) for series in values]
     else:
-        values = [np.log(series).tolist() for series in values]
+        values = [np.log(without_zeros(series, limit.least) if 0 in series else series).tolist() for series in values]
         rows_of = list(measured.values())
         floor = limit.factor - 1 if metric.compare == "bound" else limit.floor
         judged = find_all(values, lambda index: [_error(row, metric.name) for row in rows_of[index]], floor)
@@ -99,6 +99,13 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
             judged = [_large_only(*pair, floor, limit.least) for pair in zip(judged, values, strict=True)]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
         _add_found(timeline, series, rows, levels, result)
+
+
+def without_zeros(values: Sequence[float], least: float) -> list[float]:
+    """Return the values with a small one for each 0, which has no logarithm; `least`: smaller differences do not count.
+    It is at most the smallest other value, so values that are all close to 0 stay together."""
+    smallest = min(filter(None, values), default=1.0)
+    return [value or min(smallest, (least or smallest) / 100) for value in values]
 
 
 def _error(row: Any, name: str) -> float:
@@ -132,14 +139,16 @@ def _add_found(timeline: History, series: SeriesId, rows: list[Any], values: Seq
     """Add the events of a series and its state. `values` are logarithms unless the metric is exact."""
     metric = METRICS[series.metric]
     exact = metric.compare == "exact"
+    recent = [judged.recent] if judged.recent else []
+    known = zip(rows, values, strict=True) if recent or judged.changes or judged.alternation else ()
+    zero = next((value for row, value in known if getattr(row, metric.name) == 0), -math.inf)
 
     def level(value: Any) -> Any:
-        return value if exact else math.exp(min(value, 709.0))
+        return value if exact else math.exp(min(value, 709.0)) if value > zero + 1e-9 else 0.0
 
-    recent = [judged.recent] if judged.recent else []
     for change in (*judged.changes, *recent):
         old, new = level(change.before), level(change.after)
-        ratio = change.ratio or Interval(new / old if old else None)
+        ratio = change.ratio if change.ratio and old and new else Interval(new / old if old else None)
         _add_change(
             timeline, series, "recent" if change is judged.recent else "change", rows[change.at - 1], rows[change.at],
             old=old, new=new,

@@ -342,10 +342,8 @@ def verdict_of(
 
 
 def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float], str | None]:
-    """Return the valid figures of both sides, and a text about invalid and missing ones. A time or an energy of 0 was
-    not measured; a count or a memory size may be 0."""
-    least = 0.0 if METRICS[metric].unit in ("bytes", "") else math.ulp(0.0)
-    sides, odd = [], None
+    """Return the valid figures of both sides, and a text about invalid and missing ones."""
+    least, sides, odd = least_valid(metric), [], None
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         every = side.figures.get(metric, {})
         kept = {number: float(value) for number, value in every.items() if is_number(value) and value >= least}
@@ -354,6 +352,12 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
             odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure")
         sides.append(kept)
     return sides[0], sides[1], odd
+
+
+def least_valid(metric: str) -> float:
+    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a memory size or an error
+    may be 0."""
+    return 0.0 if METRICS[metric].unit in ("bytes", "") else math.ulp(0.0)
 
 
 def record(change: Change) -> dict[str, Any]:

@@ -170,6 +170,16 @@ def test_counters_and_compile_seconds():
         levels = [before] * 10 + [after] * 10
         made = series(**{metric: [level * value for level, value in zip(levels, noisy(20), strict=True)]})
         assert [(event.after_sweep, event.worse) for event in made.judge(metric).changes] == expected
+    for metric, before, after, word in (
+        ("rel_error", 0.0, 1e-3, "more"), ("rel_error", 1e-3, 0.0, "less"), ("graph_pool_bytes", 0, 2**24, "more"),
+    ):  # fmt: skip
+        (change,) = series(**{metric: [before] * 6 + [after] * 6}).judge(metric).changes
+        assert (change.word, change.old, change.new) == (word, pytest.approx(before), pytest.approx(after)), metric
+        assert change.ratio == (0.0 if before else None), metric
+    for close in ([0.0] * 6 + [5e-5] * 6, [0.0, 1e-8] * 6):
+        assert series(rel_error=close).judge("rel_error").events == []
+    (change,) = series(rel_error=[0.0, 1e-8] * 6 + [1e-3] * 6).judge("rel_error").changes
+    assert (change.after_sweep, change.old < 1e-7, change.new) == ("s012", True, pytest.approx(1e-3))
     made = Made()
     for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
         made.sweep(host={"hostname": "ab"[place % 2]}).result(kernels=9 if place == 4 else 12 - place % 2)
