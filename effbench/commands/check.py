@@ -174,7 +174,7 @@ def verdict_line(compared: Compared, name: str) -> str:
             parts.append(f"{unsure} of {len(rows)} rows could not be judged")
         times = [change for change in rows if change.metric == "latency_ms"]
         if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
-            parts.append("too noisy to judge any latency")
+            parts.append("no latency could be judged")
         cells = {change.key for change in rows}
         if len(compared.judged) < len(cells):
             parts.append(f"{len(compared.judged)} of {len(cells)} cells have figures in both sweeps")

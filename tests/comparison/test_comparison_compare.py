@@ -247,5 +247,6 @@ def test_what_was_not_judged_is_said():
     same = Change("0123456789abcdef", "mlp", "latency_ms", Verdict.SAME, before=1.0, after=1.0)
     hazy, status = replace(same, verdict=Verdict.AMBIGUOUS), replace(same, metric=STATUS)
     assert "1 of 2 rows could not be judged" in line(same, hazy)
+    assert line(hazy).endswith("1 of 1 rows could not be judged; no latency could be judged")
     assert line(replace(same, verdict=Verdict.BROKEN, ignored=True)).endswith("ignored: 1 broken")
     assert "1 of 2 cells have figures in both sweeps" in line(same, status, replace(hazy, key="a", before=None))
