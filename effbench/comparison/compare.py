@@ -130,6 +130,9 @@ def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collec
     fitting = [baseline for baseline in fitting if baseline.hardware in (asked or [baseline.hardware])]
     places = ", ".join(baseline.hardware for baseline in fitting or known)
     another = f"effbench baseline set {name} SWEEP sets another"
+    if hardware and asked and not {*asked} & {*hardware}:
+        ran = f"the sweep ran on {', '.join(hardware)}, not on {', '.join(asked)}"
+        raise NothingFoundError(f"{ran}; choose another with --sweep or --on")
     if not fitting:
         raise NothingFoundError(
             f"baseline {name!r} is set on {places}, not on {', '.join(asked or hardware)}; {another}"

@@ -230,6 +230,8 @@ def test_a_sweep_on_several(made):
     here = swept("L4")
     set_main(made, here)
     assert [chosen(made, sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
+    with pytest.raises(NothingFoundError, match="the sweep ran on NVIDIA L4, not on NVIDIA A100; choose"):
+        chosen(made, here, on="A100")
 
 
 def test_other_hardware_only_if_asked_for(made):
