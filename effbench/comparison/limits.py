@@ -181,6 +181,8 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
     plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
     if "${" in str(plain):
         raise ConfigError("${…} is not allowed, as a repository's file must not read the environment; write the value")
+    for layer in plain:
+        _check_forms(layer)
     try:
         limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
     except OmegaConfBaseException as error:
@@ -195,6 +197,25 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
     limits.expired = [rule for rule in limits.exceptions if rule.until and rule.until < today]
     limits.exceptions = [rule for rule in limits.exceptions if rule not in limits.expired]
     return limits
+
+
+def _check_forms(layer: Any) -> None:
+    """Raise ConfigError if a part of a configuration is not a list or mapping as required, or empty: OmegaConf's
+    messages would not say what is expected."""
+
+    def check(name: str, value: Any, form: type) -> None:
+        if not isinstance(value, form):
+            kinds = {list: "a list", dict: "a mapping (key: value)"}
+            raise ConfigError(f"{name}: expected {kinds[form]}, got {'nothing' if value is None else repr(value)}")
+
+    check("limits and exceptions", layer, dict)
+    forms = {"metrics": list, "limits": dict, "exceptions": list}
+    for name in forms.keys() & layer.keys():
+        check(name, layer[name], forms[name])
+    for name, limit in layer.get("limits", {}).items():
+        check(f"limits.{name}", limit, dict)
+    for index, rule in enumerate(layer.get("exceptions", ())):
+        check(f"exceptions[{index}]", rule, dict)
 
 
 def _explained(error: OmegaConfBaseException) -> str:

@@ -86,7 +86,11 @@ def test_what_makes_no_sense_is_refused_by_name():
         ({"on_missing": "skip"}, "on_missing: .*fail, ignore"),
         *(({"metrics": [name]}, "cannot be compared; choose from latency_ms")
           for name in ("latency", ["latency_ms"], "throughput_per_s", "speedup")),
-        ({"limits": {"latency_ms": 0.1}}, "limits.latency_ms: "),
+        ({"limits": {"latency_ms": 0.1}}, r"^limits.latency_ms: expected a mapping \(key: value\), got 0.1$"),
+        ({"limits": ["latency_ms"]}, r"^limits: expected a mapping .*, got \['latency_ms'\]$"),
+        ({"metrics": "latency_ms"}, "^metrics: expected a list, got 'latency_ms'$"),
+        ({"exceptions": None}, "^exceptions: expected a list, got nothing$"),
+        ({"exceptions": ["gpt2"]}, r"^exceptions\[0\]: expected a mapping"),
         ({"limits": {"latency_ms": {"flor": 0.1}}}, "unknown setting limits.latency_ms.flor; choose from floor"),
         ({"limits": {"latency_ms": {"floor": 2}}}, "limits.latency_ms.floor=2"),
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
@@ -181,7 +185,7 @@ def test_settings_go_on_top():
 def test_files_that_cannot_be_used():
     Path("x.yaml").write_bytes(b"floor: \xff\xfe")
     for name, said in (
-        (written("- a\n- b", "a.yaml"), "Cannot merge"),
+        (written("- a\n- b", "a.yaml"), r"expected a mapping \(key: value\), got \['a', 'b'\]"),
         (written("a: &a [*a]", "c.yaml"), "is not valid YAML"),
         ("x.yaml", "is not valid YAML"),
         ("nothing/there.yaml", "cannot read nothing/there.yaml: No such file"),
