@@ -228,7 +228,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     elif row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
         why = f"{row.reason} when run again"
     elif row.metric != STATUS and is_paired and pairs is not None and pairs < LEAST_PAIRS:
-        why = f"{ratio_text(row.ratio, row.low, row.high)}, but only {pairs} pairs ({how})"
+        why = f"{figures_text(row)}, but only {pairs} pairs ({how})"
     if why:
         change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
         return
@@ -240,10 +240,16 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
             # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
             change.limit, how = row.limit, f"{how}, {pairs} pairs"
-        text = f"{ratio_text(row.ratio, row.low, row.high)} ({how})"
+        text = f"{figures_text(row)} ({how})"
         if not is_shown and (row.verdict is Verdict.SLOWER or (row.low or 0.0) > 1.0):
             text += f", not significantly beyond {percent(change.limit or 0.0)}"
         text = joined(text, row.kernels if row.verdict is not Verdict.SAME else None)
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
     is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
     change.verdict = Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS
+
+
+def figures_text(row: Change) -> str:
+    """Return the ratio of a row with both figures; the figures themselves if it has none, as that of a count of 0."""
+    form = METRICS[row.metric].format
+    return ratio_text(row.ratio, row.low, row.high) or f"{form(row.before)} → {form(row.after)}"

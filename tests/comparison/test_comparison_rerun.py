@@ -97,6 +97,13 @@ def test_what_becomes_of_compile_seconds(made, new_s, old_s, verdict, said):
     assert (row.verdict, said in row.reason) == (verdict, True), row.reason
 
 
+def test_counts_without_a_ratio_are_shown(made):
+    before, after = FAST | {"graph_breaks": 0}, FAST | {"graph_breaks": 2}
+    for new, said in ((after, "confirmed: 0 → 2 (old and new alternating)"), (before, "not confirmed: 0 → 0 (old and")):
+        _, (row,) = again(made, {EAGER: new}, {EAGER: before}, before=before, after=after)
+        assert row.reason.startswith(said)
+
+
 OURS, THEIRS = (
     {"compilation": [0, 1, 2, 0, 1], "kernel_fingerprint": [f"{name}-tuned" for name in names]}
     for names in ("abcab", "xyzxy")
