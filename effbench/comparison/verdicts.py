@@ -320,7 +320,7 @@ def decide(change: Change, is_significant: bool, host_change: float | None) -> N
     elif host_change is not None and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
         if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):
-            why = f"launch-bound: smaller than the {least:.0%} that these trials can show"
+            why = f"launch-bound: up to {percent(least)} may be noise of the host"
     if why:
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(why, change.reason)
     if not 1 / (1 + change.floor) <= change.ratio <= 1 + change.floor:
