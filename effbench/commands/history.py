@@ -92,10 +92,12 @@ def show(console: Console, found: History, args: argparse.Namespace) -> None:
         console.print_line(escape(line))
     console.print_line(escape(summary(found)))
     if alarms := [event for event in found.changes if event.alarms]:
-        hosts = "".join(f" --host {shlex.quote(host)}" for host in args.host)  # like the name, they change the ids
+        # like the name, hosts and limits decide which changes there are
+        first = "".join(f" --host {shlex.quote(host)}" for host in args.host)
+        first += f" --config {shlex.quote(args.config)}" if args.config else ""
         named = "" if args.name is None else f" --name {shlex.quote(args.name)}"
         db = "" if args.db == options.DEFAULT_DB else f" --db {shlex.quote(masked_url(args.db))}"
-        accept = f'effbench history{hosts} ack {found.short_id(alarms[0].id)}{named}{db} --reason "why"'
+        accept = f'effbench history{first} ack {found.short_id(alarms[0].id)}{named}{db} --reason "why"'
         console.print_line(escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim")
 
 

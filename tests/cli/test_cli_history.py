@@ -168,6 +168,8 @@ def test_a_line(made, history, read):
     assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
+    with_limits = history("--name", "main", "--config", "default")  # which decide what is a change
+    assert f"effbench history --config default ack {change} --name main --reason" in with_limits
     elsewhere = shutil.copy(made.path, made.path.with_name("other place.db"))
     accept = f"ack {change} --name main --db '{elsewhere}' --reason"
     assert accept in history("--name", "main", "--db", str(elsewhere)).replace("\n", " ")
