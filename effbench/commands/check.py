@@ -128,7 +128,7 @@ def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace
                 options.write(as_text(compared, rows, line, shows, args), args)
             else:
                 with options.console(args) as console:
-                    show(console, compared, rows, args)
+                    show(console, compared, rows, args, is_gate=True)
                     for text in (line, *comparison.commands(failed, shows, "  ")):
                         console.print_line(escape(text))
 

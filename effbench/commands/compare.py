@@ -134,26 +134,30 @@ def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace)
     return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
-def visible(rows: Sequence[Change], args: argparse.Namespace) -> tuple[list[Change], str]:
+def visible(rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False) -> tuple[list[Change], str]:
     """Return the rows to print, and the numbers of the others: `same` ones that do not fail on both sides, and `new` or
-    `missing` ones if there are many, because the sweeps have different matrices. --all and --only omit none."""
+    `missing` ones if there are many, because the sweeps have different matrices. --all and --only omit none; nor does a
+    gate omit rows that make it fail."""
     if args.all or args.only:
         return [*rows], ""
     numbers = Counter(change.verdict for change in rows)
     folded = {verdict for verdict in (Verdict.NEW, Verdict.MISSING) if numbers[verdict] > MOST_UNMATCHED}
 
     def is_folded(change: Change) -> bool:
-        return change.verdict in folded or (change.verdict is Verdict.SAME and change.metric != STATUS)
+        is_unmatched = change.verdict in folded and not (is_gate and change.gates)
+        return is_unmatched or (change.verdict is Verdict.SAME and change.metric != STATUS)
 
     return [change for change in rows if not is_folded(change)], counted([row for row in rows if is_folded(row)])
 
 
-def show(console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace) -> None:
+def show(
+    console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False
+) -> None:
     """Print title, differences, rows, a line for each mode, and the smallest change these sweeps can detect."""
     console.print_line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
         console.print_line(f"  {escape(text)}", "yellow")
-    shown, omitted = visible(rows, args)
+    shown, omitted = visible(rows, args, is_gate)
     if shown:
         console.print_table(comparison.table_of(shown))
     more = f" (the table omits {omitted}; --all shows all rows)" if omitted else ""

@@ -45,6 +45,13 @@ def test_exit_codes(checked, before, after, options, code, said):
     assert said in " ".join((done.out + done.err).replace("│", " ").split())
 
 
+def test_the_table_has_every_row_that_fails_the_check(checked, effbench):
+    done = checked({EAGER: FAST} | {a_cell(bs=100 + n): FAST for n in range(11)}, {EAGER: FAST})
+    assert (done.code, done.out.count("? missing")) == (1, 11)
+    done = effbench("check", "--baseline", "main", "--set", "on_missing=ignore")
+    assert (done.code, done.out.count("? missing")) == (0, 0) and "the table omits 11 missing, 12 same" in done.out
+
+
 @pytest.mark.parametrize("after", [ERROR, {"status": "noisy", "reason": "the host was disturbed"}])
 def test_a_check_that_judges_nothing_does_not_pass(checked, effbench, after):
     done = checked({EAGER: ERROR if after is ERROR else FAST}, {EAGER: after})
