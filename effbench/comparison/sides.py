@@ -187,9 +187,11 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
     if a cell has several partners."""
     differing = [by] if by else across
     partners = partners_of(before, after, differing)
-    if not partners and by and by.startswith("model.module"):  # shapes of inputs follow a width, names a network
-        differing = [by, "model.inputs", "model.name"]
-        partners = partners_of(before, after, differing)
+    # shapes of inputs follow a module's width, and names its architecture
+    for follower in ("model.inputs", "model.name") if by and by.startswith("model.module") else ():
+        if not partners:
+            differing = [*differing, follower]
+            partners = partners_of(before, after, differing)
     for old, new in alike(before, after, differing):
         if len(old) + len(new) > 2:
             cells = names_of({key: before.cells.get(key) or after.cells[key] for key in (*old, *new)})

@@ -73,16 +73,22 @@ def test_what_cannot_be_compared_says_why():
 
 
 def test_names_and_inputs_follow_a_parameter_of_the_module():
-    cells = [
-        Cell({"name": name, "module": {"width": width}, "inputs": [{"name": "x", "shape": [width]}]}, 1,
-             {"name": "eager"}, "float32", "inference", "cpu", {})
-        for name, width in (("small", 8), ("large", 16))
-    ]  # fmt: skip
-    parts = [replace(a_side(cells), cells={key: row}) for key, row in a_side(cells).cells.items()]
+    def part(*models):
+        cells = [
+            Cell({"name": name, "module": {"width": width}, "inputs": [{"name": "x", "shape": [width]}]}, 1,
+                 {"name": "eager"}, "float32", "inference", "cpu", {})
+            for name, width in models
+        ]  # fmt: skip
+        return a_side(cells)
+
+    parts = part(("small", 8)), part(("large", 16))
     (pair,) = pairs_of(*parts, by="model.module.width")
     assert (pair.about["model"], pair.about["after"]) == ("small", {"model": "large"})
     with pytest.raises(NothingFoundError, match=r"differ in model.module.width 8 → 16, model.inputs.x.shape \[8\] → "):
         pairs_of(*parts, by="model.name")
+    # a model that has both widths is compared with itself
+    both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
+    assert [pair.about.get("after") for pair in pairs_of(*both, by="model.module.width")] == [None, None]
 
 
 def test_machines():
