@@ -6,7 +6,7 @@
   const value = (cell) => (cell !== null && typeof cell === "object" ? (cell.v === undefined ? cell.t : cell.v) : cell);
   function text(cell) {
     if (cell === null || cell === undefined) return "—";
-    if (typeof cell === "object") return cell.t;
+    if (typeof cell === "object") return cell.t ?? ""; // an empty text is not sent
     return typeof cell === "number" && !Number.isInteger(cell) ? String(Number(cell.toPrecision(4))) : String(cell);
   }
 
@@ -147,9 +147,9 @@
       const values = column.filter ? [...new Set(source.rows.map((row) => text(row[index])))] : [];
       if (values.length < 2) return;
       const wanted = given.filters && given.filters.get(index);
-      if (values.includes(wanted)) filters.set(index, wanted);
+      if (wanted && values.includes(wanted)) filters.set(index, wanted);
       const select = element("select", { "data-column": column.title }, element("option", { value: "", text: "all" }),
-        ...values.map((name) => element("option", { value: name, text: name, selected: name === filters.get(index) })));
+        ...values.filter(Boolean).map((name) => element("option", { value: name, text: name, selected: name === filters.get(index) })));
       select.addEventListener("change", () => {
         if (select.value === "") filters.delete(index); else filters.set(index, select.value);
         changed();
