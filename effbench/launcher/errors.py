@@ -10,7 +10,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
-from effbench.errors import ConfigError, suggest
+from effbench.errors import ConfigError, nearest, suggest
 from effbench.printable import first_line
 
 
@@ -60,14 +60,28 @@ def missing_config(error: MissingConfigException) -> ConfigError:
 
 
 def unknown_setting(name: str) -> str:
-    settings = [f"{section}.{key}".lstrip(".") for section, keys in config.sections() for key in keys]
-    hint = suggest(name, [setting for setting in settings if setting.count(".") <= name.count(".") + 1])
+    sections = dict(config.sections())
+    group, _, key = name.partition(".")
+    if group == "model" and key in sections[""]:
+        hint = f": did you mean {key}?"
+    elif group == "model" and not nearest(key.partition(".")[0], sections["model"]):
+        # an argument of the constructor, or an input; similarity would name any setting of the model
+        hint = f": did you mean model.{'inputs' if '.' in key else 'module'}.{key}?"
+    else:
+        settings = [f"{section}.{key}".lstrip(".") for section, keys in sections.items() for key in keys]
+        hint = suggest(name, [setting for setting in settings if setting.count(".") <= name.count(".") + 1])
     return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
 
 
 def wrong_type(override: str, reason: str) -> ConfigError:
     """Return the error for a value of the wrong type. A list for a scalar setting was probably meant as a sweep."""
     key, _, value = override.partition("=")
+    inner = [f"{key}.{name}" for name in dict(config.sections()).get(key, ())]
+    if inner and "is not a subclass of" in reason:
+        return ConfigError(f"{override}: {key} takes no value; set one of {', '.join(inner)}")
+    if reason.startswith("Cannot merge DictConfig"):
+        how = "model.inputs.x.shape=[3,224,224]" if key.startswith("model.inputs") else f"{key}.NAME=VALUE"
+        return ConfigError(f"{override}: {key} takes values by name: {how}")
     if "of type 'list'" in reason:
         several = value.removeprefix("[").removesuffix("]")
         return ConfigError(f"{override}: {key} takes one value; to sweep over several, write {key}={several}")
