@@ -17,7 +17,7 @@ from typing import Any
 
 from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
-from effbench.errors import ConfigError, WorkerError
+from effbench.errors import ConfigError, WorkerError, suggest
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
 from effbench.store.store import Store
@@ -170,6 +170,10 @@ def probe(
         targets = [list(targets_in(part["model"]["module"])) for part in parts]
         named = [part["training"]["loss"] for part in parts if part["phase"] == "training"]
         losses = [loss for loss in dict.fromkeys(named) if loss not in LOSSES]
+        for loss in losses:
+            if "." not in loss:  # neither an import path nor a file
+                allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
+                raise ConfigError(f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}")
         request.modules = list(dict.fromkeys(target for some in targets for target in some[:1]))
         networks = [part["model"]["module"] for part in parts if part["model"]["module"]["_target_"] == NETWORK]
         request.networks = [*{str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks}.values()]

@@ -162,6 +162,7 @@ def test_what_a_mode_cannot_run():
         ({"mode": {**EAGER, "_target_": "torch.nn.Identity"}}, "mode eager: Identity needs a method prepare"),
         ({"mode": {**EAGER, "_target_": "torch.cuda.is_available"}}, "mode eager: bool is not a mode: derive it from"),
         ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system is part of Python"),
+        ({"phase": "training", "training": {"loss": "meansquare"}}, "did you mean mean-square.; allowed: mean"),
     ],
 )
 def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
