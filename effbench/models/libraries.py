@@ -93,8 +93,8 @@ def _load_torchvision() -> None:
 
 
 def unknown(what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`") -> ConfigError:
-    """Return the error for an unknown name, with the most similar known one or else the advice."""
-    return ConfigError(f"unknown {what} {name!r}" + (suggest(name, known, cutoff=0.6) or f"; {advice}"))
+    """Return the error for an unknown name, with the most similar known one, which may be a wrong guess, and advice."""
+    return ConfigError(f"unknown {what} {name!r}{suggest(name, known, cutoff=0.6)}; {advice}")
 
 
 def not_loaded(source: str, error: Exception) -> ConfigError:

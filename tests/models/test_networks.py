@@ -166,6 +166,7 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
         ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
+        ({"library": "timm", "arch": "vit_tiny"}, "did you mean .*; see `effbench models`"),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
         ({"library": "transformers", "arch": "bert-bas", "task": None, "config": {}}, "did you mean bert-base"),
         ({"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}}, "allowed: encode"),
