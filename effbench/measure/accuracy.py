@@ -82,7 +82,7 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
     advice = "which cannot be compared; return tensors, tuples, lists or dicts"
-    raise Incomparable(f"the output contains a {type(output).__name__}, {advice}")
+    raise Incomparable(f"the output contains the type {type(output).__name__}, {advice}")
 
 
 def tensors(output: Parts) -> dict[str, torch.Tensor]:

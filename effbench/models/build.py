@@ -67,8 +67,8 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
     finally:
         DEVICE.reset(token)
     if not isinstance(built, nn.Module):
-        kind = type(built).__name__
-        raise ConfigError(f"model.module.{KEY}={module[KEY]} returned a {kind}; it must return a torch.nn.Module")
+        what = f"model.module.{KEY}={module[KEY]} returned the type {type(built).__name__}"
+        raise ConfigError(f"{what}; it must return a torch.nn.Module")
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype)).eval()
 
@@ -100,7 +100,7 @@ def resolve_target(target: str) -> Callable[..., Any]:
         raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
     if not callable(named):
         kind = type(named).__name__
-        raise ConfigError(f"{KEY}={target} is a {kind}, not callable; name a class or a function")
+        raise ConfigError(f"{KEY}={target} is of type {kind}, not callable; name a class or a function")
     home = _home(named)
     # a user's file may have the name of a standard module, such as code.py
     is_module = isinstance(named, type) and issubclass(named, nn.Module)
@@ -119,7 +119,7 @@ def resolve_model(target: str) -> Callable[..., Any]:
     is_class = isinstance(named, type)
     if issubclass(named, nn.Module) if is_class else isinstance(inspect.unwrap(named), FunctionType | MethodType):
         return named
-    what = "a class" if is_class else f"a {type(named).__name__}"
+    what = "a class" if is_class else f"of type {type(named).__name__}"
     allowed = "a torch.nn.Module class, or a function that returns a module"
     raise ConfigError(f"{KEY}={target} is {what}; allowed: {allowed}")
 

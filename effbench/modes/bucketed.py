@@ -284,7 +284,7 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple
         leaves, _ = tree_flatten(function(*args, **kwargs))
         if odd := [leaf for leaf in leaves if not (is_tensor(leaf) or isinstance(leaf, PLAIN))]:
             how = "whose padding cannot be cut off; return tensors, tuples, lists or dicts"
-            raise UnsupportedError(f"the output contains a {type(odd[0]).__name__}, {how}")
+            raise UnsupportedError(f"the output contains the type {type(odd[0]).__name__}, {how}")
         shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
     if len(shapes[0]) != len(shapes[1]):
         raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}")

@@ -104,7 +104,7 @@ def test_seed_dtype_and_mode(here):
     [
         ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
         ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
-        ("my_net.value", ["_target_=my_net.value is a int, not callable", "name a class or a function"]),
+        ("my_net.value", ["_target_=my_net.value is of type int, not callable", "name a class or a function"]),
         ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["raised ValueError: at import"]),
         ("my_needs.Net", ["imports my_absent, which is not installed"]),
@@ -148,7 +148,7 @@ def test_missing_target():
 def test_what_may_make_a_model(here):
     for target in ("my_net.Net", "my_net.make", "my_net.cached", "my_net.Factory.build"):
         assert callable(resolve_model(target))
-    with pytest.raises(ConfigError, match=r"my_net\.nothing returned a int"):
+    with pytest.raises(ConfigError, match=r"my_net\.nothing returned the type int"):
         build("my_net.nothing")
 
 

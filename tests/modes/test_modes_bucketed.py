@@ -164,7 +164,7 @@ def test_an_output_that_hides_its_tensors():
             return Output(x * 2)
 
     specs = parse_inputs({"x": {"shape": [4]}})
-    with pytest.raises(UnsupportedError, match="contains a Output, whose padding cannot be cut off"):
+    with pytest.raises(UnsupportedError, match="contains the type Output, whose padding cannot be cut off"):
         prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 
