@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from effbench.commands import options
-from effbench.errors import UsageError
+from effbench.errors import StoreError, UsageError
 from effbench.printable import count, csv_value, printable
-from effbench.store import RESULT_COLUMNS, Store
+from effbench.store import RESULT_COLUMNS, Store, connect
 
 HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
 FORMATS = ("csv", "jsonl", "parquet")
@@ -130,7 +130,13 @@ def whole(args: argparse.Namespace) -> int:
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"
-        write_file(source, ids, path, samples=not args.no_samples)
+        try:
+            write_file(source, ids, path, samples=not args.no_samples)
+        except StoreError as error:
+            message = str(error)
+            if folder in message:
+                message = message.replace(connect.ELSEWHERE, "set TMPDIR to another folder")
+            raise type(error)(message) from error
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):

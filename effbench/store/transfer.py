@@ -285,9 +285,12 @@ class _Copy:
 
 def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
     """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged sweep."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA page_size = 2048")  # wastes less space with rows of 2 to 3 kB
-        connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA page_size = 2048")  # wastes less space with rows of 2 to 3 kB
+            connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
+    except sqlite3.Error as error:  # else it would count as an error of the source
+        raise connect.explain(error, str(path)) from error
     with Store.open(path, mode="write", bulk=True) as store:
         for arrival in copy(source, store, sweep_ids, baselines=True, samples=samples):
             if arrival.reason:

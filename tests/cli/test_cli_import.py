@@ -2,7 +2,9 @@
 
 import io
 import json
+import resource
 import sys
+import tempfile
 from dataclasses import astuple
 from pathlib import Path
 
@@ -38,6 +40,15 @@ def test_out_and_in_again(odd, run):
     assert "imported" in run("ls")[1]
     code, said, _ = run("import", "new/sweeps.db")
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 already there · database results/effbench.db")
+
+
+@pytest.mark.parametrize("size", [512, 8192])
+def test_a_full_temporary_folder_is_named_and_not_the_database(odd, run, fill_disk, size):
+    fill_disk(size)
+    done = run("export", "--db", odd, "--out", "sweeps.db")
+    fill_disk(resource.RLIM_INFINITY)  # pytest, too, may write to a file
+    refused(done, f"{tempfile.gettempdir()}/effbench-", "sweeps.db failed: the disk is full", "set TMPDIR to another")
+    assert "--db" not in done[2] and not Path("sweeps.db").exists()
 
 
 def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
