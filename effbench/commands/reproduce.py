@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         else:
             machines = [Machine.here(server, settings.get("device", "auto"))]
         for experiment, machine in [(experiment, machine) for experiment in chosen for machine in machines]:
-            on = f" (on {machine.name})" if args.stored else ""
+            is_unique = [other.name for other in machines].count(machine.name) == 1
+            name = machine.name if is_unique else f"{machine.name}, environment {machine.environment_id}"
+            on = f" (on {name})" if args.stored else ""
             console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}")
             try:
                 done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from effbench.cell import Environment
 from effbench.experiments.definition import load_all
 from effbench.store import Store
 
@@ -89,6 +90,12 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     done = here.run("reproduce", "mine.py", *here.tiny3, "--stored")
     assert (done.code, done.err) == (0, ""), done
     assert "on " in done.out and verdicts(here.db)["wide"]["verdict"] == "refuted"
+    with Store.open(here.db, mode="write") as store:  # as after an update that changes no version
+        (row,) = store.environments()
+        facts = {name: row[name] for name in Environment.__dataclass_fields__}
+        twin = store.add_environment(Environment(**facts | {"flags": {"X": "1"}}), {})
+    done = here.run("reproduce", "mine.py", *here.tiny3, "--stored", "--quiet")
+    assert all(f", environment {name})" in done.out for name in (row["id"], twin)), done.out
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
     assert done.code == 3 and "4 of 4 cells of the sweep main were not measured" in done.out
