@@ -47,10 +47,11 @@ class Prepared:
     def all_facts(self) -> dict[str, Any]:
         """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
         facts = self.facts | self.late_facts()
-        try:
-            json.dumps(facts)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"facts of the mode must be plain values: {error}") from error
+        for name, value in facts.items():
+            try:
+                json.dumps({name: value})
+            except (TypeError, ValueError) as error:  # hidden, because its frames would be named as the location
+                raise TypeError(f"facts of the mode must be plain values, but {name!r} is not: {error}") from None
         return facts
 
 
