@@ -20,6 +20,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from effbench.errors import StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
@@ -104,12 +105,20 @@ def _attempt(
 ) -> set[str]:
     """Copy a sweep in one transaction; return the keys of its cells."""
     arrival.added, arrival.notes = Counter(), []  # an attempt that broke off has left nothing else
-    with target._writing() as connection:
-        try:
-            return _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
-        except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
-            fault = one_line(getattr(error, "orig", None) or error, 100)
-            raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
+    try:
+        with target._writing() as connection:
+            try:
+                return _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
+            except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
+                fault = one_line(getattr(error, "orig", None) or error, 100)
+                raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
+    except connect.DamagedError as error:  # the connection has both files, if the source is attached to it
+        if not source.has_changed():
+            raise
+        again = "import it again when nothing writes to it"
+        raise StoreError(
+            f"{source.name} was changed during the import; {again}. If that fails, too: {error}"
+        ) from error
 
 
 @dataclass

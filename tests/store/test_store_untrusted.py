@@ -8,9 +8,12 @@ import pytest
 import sqlalchemy as sa
 from made_sweeps import Made, a_cell
 
+from effbench.errors import StoreError
 from effbench.store import Store
 from effbench.store.schema import SAMPLE, TRIAL
 from effbench.store.soundness import raw, require_sound, sound_row
+from effbench.store.source import opened
+from effbench.store.transfer import copy
 from effbench.store.values import CODEC
 
 SCRIPT = "<script>alert(1)</script>"
@@ -95,3 +98,13 @@ def test_the_fast_check_of_trials_and_samples_accepts_only_what_the_thorough_one
             column = table.c[name]
             if value is None or value in ("\ud800", "a\x00"):
                 assert accepted is (value is None and bool(column.nullable)), (name, value)
+
+
+def test_a_file_that_is_overwritten_during_its_import_is_not_taken_for_a_damaged_target(source, target):
+    with opened(str(source)) as arriving, Store.open(target, mode="write") as store:
+        arrivals = copy(arriving, store, arriving.sweep_ids())
+        assert next(arrivals).outcome == "imported"
+        source.write_bytes(source.read_bytes()[:100] + b"x" * 4900)
+        with pytest.raises(StoreError, match=f"^{source} was changed during the import; import it again"):
+            next(arrivals)
+    assert Store.check(target) == []
