@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
             words += [resume.FLAG] if args.trust_imported else []
             quiet = args.format != "table" and not args.out
             confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
+            compared.interrupted = confirmation.interrupted
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
 
     report(compared, shows, args)
-    if confirmation and confirmation.interrupted:
+    if compared.interrupted:
         again = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return INTERRUPTED
@@ -142,7 +143,7 @@ def as_text(
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
         failing = [{"cell_key": row.key, "metric": row.metric, "command": shows(row)} for row in compared.failing]
-        more = {"passed": not failing and bool(compared.judged), "failing": failing, "unchecked": compared.unchecked}
+        more = {"passed": compared.passed, "failing": failing, "unchecked": compared.unchecked}
         return comparison.as_json(compared, rows, baseline=args.baseline, **more)
     for machine in compared.unchecked:  # the rows do not contain it
         print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
@@ -161,11 +162,13 @@ def add_summary(text: str, db: str) -> None:
 
 
 def verdict_line(compared: Compared, name: str) -> str:
-    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main` or `nothing was checked
-    against main`. Unless it failed, also list what was not judged: ignored and ambiguous rows, cells without figures on
-    both sides, unchecked hardware."""
+    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check not finished against
+    main` or `nothing was checked against main`. Unless it failed, also list what was not judged: ignored and ambiguous
+    rows, cells without figures on both sides, unchecked hardware."""
     rows, failed = compared.changes, compared.failing
     passed = f"check passed against {name}" if compared.judged else f"nothing was checked against {name}"
+    if compared.interrupted:
+        passed = f"check not finished against {name}: measuring again was interrupted"
     parts = [f"check failed: {counted(failed)} against {name}" if failed else passed]
     if not failed:
         if overlooked := [change for change in rows if change.ignored and change.verdict in FAILING]:

@@ -39,7 +39,8 @@ class ModeChange:
 @dataclass
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most important first.
-    `unchecked`: hardware and interpreters of the later sweep that a check did not compare."""
+    `unchecked`: hardware and interpreters of the later sweep that a check did not compare; `interrupted`: measuring
+    again was."""
 
     before: Side
     after: Side
@@ -51,6 +52,12 @@ class Compared:
     interleaved: bool = False
     notes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether a check passes."""
+        return bool(self.judged) and not self.failing and not self.interrupted
 
     @property
     def failing(self) -> list[Change]:

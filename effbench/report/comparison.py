@@ -175,7 +175,7 @@ def check_markdown(
     # longer than any run of backticks in the text, so that the text cannot end the block
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return paragraphs(
-        f"## {'❌' if failed or not compared.judged else '✅'} effbench: {markdown_text(line)}",
+        f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),
         bullets(compared.differences),
         first_rows([change for change in rows if change.gates]),

@@ -195,3 +195,7 @@ def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effben
     assert "--only: unknown name slow" in refused.err and run_again.call_count == 1, "nothing ran before the refusal"
     for said in (done.out, (tmp_path / "summary.md").read_text(), (tmp_path / "junit.xml").read_text()):
         assert "neither confirmed nor refuted: not run again" in " ".join(said.split())
+    done = checked({EAGER: FAST}, {EAGER: {"latency_ms": [1.0, 1.3, 1.0, 1.3, 1.1]}}, "--confirm", "--format", "json")
+    assert (done.code, json.loads(done.out)["passed"]) == (130, False), "ambiguous rows were to be measured again"
+    unfinished = "❌ effbench: check not finished against main: measuring again was interrupted; 1 of "
+    assert unfinished in (tmp_path / "summary.md").read_text()
