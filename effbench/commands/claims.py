@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     extra = [outline(Path(path)) for path in args.experiment]
-    verdicts, hardware = [], {record["machine"].partition(",")[0] for record in shipped_verdicts() if record["machine"]}
+    verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
+    hardware = {reference_hardware(record) for record in reference}
     if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         if not named:
             raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
         verdicts = [row for row in verdicts if hardware_of(row) in named]
-    records = entries(claims_of([*load_all(), *extra]), verdicts, [] if args.gpu else shipped_verdicts())
+        reference = [record for record in reference if reference_hardware(record) in named]
+    records = entries(claims_of([*load_all(), *extra]), verdicts, reference)
     table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)
@@ -59,6 +61,11 @@ def run(args: argparse.Namespace) -> int:
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")
     return 0
+
+
+def reference_hardware(record: Mapping[str, Any]) -> str:
+    """Return the name of the GPU of a shipped verdict."""
+    return record["machine"].partition(",")[0]
 
 
 def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:

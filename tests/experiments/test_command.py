@@ -117,7 +117,11 @@ def test_claims(here):
     assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
     other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
     assert other["wide"]["verdict"] == "not measured yet"
-    assert (other["P1"]["verdict"], other["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    assert other["P1"] == rows["P1"], "the reference machine has an H200"
+    cpu = rows["wide"]["machine"].rpartition(", torch")[0]
+    own = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", cpu))}
+    assert own["wide"] == rows["wide"]
+    assert (own["P1"]["verdict"], own["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
     done = here.run("claims", "--gpu", "foo")
     assert (done.code, done.out) == (2, "") and "no GPU or CPU has 'foo' in its name; known: " in done.err
     assert "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
