@@ -10,6 +10,7 @@ from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS
+from effbench.printable import listed
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import is_less, stored_log_mean
 from effbench.store.bottleneck import why
@@ -42,6 +43,8 @@ WHY_NOT_PROFILED = (
     "not profiled: no CUDA, stream=arrivals, protocol.profile=false, "
     "or profiling failed (profile_failed in trial.extra)"
 )
+#: Tied modes that a row names: more would make it taller than a screen.
+MOST_TIES = 6
 #: Fields of an entry in CSV.
 FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
 
@@ -182,7 +185,7 @@ class SpeedupTable:
         columns += [Column("its best", "best")] * (best and any(row.best for row in self.rows))
         rows = [
             row.labels
-            | {"its quantity": row.quantity, "its best": "tie: " * (len(row.best) > 1) + ", ".join(row.best)}
+            | {"its quantity": row.quantity, "its best": "tie: " * (len(row.best) > 1) + listed(row.best, MOST_TIES)}
             | {f"mode {mode}": shown(row.cells[mode], row) for mode in self.modes}
             for row in self.rows
         ]

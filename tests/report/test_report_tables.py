@@ -127,6 +127,14 @@ def test_latency_and_period_have_their_own_rows_winners_and_ties():
     assert (row.winner, row.best) == (None, ["default", "eager"])
 
 
+def test_a_row_names_some_of_many_tied_modes_and_its_record_all():
+    modes = [with_interval(1.0, 1.2) | {"mode": f"mode-{n:02d}"} for n in range(60)]
+    table = speedup_table([make.row(), *modes])
+    (row,) = table.rows
+    assert table.wide().rows[0]["its best"] == f"tie: {', '.join(row.best[:6])} and {len(row.best) - 6} more"
+    assert len(row.best) >= 60 and json.loads(table.render("json"))["rows"][0]["best"] == row.best
+
+
 @pytest.mark.parametrize("modes", [make.MODES, make.MODES[:3]])
 def test_both_speedups_of_seven_modes_fit_a_terminal_of_100_columns(modes):
     rows = [make.row(model, bs, mode) for model in ("attention", "mlp") for bs in (1, 64) for mode in modes]
