@@ -81,6 +81,8 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what == "mode" and args.calls is not None and args.calls < 1:
+        raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     if args.what == "mode" and (args.words or args.fresh or args.stored):
         table, lines, data = advise_model(args)
     else:
@@ -215,8 +217,6 @@ def advise_mode(
 ) -> Answer:  # fmt: skip
     """Rank the modes of one model at one batch size, with the reason. `race_among`: returns the race of these rows, of
     their cell keys, if modes were eliminated by the column."""
-    if args.calls is not None and args.calls < 1:
-        raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     case = rows_of_case(rows, args.model)
     sizes = sorted({row.labels["bs"] for row in case})
     bs = the_only(sizes, "--bs") if args.bs is None else args.bs

@@ -233,6 +233,11 @@ MODEL = ("advise", "mode", "tiny", "bs=2", "mode=eager,jit-trace,cuda-graph", "p
 MODEL += ("protocol.min_time_s=0.02", "protocol.warmup_s=0.02", "protocol.host_tolerance=null", "--format", "json")
 
 
+def test_calls_are_checked_before_anything_is_measured(cli):
+    done = cli.run(*MODEL, "--calls", "0")
+    assert done.code == 2 and "--calls: expected at least 1, got 0" in done.err and not cli.db.exists(), done
+
+
 def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     done = cli.run(*MODEL)
     assert done.code == 0, done
