@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 from collections import Counter
@@ -231,10 +232,13 @@ def advise_mode(
         race = None
     if race:
         refuse_noisy(race, [row.source for row in at_size])
-        # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
+        # a mode that was eliminated has few rounds and perhaps no interval, but does not tie in its time per call
         ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
-        left = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated]
-        close = [mode for mode in close if mode in left] if args.calls else left[1:]
+        if args.calls:
+            best = with_preparation(race, ranked[0])
+            close = [mode["mode"] for mode in ranked[1:] if not is_less(best, with_preparation(race, mode))]
+        else:
+            close = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated][1:]
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
@@ -305,6 +309,13 @@ def raced(race: Race, base: Mapping[str, Any], mode: Mapping[str, Any], column: 
     return dict(zip((name, *INTERVALS[name]), (ratio.value, ratio.low, ratio.high), strict=True))
 
 
+def with_preparation(race: Race, mode: Mapping[str, Any]) -> LogEstimate:
+    """Return the logarithm of a mode's time per call with its preparation, which only the call makes uncertain."""
+    call, score_ms = race.estimates[mode["cell_key"]], mode["score_ms"]
+    error = None if call.error is None else call.error * mode["call_ms"] / score_ms
+    return LogEstimate(math.log(score_ms), error, call.df)
+
+
 def seconds(value: float) -> str:
     return "< 1 ms" if value < 0.001 else f"{value:.2g} s"
 
@@ -339,6 +350,7 @@ def reasons(
     """Return the recommended mode, the reason, and lines on intervals and on calls from which other modes are better.
     Of modes that tie, it is the one with the shortest preparation; in a race without a tie, the fastest one."""
     best = ranked[0]
+    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]
         is_open = race is not None and not race.is_tie
@@ -346,12 +358,12 @@ def reasons(
         chosen = best if is_open or is_once else min(tied, key=itemgetter("prepare_s"))
         names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
         if is_once:
-            return chosen, f"lowest {args.metric} in one round, which gives no intervals: {names} may be as fast"
+            return chosen, f"lowest {args.metric}{over} in one round, which gives no intervals: {names} may be as fast"
         if is_open:
             # the race knows neither the preparation nor a limit of memory
             is_bounded = race.is_over and args.calls is None and args.memory is None
             bound = f": at most {100 * (CLOSE - 1):.0f} % higher, with 95 % confidence" if is_bounded else ""
-            return chosen, f"lowest {args.metric}, but not significantly lower than {names}{bound}"
+            return chosen, f"lowest {args.metric}{over}, but not significantly lower than {names}{bound}"
         return chosen, f"no significant winner: ties with {names}, and has the shortest preparation"
     lines, apart = [], ""
     if race and best["trials"] == 1 and len(ranked) > 1 and not args.calls:
@@ -365,5 +377,4 @@ def reasons(
         is_tied = None not in (mode["high_ms"], best["low_ms"]) and not is_less(*map(log_call, (mode, best)))
         if after is not None and after > 0 and not is_tied:
             lines.append(f"{mode['mode']} is faster per call; from {after:,} calls on it beats {best['mode']}")
-    over = f" over {args.calls:,} calls including preparation" if args.calls else ""
     return best, f"lowest {args.metric}{over}{apart}", *lines

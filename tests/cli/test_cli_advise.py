@@ -11,7 +11,7 @@ from made_sweeps import MIB, a_cell, copied, sql
 from effbench.commands.advise import byte_size, reasons, refuse_noisy
 from effbench.config import shipped
 from effbench.errors import NothingFoundError
-from effbench.stats.elimination import Race
+from effbench.stats.elimination import Race, moderated
 from effbench.stats.intervals import log_mean
 
 SIZES = (1, 4, 16, 64)
@@ -174,6 +174,17 @@ def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
     assert "lowest latency over 1,000 calls including preparation" in still_in["answer"]
 
 
+def test_preparation_decides_after_one_trial_per_mode(advise, monkeypatch):
+    """Such results have no intervals, so all seem to tie; the race knows how far apart they are."""
+    times = {a_cell(mode, "net", 64).key: [ms(64)] for mode, (ms, *_) in MODES.items()}
+    race = Race(moderated(times, dict.fromkeys(times, 0.0)), {a_cell("eager", "net", 64).key: 3})
+    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
+    monkeypatch.setattr("effbench.report.advice.least", lambda scored, _: (0, [*range(len(scored))]))
+    found = json.loads(advise("mode", "--bs", "64", "--calls", "1000", "--format", "json"))
+    assert found["too_close_to_call"] == [] and found["answer"].startswith("Run net at bs 64 with eager")
+    assert found["answer"].endswith("lowest latency over 1,000 calls including preparation.")
+
+
 @pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)])
 def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
     """A mode that left a race early may look better in both respects, and then no number of calls pays."""
@@ -193,7 +204,7 @@ LOWEST, OVER = "lowest latency", Race(is_over=True)
     [
         (Race(), {}, f"{LOWEST}, but not significantly lower than other"),
         (OVER, {}, f"{LOWEST}, but not significantly lower than other: at most 5 % higher, with 95 % confidence"),
-        (OVER, {"calls": 9}, f"{LOWEST}, but not significantly lower than other"),
+        (OVER, {"calls": 9}, f"{LOWEST} over 9 calls including preparation, but not significantly lower than other"),
         (OVER, {"memory": 9}, f"{LOWEST}, but not significantly lower than other"),
         (replace(OVER, is_tie=True), {}, "no significant winner: ties with graph, and has the shortest preparation"),
         (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
