@@ -66,7 +66,7 @@ def arrange(argv: Sequence[str]) -> list[str]:
 
 def refuse_hidden(words: Iterable[str]) -> None:
     """Raise ConfigError for files in --config-dir that Hydra would silently ignore: those with the name of a shipped
-    file, and options outside the folder of their group."""
+    file, options outside the folder of their group, and options that end with `.yml`."""
     given = {name: value_of(word) for word in words if (name := key_of(word)) in CONFIG_OPTIONS}
     for folder in filter(None, [given.get("--config-dir")]):
         for path in sorted([*Path(folder).glob("*.yaml"), *Path(folder).glob("*/*.yaml")]):
@@ -77,6 +77,9 @@ def refuse_hidden(words: Iterable[str]) -> None:
                 what = f"{path.parent.name}={path.stem}" if is_option else f"a file {path.name}"
                 how = "rename the file" if is_option else "rename it and add --config-name=NAME, or use --config-path"
                 raise ConfigError(f"{path} would be ignored, because effbench ships {what}: {how}")
+        for path in sorted(Path(folder).glob("*/*.yml")):
+            if (shipped("conf") / path.parent.name).is_dir():  # a group
+                raise ConfigError(f"{path} would be ignored, because Hydra reads only .yaml: rename the file")
         if "--config-name" not in given and [*Path(folder).glob("*.yaml")] and not [*Path(folder).glob("*/**/*.yaml")]:
             how = "put them into folders such as model/ and mode/, and give the folder that contains these"
             raise ConfigError(f"--config-dir={folder}: Hydra ignores YAML files that are directly in it; {how}")

@@ -175,6 +175,12 @@ def test_a_yaml_of_the_user_that_hydra_would_not_read(cli):
     refused(done, "conf/config.yaml would be ignored", "ships a file config.yaml", "--config-name=NAME")
 
 
+def test_an_option_that_ends_with_yml(cli):
+    (own := cli.folder / "conf" / "model").mkdir(parents=True)
+    (own / "mine.yml").write_text("name: mine\n")
+    refused(cli.run("--config-dir=conf", "model=mine"), "conf/model/mine.yml would be ignored", "rename the file")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
