@@ -189,6 +189,8 @@ def advise_model(args: argparse.Namespace) -> Answer:
         given = {key_of(word) for word in overrides}
         if any(key and key.partition(".")[0] == "stream" for key in given):
             raise UsageError("advise mode: a stream has no single batch size; omit it, or compare modes in a sweep")
+        if "model" in given:
+            raise UsageError("advise mode: give the model once, as MODEL, without model=")
         if args.bs is not None and "bs" in given:
             raise UsageError("advise mode: give the batch size once, as bs=N or as --bs N")
         matrix = [word for word in matrix if key_of(word) not in given] + overrides

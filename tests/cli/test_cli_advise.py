@@ -317,6 +317,7 @@ def test_results_of_other_protocols_hardware_and_software(cli):
     [
         ("tiny bs=1,2 mode=eager device=cpu", 2, "one model at one batch size"),
         ("tiny mlp", 2, "expected one model, got 2"),
+        ("tiny model=mlp --stored", 2, "give the model once, as MODEL"),
         ("tiny stream=uniform", 2, "a stream has no single batch size; omit it"),
         ("tiny bs=8 --bs 4", 2, "give the batch size once"),
         ("--fresh", 2, "expected one model, got 0"),
