@@ -35,9 +35,9 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
-    """Return `eager, default and 2 more`: at most `most` names and the number of the others."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return `eager, default and 2 more`: at most `most` names, and the number of the others."""
+    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def describe(error: BaseException) -> str:

@@ -133,12 +133,12 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
         "open for": [part for part in parts if part.holds.holds is None and not part.holds.missing],
         "not measured for": [part for part in parts if part.holds.missing],
     }
-    texts = []
+    texts, between = [], " · " if any(", " in part.label for part in parts) else ", "
     for title, group in groups.items():
         if group:
             why = group[0].holds.why
             because = "" if why in ("", OPEN) else f" ({why})"
-            texts.append(f"{title} {listed([part.label for part in group], 6)}{because}")
+            texts.append(f"{title} {listed([part.label for part in group], 6, between)}{because}")
     return "; ".join(texts)
 
 

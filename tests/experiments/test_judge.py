@@ -68,6 +68,9 @@ def test_parts():
     assert found.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
     assert [part.holds.holds for part in found.parts] == [True, False, None]
     assert [part.value.value for part in found.parts] == pytest.approx([2, 1, 1.11])
+    commas = Facts({"small, warm": True, "small, cold": True, "large": False})
+    found = by_checks(lambda facts: Found(dict(facts)), facts=commas)
+    assert found.reason == "holds for small, warm · small, cold; not for large"
     assert of(row(bs=1), row(bs=2, speedup=1.11), each="bs").verdict == Verdict.UNDECIDED
     assert of(row(bs=1, speedup=1.0), row(bs=2, speedup=0.5), each="bs").verdict == Verdict.REFUTED
 
