@@ -1,4 +1,4 @@
-"""Every page opens in a browser. What else the pages do in a browser is tested under the marker `slow`."""
+"""Every page opens in a browser, and hides no row. What else pages do is tested under the marker `slow`."""
 
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until
@@ -9,6 +9,13 @@ READY = {
     "cell": "document.querySelector('#list table')",
     "history": "document.querySelector('#series').dataset.series && document.querySelector('#series .main-svg')",
 }
+EMPTY = """(() => {
+  const box = document.createElement("div");
+  const rows = [[{ t: "open" }], [{}]]; // a cell that is new has no state
+  const source = { caption: "", columns: [{ title: "state", filter: true }], rows };
+  effbench.grid(box, source, { state: { filters: new Map() } });
+  return [box.querySelectorAll("tbody tr").length, [...box.querySelectorAll("option")].map((option) => option.text)];
+})()"""
 
 
 def opened(chromium, claims_site, page, **more):
@@ -33,6 +40,12 @@ def test_page_opens(chromium, claims_site, page):
         assert any(name in text for name in EVIL)
         assert not {"nan", "undefined"} & set(text.lower().split())
         assert_harmless(one)
+
+
+def test_rows_without_a_text_are_not_all_that_is_shown(chromium, claims_site):
+    history = next(page for page in PAGES if page.name == "history")
+    with opened(chromium, claims_site, history) as one:
+        assert one.page.evaluate(EMPTY) == [2, ["all", "open"]]
 
 
 @pytest.mark.slow

@@ -97,19 +97,6 @@ def test_another_metric_another_cell_and_filters_of_changes(visit):
     one.assert_quiet()
 
 
-EMPTY = """(() => {
-  const box = document.createElement("div");
-  const rows = [[{ t: "open" }], [{}]]; // a cell that is new has no state
-  const source = { caption: "", columns: [{ title: "state", filter: true }], rows };
-  effbench.grid(box, source, { state: { filters: new Map() } });
-  return [box.querySelectorAll("tbody tr").length, [...box.querySelectorAll("option")].map((option) => option.text)];
-})()"""
-
-
-def test_rows_without_a_text_are_not_all_that_is_shown(visit):
-    assert visit("history").page.evaluate(EMPTY) == [2, ["all", "open"]]
-
-
 def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     cell = sweeps.cells()[1].key
     one = visit("history", after=f"#cell={cell[:16]}&metric=period_ms")
