@@ -234,12 +234,11 @@ def advise_mode(
         race = None
     if race:
         refuse_noisy(race, [row.source for row in at_size])
-        # a mode that was eliminated has few rounds and perhaps no interval, but does not tie in its time per call
-        ranked = ranked if args.calls else sorted(ranked, key=lambda mode: mode["cell_key"] in race.eliminated)
         if args.calls:
             best = with_preparation(race, ranked[0])
             close = [mode["mode"] for mode in ranked[1:] if not is_less(best, with_preparation(race, mode))]
-        else:
+        else:  # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
+            ranked.sort(key=lambda mode: mode["cell_key"] in race.eliminated)
             close = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated][1:]
     columns = [
         Column("mode"),

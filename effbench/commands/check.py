@@ -168,7 +168,7 @@ def verdict_line(compared: Compared, name: str) -> str:
     rows, failed = compared.changes, compared.failing
     passed = f"check passed against {name}" if compared.judged else f"nothing was checked against {name}"
     if compared.interrupted:
-        passed = f"check not finished against {name}: measuring again was interrupted"
+        passed = f"check not finished against {name}: the re-run was interrupted"
     parts = [f"check failed: {counted(failed)} against {name}" if failed else passed]
     if not failed:
         if overlooked := [change for change in rows if change.ignored and change.verdict in FAILING]:

@@ -39,8 +39,8 @@ class ModeChange:
 @dataclass
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most important first.
-    `unchecked`: hardware and interpreters of the later sweep that a check did not compare; `interrupted`: measuring
-    again was."""
+    `unchecked`: hardware and interpreters of the later sweep that a check did not compare; `interrupted`: the re-run
+    of a check was."""
 
     before: Side
     after: Side

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +11,7 @@ from effbench.comparison.verdicts import Pair
 from effbench.environments import FLAGS, OWN, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import flatten, grouped, row_names
+from effbench.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -261,7 +261,7 @@ def is_below(name: str, parameters: Collection[str]) -> bool:
 
 def nothing_shared(before: Side, after: Side, across: Collection[str], by: str | None) -> str:
     """Return why there is nothing to compare; name the difference of ACROSS that is the reason, if any, else the
-    smallest difference between a cell and those of the other side."""
+    smallest difference between the first cell and those of the other side."""
     text = f"nothing comparable: no cell was measured in both {before.title} and {after.title}"
     differing = [by] if by else across
     if partners_of(before, after, differing):
@@ -270,10 +270,11 @@ def nothing_shared(before: Side, after: Side, across: Collection[str], by: str |
         if texts := accepted_differences(before, after, [*across, name]):
             words = ",".join([*across, name])
             return f"not comparable: the cells differ in {', '.join(texts)}; --across {words} compares them anyway"
-    pairs = itertools.product([*before.cells.values()][:1], after.cells.values())
-    texts = min((parameter_differences(*pair, differing) for pair in pairs), key=len, default=[])
-    more = [f"{len(texts) - MOST_TEXTS} more"] if len(texts) > MOST_TEXTS else []
-    return f"{text}; the most similar cells differ in {', '.join([*texts[:MOST_TEXTS], *more])}" if texts else text
+    first = [*before.cells.values()][:1]  # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
+    every = (parameter_differences(old, new, differing) for old in first for new in after.cells.values())
+    if not (texts := min(every, key=len, default=[])):
+        return text
+    return f"{text}; the first cell and the most similar one differ in {listed(texts, MOST_TEXTS)}"
 
 
 def parameter_differences(old: Mapping[str, Any], new: Mapping[str, Any], across: Collection[str] = ()) -> list[str]:
@@ -287,7 +288,7 @@ def accepted_differences(before: Side, after: Side, across: Collection[str]) -> 
     """Return the parameters in which matched cells differ, as texts."""
     pairs = [(key, other) for key, other in partners_of(before, after, across).items() if key != other]
     texts = (parameter_differences(before.cells[key], after.cells[other]) for key, other in pairs)
-    return list(dict.fromkeys(itertools.chain.from_iterable(texts)))
+    return list(dict.fromkeys(text for some in texts for text in some))
 
 
 def differences(before: Side, after: Side, across: Collection[str]) -> list[str]:

@@ -197,5 +197,5 @@ def test_an_interrupted_confirmation_tells_what_the_sweep_showed(checked, effben
         assert "neither confirmed nor refuted: not run again" in " ".join(said.split())
     done = checked({EAGER: FAST}, {EAGER: {"latency_ms": [1.0, 1.3, 1.0, 1.3, 1.1]}}, "--confirm", "--format", "json")
     assert (done.code, json.loads(done.out)["passed"]) == (130, False), "ambiguous rows were to be measured again"
-    unfinished = "❌ effbench: check not finished against main: measuring again was interrupted; 1 of "
+    unfinished = "❌ effbench: check not finished against main: the re-run was interrupted; 1 of "
     assert unfinished in (tmp_path / "summary.md").read_text()

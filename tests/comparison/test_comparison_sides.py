@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_says_why():
 
     for old, new, error, said in (
         (a_side([EAGER]), after([DEFAULT, other]), NothingFoundError, f"{shared}; .* in mode.name eager → default$"),
-        (a_side([EAGER]), after([other]), NothingFoundError, f"{shared}; .* eager → default, .* → 1, 3 more$"),
+        (a_side([EAGER]), after([other]), NothingFoundError, f"{shared}; .* eager → default, .* → 1 and 3 more$"),
         (a_side([]), after([EAGER]), NothingFoundError, f"{shared}$"),
         (a_side(both, measured=[EAGER]), after(both, measured=[DEFAULT]), NothingFoundError, f"{shared}$"),
         (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
