@@ -65,6 +65,8 @@ def read_anything(connection: sa.Connection) -> None:
 def require_sound(table: sa.Table, rows: Sequence[Sequence[Any]]) -> None:
     """Check rows of `trial` or `sample` as SQLite stores them, in a tenth of the time of `sound_row`. Raises some error
     if one may be invalid or is not stored as effbench stores it: then `sound_row` decides."""
+    if not rows:
+        return
     columns = dict(zip(table.columns.keys(), zip(*rows, strict=True), strict=True))
     for name, is_nullable, check in _columns(table, as_stored=True):
         for value in {*columns[name]}:

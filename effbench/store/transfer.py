@@ -23,6 +23,7 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.printable import one_line
+from effbench.processes import alongside
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
     ACKNOWLEDGEMENT,
@@ -45,6 +46,8 @@ from effbench.store.values import now
 
 #: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
 CHUNK = 500
+#: trials in memory without their samples, 3 kB each, while another process checks them
+CHECKED = 10_000
 #: table -> columns that identify a row
 _KEYS = {
     SWEEP: ("id",),
@@ -131,7 +134,6 @@ class _Copy:
     arrival: Arrival
     copied: set[str]
     is_new: bool = False  # whether the database does not know the sweep yet
-    read: list[Any] | None = None  # what summaries read of the sweep's trials, if all have been read
 
     def run(self, sweep_id: str, baselines: bool, samples: bool) -> set[str]:
         """Copy the sweep; return the keys of its cells."""
@@ -158,7 +160,9 @@ class _Copy:
         for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
             self.take(CELL, CELL.c.key.in_(chunk))
         self.take(PLANNED, PLANNED.c.sweep_id == sweep_id)
-        self.take_trials(sweep_id, samples)
+        is_derived = self.is_new and self.copy_trials(sweep_id, samples)
+        if not is_derived:
+            self.take_trials(sweep_id, samples)
         # calibrations and verdicts have no unique key: another import of the same ones must wait
         self.connection.execute(sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True))
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
@@ -168,8 +172,8 @@ class _Copy:
         for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
             self.take(table, table.c.sweep_id == sweep_id)
         has_gone_on = not self.is_new and self.go_on(row)
-        if self.is_new or self.arrival.added["trial"]:
-            rebuild_results(self.connection, sweep_id, known=self.read)
+        if not is_derived and (self.is_new or self.arrival.added["trial"]):
+            rebuild_results(self.connection, sweep_id)
         if self.is_new or has_gone_on or self.arrival.added:
             self.arrival.outcome = "imported" if self.is_new else "completed"
         return keys
@@ -219,44 +223,46 @@ class _Copy:
         self.merge(table, rows)
 
     def copy_trials(self, sweep_id: str, with_samples: bool) -> bool:
-        """Copy the trials of a new sweep within SQLite, and check the copies. Return False, with nothing copied, if
-        that is impossible or a row may be invalid."""
+        """Copy the trials of a new sweep within SQLite, and derive the results while another process checks the copies.
+        Return False, with nothing copied, if that is impossible or a row may be invalid."""
+        if {connection.dialect.name for connection in (self.connection, self.source.connection)} != {"sqlite"}:
+            return False
         names = ", ".join(name for name in self.source.columns.get("trial", ()) if name in TRIAL.c and name != "id")
         ids = f"SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM {ATTACHED}.trial"
         ids = f"({ids} WHERE sweep_id = :sweep)"
         blobs = f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE data END"
-        steps = [
-            (TRIAL, f"INSERT INTO trial (id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id = old",
-             f"SELECT {', '.join(TRIAL.c.keys())} FROM trial WHERE id > :last"),
-            (SAMPLE, "INSERT INTO sample SELECT new, timer, count, stored, codec, data "
-             f"FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old",
-             f"SELECT trial_id, timer, count, stored, codec, {blobs} FROM sample WHERE trial_id > :last"),
-        ]  # fmt: skip
-        added, read = Counter[str](), []
+        added, known, unchecked = Counter[str](), [], []
+
+        def copied(table: sa.Table, insert: str, select: str, size: int) -> Iterator[list[Any]]:
+            added[table.name] = cursor.execute(f"INSERT INTO {table.name} {insert}", given).rowcount
+            cursor.execute(f"SELECT {select} FROM {table.name} WHERE {table.primary_key.columns[0]} > :last", given)
+            return iter(partial(cursor.fetchmany, size), [])
+
         try:
             with self.connection.begin_nested():
                 self.source.attach(self.connection)
-                last = self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0
-                given = {"sweep": sweep_id, "last": last}
+                given = {"sweep": sweep_id, "last": self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0}
                 cursor = self.connection.connection.cursor()  # SQLAlchemy's rows take longer
-                for table, insert, select in steps if with_samples else steps[:1]:
-                    added[table.name] = cursor.execute(insert, given).rowcount
-                    cursor.execute(select, given)
-                    for chunk in iter(partial(cursor.fetchmany, CHUNK), []):
-                        require_sound(table, chunk)
-                        read += summary_rows(chunk) if table is TRIAL else ()
+                insert = f"(id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id = old"
+                for rows in copied(TRIAL, insert, ", ".join(TRIAL.c.keys()), CHECKED):
+                    require_sound(TRIAL, unchecked)
+                    unchecked = rows
+                    known += summary_rows(rows)
+                with alongside(partial(require_sound, TRIAL, unchecked)) as require_last:
+                    facts = "timer, count, stored, codec"
+                    insert = f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
+                    for rows in copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK) if with_samples else ():
+                        require_sound(SAMPLE, rows)
+                    rebuild_results(self.connection, sweep_id, known=known)
+                    require_last()
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
             if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
                 raise
             return False
         self.arrival.added += added
-        self.read = read
         return True
 
     def take_trials(self, sweep_id: str, with_samples: bool) -> None:
-        dialects = {connection.dialect.name for connection in (self.connection, self.source.connection)}
-        if self.is_new and dialects == {"sqlite"} and self.copy_trials(sweep_id, with_samples):
-            return
         key_of = itemgetter(*_KEYS[TRIAL])
         keys: dict[int, tuple] = {}
         query = sa.select(TRIAL.c.id).where(TRIAL.c.sweep_id == sweep_id)
