@@ -33,6 +33,7 @@ class Counters:
     cache_hits: int
     cache_misses: int
     break_reasons: dict[str, int] = field(default_factory=dict)
+    recompile_reason: str | None = None  # of the last one
 
     @property
     def cache_state(self) -> str | None:
@@ -50,15 +51,17 @@ def read() -> Counters:
     # torch lists but does not count the graph break of a branch on data in the outermost frame
     if jumps := sum(why.reason.startswith("generic_jump") for why in dynamo.graph_break_reasons):
         breaks["a branch on data"] = jumps
+    recompiled = [metric.recompile_reason for metric in dynamo.get_compilation_metrics() if metric.recompile_reason]
     return Counters(
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=sum(breaks.values()),
-        recompiles=sum(1 for metric in dynamo.get_compilation_metrics() if metric.recompile_reason),
+        recompiles=len(recompiled),
         cudagraph_skips=int(inductor["cudagraph_skips"]),
         # after a hit in AOTAutograd's cache torch does not query the FX graph cache, hence the sum
         cache_hits=int(inductor["fxgraph_cache_hit"] + aot["autograd_cache_hit"]),
         cache_misses=int(inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]),
         break_reasons=breaks,
+        recompile_reason=guard_of(recompiled[-1]) if recompiled else None,
     )
 
 
@@ -166,3 +169,13 @@ def with_place(message: str) -> str:
     inner = frames[-1]
     code = f": {inner['code'].strip()}" if inner["code"] else ""
     return f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}{code}"
+
+
+def guard_of(reason: str) -> str:
+    """Return which guard failed, and its place in the code, from torch's reason for compiling again, such as
+    `0/1: self.n == 1   # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
+    guard, _, comment = reason.partition("\n")[0].partition(" (HINT")[0].partition("  # ")
+    guard = re.sub(r"^\d+/\d+: ", "", guard).strip().rstrip(".")
+    found = re.fullmatch(r"(?P<code>.*)  # (?P<place>\S+:\d+) in .*", comment)
+    place = f", at {PurePath(found['place']).name}: {found['code'].strip()}" if found else ""
+    return f"failed guard: {guard}{place}"

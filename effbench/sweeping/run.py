@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import shutil
@@ -184,6 +185,7 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
     try:
         for interpreter in wanted:  # all load in parallel
             pools[interpreter] = ServerPool(interpreter, command.server if interpreter == HERE else None)
+        importlib.import_module("numpy")  # meanwhile: the first record needs it, and the next trial would wait
         for interpreter, parts in wanted.items():
             try:
                 pools[interpreter].probe(parts, settings.baseline_mode)

@@ -86,6 +86,34 @@ def test_graph_breaks_and_recompiles():
         step(x)
         assert counters.read().recompiles == before + more
 
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.n = 0
+
+        def forward(self, x):
+            self.n += 1
+            return x + self.n
+
+    step = compiled(Counting())
+    for _ in range(2):
+        step(torch.ones(2))
+    assert counters.read().recompile_reason.startswith("failed guard: self.n == 0, at test_measure_counters.py:")
+    assert counters.read().recompile_reason.endswith(": self.n += 1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "guard"),
+    [
+        ("0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: make it a tensor.)\nUser stack trace:\n  …",
+         "failed guard: self.n == 1, at net.py:6: self.n += 1"),
+        ("3/0: tensor 'x' size mismatch at index 0. expected 4, actual 8",
+         "failed guard: tensor 'x' size mismatch at index 0. expected 4, actual 8"),
+    ],
+)  # fmt: skip
+def test_the_guard_in_a_reason_to_compile_again(reason, guard):
+    assert counters.guard_of(reason) == guard
+
 
 def test_more_recompiles_than_dynamo_remembers_by_default():
     dynamo = torch._dynamo.utils
