@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -30,6 +30,8 @@ from effbench.store.soundness import raw, read_anything, sound_row, typed
 
 #: rows in memory at a time
 CHUNK = 1000
+#: first bytes of files
+GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\0"
 #: name of a source's file on a connection to another SQLite file
 ATTACHED = "arriving"
 
@@ -118,30 +120,19 @@ class Source:
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
-    """Open a database, a compressed one (`.gz`) or standard input (`-`) for reading whole sweeps.
+    """Open a database, a file compressed by gzip or standard input (`-`) for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a newer version.
     """
     with ExitStack() as stack:
-        is_packed = url.endswith(".gz") and Path(url).is_file()
-        folder = (
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-")) if url == "-" or is_packed else None
-        )
-        if folder:
-            name = Path(url).name if is_packed else "standard input"
-            stream = stack.enter_context(gzip.open(url)) if is_packed else sys.stdin.buffer
-            url = f"{folder}/{name}"
-            try:
-                with Path(url).open("wb") as file:
-                    shutil.copyfileobj(stream, file)
-                    is_empty = not file.tell()
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise StoreError(f"{name} is damaged ({error}); nothing was imported") from error
-            except OSError as error:
-                how = "set TMPDIR to a folder with free space"
-                raise StoreError(f"{name} cannot be copied to {folder}: {error.strerror}; {how}") from error
-            if is_empty:
-                raise StoreError(f"{name} is empty; the export that wrote it may have failed")
+        folder = ""  # of a copy
+        if url == "-":
+            url, folder = _copied(sys.stdin.buffer, "standard input", stack)
+        if _head(url).startswith(GZIP):
+            url, folder = _copied(stack.enter_context(gzip.open(url)), Path(url).name, stack)
+        if not SQLITE.startswith(_head(url)):
+            name = url.removeprefix(folder)
+            raise StoreError(f"{name} is not a SQLite database; import reads files of `effbench export --whole`")
         try:
             connection = stack.enter_context(connect.connected(url, untrusted=True))
             name = connect.name_of(connection)
@@ -153,8 +144,34 @@ def opened(url: str) -> Iterator[Source]:
             if current not in (*EARLIER, *REVISIONS):
                 connect.require_head(current, name)
         except StoreError as error:
-            raise type(error)(str(error).replace(f"{folder}/", "")) from error
-        yield Source(connection, name.removeprefix(f"{folder}/"))
+            raise type(error)(str(error).replace(folder, "")) from error
+        yield Source(connection, name.removeprefix(folder))
+
+
+def _head(url: str) -> bytes:
+    """Return the first bytes of a file; none if there is no such file or it cannot be read, as connecting explains."""
+    with suppress(OSError):
+        if Path(url).is_file():  # and not a pipe, whose other end may never write
+            with Path(url).open("rb") as file:
+                return file.read(len(SQLITE))
+    return b""
+
+
+def _copied(stream: IO[bytes], name: str, stack: ExitStack) -> tuple[str, str]:
+    """Copy a stream to a temporary file with this name; return its path and its folder, with a slash."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-"))
+    try:
+        with Path(folder, name).open("wb") as file:
+            shutil.copyfileobj(stream, file)
+            is_empty = not file.tell()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise StoreError(f"{name} is damaged ({error}); nothing was imported") from error
+    except OSError as error:
+        how = "set TMPDIR to a folder with free space"
+        raise StoreError(f"{name} cannot be copied to {folder}: {error.strerror}; {how}") from error
+    if is_empty:
+        raise StoreError(f"{name} is empty; the export that wrote it may have failed")
+    return f"{folder}/{name}", f"{folder}/"
 
 
 def _make_safe(connection: sa.Connection, name: str) -> None:

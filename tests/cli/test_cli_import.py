@@ -1,5 +1,6 @@
 """`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes, pipes, refusals."""
 
+import gzip
 import io
 import json
 import resource
@@ -59,6 +60,9 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
     assert command_line.run(["import", "-"]) == 0
     found = whole.contents("results/effbench.db")
     assert (found["sample"], found["trial"]) == ([], whole.contents(odd)["trial"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(content))))
+    assert command_line.run(["import", "-", "--db", "packed.db"]) == 0
+    assert whole.contents("packed.db")["trial"] == found["trial"]
     for cut, said in ((len(content) // 2, "damaged"), (0, ": standard input is empty;"), (50, "damaged")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
         assert command_line.run(["import", "-"]) == 2
@@ -73,9 +77,12 @@ def test_a_compressed_file(odd, run):
     assert (code, said.splitlines()[-1], err) == (0, "3 sweeps: 3 imported · database results/effbench.db", "")
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     content = Path("out/sweeps.db.gz").read_bytes()
-    for changed in (content[:2000], content[:500] + b"x" * 200 + content[700:], b"no gzip"):
+    for changed in (content[:2000], content[:500] + b"x" * 200 + content[700:]):
         Path("x.db.gz").write_bytes(changed)
         refused(run("import", "x.db.gz", "--db", "other.db"), "x.db.gz is damaged")
+    for name, changed in (("x.db.gz", b"no gzip"), ("results.csv", b"model,bs\n"), ("b.gz", gzip.compress(b"bs"))):
+        Path(name).write_bytes(changed)
+        refused(run("import", name, "--db", "other.db"), f": {name} is not a SQLite database; import reads files of")
     refused(run("import", "missing.db.gz", "--db", "other.db"), "missing.db.gz: no such file")
     assert not Path("other.db").exists()
 

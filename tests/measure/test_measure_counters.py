@@ -105,7 +105,7 @@ def test_graph_breaks_and_recompiles():
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [
-        ("0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: make it a tensor.)\nUser stack trace:\n  …",
+        ("0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: a tensor.)\nUser stack trace:\n  …",
          "failed guard: self.n == 1, at net.py:6: self.n += 1"),
         ("3/0: tensor 'x' size mismatch at index 0. expected 4, actual 8",
          "failed guard: tensor 'x' size mismatch at index 0. expected 4, actual 8"),
