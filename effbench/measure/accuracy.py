@@ -19,6 +19,8 @@ TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, to
 TOLERANCES |= {dtype: torch.finfo(dtype).eps for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)}
 #: If eager's own relative error against float64 exceeds this, the comparison with float64 is inconclusive.
 MAX_EAGER_ERROR = 0.25
+#: Most elements that are compared on the host.
+SMALL = 2**20
 #: Elements that are compared at a time.
 PIECE = 2**24
 #: Least magnitude of a mask, such as -1e4 or -3.4e38 in logits that must not be chosen. It may be added to logits.
@@ -89,9 +91,17 @@ def tensors(output: Parts) -> dict[str, torch.Tensor]:
     return {name: part for name, part in output.items() if isinstance(part, torch.Tensor)}
 
 
+def place(output: Parts, device: torch.device | None) -> torch.device | None:
+    """Return where to look at an output: on the device only if it is large, because a process needs 0.2 s to load the
+    GPU's kernels for it."""
+    size = sum(tensor.numel() for tensor in tensors(output).values())
+    return device if size > SMALL else torch.device("cpu")
+
+
 def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
-    """Return the name of the first tensor with NaN or infinity, or None. `device`: where to look, by default where the
-    tensors are."""
+    """Return the name of the first tensor with NaN or infinity, or None. Large outputs are examined on `device`; None:
+    where they are."""
+    device = place(output, device)
     for name, tensor in tensors(output).items():
         if is_inexact(tensor) and not bool(as_real(tensor.to(device)).isfinite().all()):
             return name
@@ -182,8 +192,9 @@ def compare(
     output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> Verdict:  # fmt: skip
-    """Compare structure, shape, dtype and, on `device`, values with eager's. Relative `tolerance`; None: by the dtype
-    of each output, or of the model (`dtype`) if that is coarser."""
+    """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative `tolerance`; None:
+    by the dtype of each output, or of the model (`dtype`) if that is coarser."""
+    device = place(eager, device)
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -235,12 +246,14 @@ def compare_with_float64(
     output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None,
     dtype: torch.dtype | None = None,
 ) -> str | None:  # fmt: skip
-    """Return None if `output` is, on `device`, about as close to the float64 result as eager's is, else what is wrong.
+    """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong. Large outputs
+    are compared on `device`.
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
     types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
     `dtype`: of the model, as in `compare`.
     """
+    device = place(eager, device)
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
         kind = coarser(ref.dtype, dtype) if is_inexact(ref) else dtype or ref.dtype

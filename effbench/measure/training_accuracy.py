@@ -109,8 +109,8 @@ class Comparison:
             theirs = getattr(self.eager, attribute)
             for name, ours in getattr(self.ours, attribute).items():
                 if ours is not None and theirs[name] is not None:
-                    pair = ({words.format(name): value.to(device)} for value in (ours, theirs[name]))
-                    if reason := accuracy.compare(*pair, self.tolerance).reason:
+                    pair = ({words.format(name): value} for value in (ours, theirs[name]))
+                    if reason := accuracy.compare(*pair, self.tolerance, device).reason:
                         yield reason
 
     def far_from_float64(self, exact: ExactStep) -> str | None:

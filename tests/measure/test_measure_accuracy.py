@@ -249,3 +249,10 @@ class TestFloat64:
                                     ([7, 8, 9], 9, False)):  # fmt: skip
             reason = with_float64((floats, torch.tensor(ours)), (floats, torch.tensor([1, 2, eagers])), exact)
             assert (reason is None) == right, ours
+
+
+def test_small_outputs_are_compared_on_the_host():
+    gpu, row = torch.device("cuda"), torch.empty(2**10)
+    for rows, expected in ((2**10, "cpu"), (2**10 + 1, "cuda")):
+        output = {"output 0": row.expand(rows, -1), "output 1": 3}
+        assert accuracy.place(output, gpu).type == expected, rows
