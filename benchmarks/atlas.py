@@ -102,7 +102,8 @@ def join(db: str, reference: str, name: str) -> None:
             if len(found := found | gpus(connection, [name])) > 1:
                 sys.exit(f"{name} would have results of several GPUs: {', '.join(sorted(found))}; give another --name")
             connection.execute("PRAGMA foreign_keys = ON")
-            known = connection.execute("SELECT id, started_at FROM sweep WHERE name = ?", [name]).fetchone()
+            query = "SELECT id, started_at, overrides FROM sweep WHERE name = ?"
+            known = connection.execute(query, [name]).fetchone()
             for table in ("trial", "result", "sweep_cell") if known else ():
                 connection.executemany(
                     f"DELETE FROM {table} WHERE sweep_id = ? AND cell_key = ?", [(known[0], *key) for key in keys]
@@ -113,7 +114,7 @@ def join(db: str, reference: str, name: str) -> None:
         with closing(sqlite3.connect(copied, isolation_level=None)) as connection:
             query = f"SELECT id, started_at, overrides FROM sweep WHERE name IN ({marks}) ORDER BY started_at"
             rows = connection.execute(query, names).fetchall()
-            target, started_at = known or rows[0][:2]
+            target, started_at = (known or rows[0])[:2]
             for sweep_id, *_ in rows:
                 moved = "UPDATE sweep_cell SET sweep_id = ?, position = position + ? WHERE sweep_id = ?"
                 position += connection.execute(moved, [target, position, sweep_id]).rowcount
@@ -125,13 +126,15 @@ def join(db: str, reference: str, name: str) -> None:
             (ended,) = connection.execute("SELECT max(finished_at) FROM sweep").fetchone()
             first, *others = rows
             connection.executemany("DELETE FROM sweep WHERE id = ?", [[sweep_id] for sweep_id, *_ in others])
-            given = [json.loads(overrides) for *_, overrides in rows]
+            given = [json.loads(overrides) for *_, overrides in (*rows, *filter(None, [known]))]
             shared = [word for word in given[0] if all(word in other for other in given)]
             words = json.dumps([word for word in shared if not word.startswith("db=")])
             facts = {"id": target, "name": name, "label": "reference", "started_at": started_at, "finished_at": ended,
                      "command": words, "overrides": words, "host": "{}", "git_revision": None}  # fmt: skip
             changes = ", ".join(f"{column} = ?" for column in facts)
             connection.execute(f"UPDATE sweep SET {changes} WHERE id = ?", [*facts.values(), first[0]])
+        with closing(sqlite3.connect(draft)) as connection, connection:  # an import keeps the words that are there
+            connection.execute("UPDATE sweep SET command = ?, overrides = ? WHERE id = ?", [words, words, target])
         command = [sys.executable, "-m", "effbench", "import", copied, "--sweep", target, "--db", draft]
         code = subprocess.run(command).returncode
         if code == 0:  # else the reference keeps what it has
