@@ -7,6 +7,7 @@ that nothing has to be installed and no other Hydra application sees them.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import sys
@@ -67,6 +68,7 @@ def hydra_sweep(
     overrides.refuse_hidden(words)
     if any(word.startswith(("--cfg", "--info")) for word in words):  # Hydra prints them, and runs nothing
         words = masked_db(words)
+        logging.raiseExceptions = False  # --info logs its lines: none becomes a traceback if a reader such as head ends
     config.register()
     register()
     bypassed = False

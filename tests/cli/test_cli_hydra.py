@@ -46,7 +46,7 @@ def test_sweeps_of_every_kind_and_words_in_any_order(cli):
 def test_a_reader_that_leaves_does_not_end_a_sweep(cli, processes):
     """As with `effbench show | head -1`."""
     sweep = ["-m", *cli.tiny, "model=tiny", "bs=1,2,3"]
-    for command in (["--cfg", "job"], sweep, ["show"], ["ls"], ["export"]):
+    for command in (["--cfg", "job"], ["--info"], sweep, ["show"], ["ls"], ["export"]):
         process = cli.start(*command, env={"PYTHONUNBUFFERED": "1"})
         processes.append(process)
         process.stdout.close()
