@@ -178,19 +178,20 @@ def memory(machine: Machine) -> Iterator[Finding]:
 
 
 def disk_space(machine: Machine) -> Iterator[Finding]:
-    folders = {"compile caches": cache_folder(None)}
+    # XDG_CACHE_HOME also moves the caches that executor.cache_dir leaves in the user's cache folder
+    folders = [("compile caches", cache_folder(None), "XDG_CACHE_HOME")]
     with suppress(StoreError):  # `database` reports a wrong URL
         if file := sqlite_file(machine.db):
-            folders["the database"] = file.parent
-    for what, folder in folders.items():
+            folders.append(("the database", file.parent, "db="))
+    for what, folder, setting in folders:
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.access(path, os.F_OK))
         free = shutil.disk_usage(existing).free
         room = f"{format_bytes(free)} free for {what} ({folder})"
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
-            fix = "make it writable, or choose another folder (executor.cache_dir=, db=)"
+            fix = f"make it writable, or choose another folder with {setting}"
             yield problem(f"{existing} is not a writable folder for {what}", "no sweep can run", fix)
         elif free < LEAST_FREE:
-            fix = "delete compile caches of old sweeps, or choose another folder (executor.cache_dir=, db=)"
+            fix = f"delete compile caches of old sweeps, or choose another folder with {setting}"
             yield warning(room, "a sweep may run out of disk space", fix)
         else:
             yield good(room)

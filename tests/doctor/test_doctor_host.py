@@ -75,6 +75,8 @@ def test_little_room(here, machine, monkeypatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
     caches, database = (what for _, what in attention(machine()))
     assert "1.00 GiB free for compile caches" in caches and "1.00 GiB free for the database" in database
+    fixes = [finding.fix.rpartition(" ")[2] for finding in checks.disk_space(machine())]
+    assert fixes == ["XDG_CACHE_HOME", "db="]
 
 
 def test_databases_that_cannot_be_used(here, machine, monkeypatch):
