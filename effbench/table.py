@@ -142,8 +142,15 @@ class Table:
         drawn = self.rich(width=width, lines=True, stacked=True)
         widths = [column.max_width for column in drawn.columns]
         wide = [i for i, column in enumerate(columns) if column.wide]
-        if not any(widths[i] < min(READABLE, cell_len(row[i].line)) for i in wide for row in rows):
-            return drawn
+        is_cramped = any(widths[i] < min(READABLE, cell_len(row[i].line)) for i in wide for row in rows)
+        return self.split(width) if is_cramped else drawn
+
+    def split(self, width: int) -> Group:
+        """Return the table for a rich console without borders, each row followed by its wide columns on lines of their
+        own, with their headings if there are several."""
+        columns, rows = self._for_people()
+        wide = [i for i, column in enumerate(columns) if column.wide]
+        titles = {i: f"{escape(columns[i].heading)}: " if len(wide) > 1 else "" for i in wide}
         narrow = replace(self, columns=[column for column in columns if not column.wide])
         drawn = narrow.rich(width=width, stacked=True, gap=1)
         widths = [column.max_width for column in drawn.columns]
@@ -155,7 +162,8 @@ class Table:
             line = RichTable(*heads, header_style="bold", box=None, pad_edge=False, padding=(0, 0, 0, 1))
             line.show_header = not parts
             line.add_row(*cells)
-            parts += [line, *(Padding(Text.from_markup(_styled(row[i], False)), (0, 0, 0, 2)) for i in wide)]
+            texts = (titles[i] + _styled(row[i], False) for i in wide if row[i].line)
+            parts += [line, *(Padding(Text.from_markup(text), (0, 0, 0, 2)) for text in texts)]
         return Group(*parts)
 
     def _for_people(self) -> tuple[list[Column], list[list[Shown]]]:

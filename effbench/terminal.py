@@ -33,8 +33,11 @@ class Console(rich.console.Console):
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Any, **form: bool) -> None:
-        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`."""
-        self.print(table.rich(width=self.width, **form))
+        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If words would break,
+        such as ids that are to be copied, wide columns move below their rows."""
+        drawn = table.rich(width=self.width, **form)
+        is_broken = Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width
+        self.print(table.split(self.width) if is_broken and any(it.wide for it in table.columns) else drawn)
 
     def fitted(self, table: Any) -> RenderableType | None:
         """Return the first form of a `table.Table` that the console is wide enough for: second lines in brackets,

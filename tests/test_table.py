@@ -102,6 +102,16 @@ def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
     assert not isinstance(short.roomy(70), Group), "a wide column that fits stays"
 
 
+def test_wide_columns_go_below_their_rows_where_words_would_break():
+    columns = [Column("sweep"), Column("name", wide=True), Column("state"), Column("label", wide=True)]
+    table = Table.of(columns, [("20261127-100604-d7ff", "nightly", "completed", ""), ("20261128", "", "running", "x")])
+    assert drawn(table, 50)[1].split() == ["20261127-100604-d7ff", "nightly", "completed"]
+    assert drawn(table, 34) == [
+        "sweep                state", "20261127-100604-d7ff completed", "  name: nightly",
+        "20261128             running", "  label: x",
+    ]  # fmt: skip
+
+
 def test_second_lines_stand_below_or_in_brackets():
     table = Table([Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}])
     for stacked, lines in [(False, ["2.00× (1.90–2.10) ★"]), (True, ["  2.00× ★", "1.90–2.10"])]:

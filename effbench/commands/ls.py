@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    terminal().print_table(Table.of([Column(name, optional=name == "baseline") for name in columns], rows))
+def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]], wide: Collection[str] = ()) -> None:
+    columns = [Column(name, optional=name == "baseline", wide=name in wide) for name in names]
+    terminal().print_table(Table.of(columns, rows))
 
 
 def unit_of(row: dict[str, Any]) -> tuple[str, str]:
@@ -112,7 +113,7 @@ def print_sweeps(store: Store) -> None:
         for sweep in store.sweeps()
     ]
     names = ("sweep", "name", "baseline", "started (UTC)", "state", "protocol", "cells", "trials", "statuses", "label")
-    print_table(names, rows)
+    print_table(names, rows, wide=("name", "baseline", "protocol", "statuses", "label"))
 
 
 def print_cells(store: Store, sweep: SweepInfo) -> None:

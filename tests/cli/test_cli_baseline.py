@@ -44,6 +44,15 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     assert marked == {first: "main, v1", second: ""}
 
 
+def test_sweeps_are_listed_with_whole_ids_in_a_narrow_terminal(made, effbench, monkeypatch):
+    first = made.sweep([a_cell()], name="a name that is long", label="v1.0-3-gabcdef")
+    effbench("baseline", "set", "main")
+    monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 60)
+    lines = effbench("ls").out.splitlines()
+    assert max(map(len, lines)) <= 60 and lines[1].startswith(f"{first} ")
+    assert {"  name: a name that is long", "  baseline: main", "  label: v1.0-3-gabcdef"} <= {*map(str.rstrip, lines)}
+
+
 def test_refusals(made, effbench):
     made.sweep([a_cell()])
     for words, code, said in (
