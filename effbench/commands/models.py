@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [row for row in every_model() if all(word in " ".join(row).casefold() for word in words)]
     if not rows:
         raise NothingFoundError(f"no model matches {' '.join(args.text)!r}; effbench models lists all")
-    columns = [Column("name"), Column("overrides", "type this"), Column("description")]
+    columns = [Column("name"), Column("overrides", "type this"), Column("description", wide=True)]
     if args.format != "table":
         sys.stdout.write(Table.of(columns, rows).render(args.format))
         return 0

@@ -20,6 +20,13 @@ def test_models_are_listed_and_searched(cli):
     assert cli.run("models", "no-such-model").code == 3
 
 
+def test_names_and_overrides_stay_whole_in_a_narrow_terminal(effbench, monkeypatch):
+    monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 80)
+    words = effbench("models", "timm", "swinv2", "--limit", "0").out.split()
+    name = "swinv2_base_window12to16_192to256"
+    assert name in words and f"model.arch={name}" in words
+
+
 def test_two_libraries_with_the_same_name_are_told_apart(cli):
     done = cli.sweep("model=torchvision,timm", "model.arch=resnet18", "mode=eager", *QUICK)
     assert done.code == 0 and "library" in done.out and "torchvision" in done.out, done
