@@ -90,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
     if args.stored and not counts:
-        raise NothingFoundError(f"no complete results of these experiments in {db}; omit --stored to measure them")
+        how = "repeat the overrides of the measurement, such as protocol=quick, or omit --stored to measure"
+        raise NothingFoundError(f"no complete results of these experiments in {db}; {how}")
     return 0
 
 

@@ -154,7 +154,8 @@ class Run:
             self.reused += len(rows)
             lacking = keys.keys() - {row["cell_key"] for row in rows}
             if lacking and not self.machine.probed:
-                self.missing = f"{len(lacking)} of {len(keys)} cells of the sweep {name} were not measured"
+                which = f"{len(lacking)} of {len(keys)} cells of the sweep {name}"
+                self.missing = f"{which} were not measured with these settings"
             elif lacking:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = plan.conduct(left, command).state == "interrupted"

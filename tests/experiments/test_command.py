@@ -98,8 +98,8 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     assert all(f", environment {name})" in done.out for name in (row["id"], twin)), done.out
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
-    assert done.code == 3 and "4 of 4 cells of the sweep main were not measured" in done.out
-    assert "no complete results" in done.err
+    assert done.code == 3 and "4 of 4 cells of the sweep main were not measured with these settings" in done.out
+    assert "no complete results" in done.err and "repeat the overrides of the measurement" in done.err
 
 
 def test_claims(here):

@@ -144,7 +144,7 @@ def test_all_kinds_of_claims(go, db, mine, machine):
     assert Run(mine, elsewhere, db, QUICK).execute().missing is None and len(stored(db)[1]) == 1
     assert stored(db)[0]["slower"]["measured"] == rows["slower"]["measured"]
     other = Run(mine, elsewhere, db, [*QUICK, "bs=1,2,3"]).execute()
-    assert "2 of 6 cells of the sweep main were not measured" in other.missing and not other.judgements
+    assert "2 of 6 cells of the sweep main were not measured with" in other.missing and not other.judgements
     renamed = Run(dataclasses.replace(mine, name="other"), elsewhere, db, QUICK).execute()
     assert "the facts of counted were not gathered" in renamed.missing
     assert go(mine, "bs=1", fresh=True).reused == 0 and len(stored(db)[1]) == 2
