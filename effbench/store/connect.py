@@ -285,7 +285,7 @@ def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) ->
         try:
             connection = attempt()
         except failure as error:
-            reason = _first_line(error)
+            reason = _first_line(error) + "; *** hides a password: omit it and set PGPASSWORD" * (url.password == "***")
             if url not in _reached and not re.search("starting up|shutting down|recovery|too many|slots", str(error)):
                 raise StoreError(f"{name} cannot be reached: {reason}") from error
             if time.monotonic() - start > BUSY_TIMEOUT_S:
