@@ -220,7 +220,7 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
         reason = joined(pair.why, f"it gave no figures before: {before}" if failed else None)
         ignored |= failed
     else:
-        reason = f"{after} (before {before})"
+        reason = f"{after} (as before)" if str(after) == str(before) else f"{after} (before {before})"
     reason = joined(reason, exception_text(limit))
     return Change(pair.key, pair.name, STATUS, verdict, reason=reason, ignored=ignored, about=pair.about)
 

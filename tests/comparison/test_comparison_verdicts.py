@@ -31,6 +31,7 @@ def test_a_changed_status_gives_one_row():
         (side("ok"), side("error", "boom"), "broken", "error: boom (before ok)"),
         (side("crashed", "signal 11"), side("ok"), "fixed", "ok (before crashed: signal 11)"),
         (side("oom", "20 GiB"), side("oom", "21 GiB"), "same", "oom: 21 GiB (before oom: 20 GiB)"),
+        (side("oom", "20 GiB"), side("oom", "20 GiB"), "same", "oom: 20 GiB (as before)"),
         (side("error"), side("unsupported"), "same", "unsupported (before error)"),
         (side("oom"), side("error", "x"), "broken", "error: x (before oom)"),
         (side("error", "x"), side("degraded", "skipped"), "fixed", "degraded: skipped (before error: x)"),
