@@ -88,7 +88,10 @@ def ratio_text(ratio: float | None, low: float | None = None, high: float | None
         return ""
     if low is None or high is None:
         return f"{ratio:.3f}"
-    return f"{ratio:.3f} ({low:.3f}–{high:.3f})" if high < 1000 else f"{ratio:.3g} ({low:.3g}–{high:.3g})"
+    if high < 1000:
+        return f"{ratio:.3f} ({low:.3f}–{high:.3f})"
+    middle, least, most = (significant(value, 3) for value in (ratio, low, high))
+    return f"{middle} ({least}–{most})"
 
 
 def change_text(ratio: float) -> str:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
 from effbench.labels import label_rows, row_names
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, ratio_text
 from effbench.report import tables
 from effbench.report.tables import (
     NO_INTERVAL,
@@ -179,6 +179,7 @@ def test_numbers_that_round_up_have_three_digits_too():
     assert [form(value) for value in (0.99996, 9.996, 99.96, 0.1, 0.12345)] == [
         "1.00 ms", "10.0 ms", "100 ms", "0.100 ms", "0.123 ms"
     ]  # fmt: skip
+    assert [ratio_text(77.61, 4.456, high) for high in (999, 1350.2)] == ["77.610 (4.456–999.000)", "77.6 (4.46–1350)"]
 
 
 def test_other_metrics():
