@@ -104,14 +104,20 @@ def not_loaded(source: str, error: Exception) -> ConfigError:
     return ConfigError(f"cannot load the weights of {source} ({reason}); {advice}")
 
 
-def load_weights(model: nn.Module, path: str) -> None:
-    """Load the weights of a .safetensors file, or of `model.safetensors` in a folder. Raises ConfigError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
+def weights_file(path: str) -> Path:
+    """Return the .safetensors file of a path: itself, or `model.safetensors` in the folder. Raises ConfigError."""
     file = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
     if file.suffix != ".safetensors" or not file.is_file():
         raise ConfigError(f"model.pretrained={path}: expected a .safetensors file, or a folder with model.safetensors")
+    return file
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Load the weights of a `weights_file`. Raises ConfigError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = weights_file(path)
     try:
         model.load_state_dict(load_file(file))
     except (RuntimeError, SafetensorError) as error:

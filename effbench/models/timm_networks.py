@@ -14,13 +14,16 @@ from effbench.models.vision import finished
 timm = libraries.load("timm")
 
 
-def check(arch: str, **_: Any) -> None:
-    """Raise ConfigError for an unknown network, or unknown published weights (the part behind a dot)."""
+def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
+    """Raise ConfigError for an unknown network or unknown published weights (the part behind a dot), and for a file of
+    weights that does not exist."""
     name, _, tag = arch.partition(".")
     if not timm.is_model(name):
         raise libraries.unknown("network of timm", name, timm.list_models())
     if tag and arch not in (tags := timm.list_pretrained(f"{name}.*")):
         raise libraries.unknown("network of timm", arch, tags)
+    if pretrained and pretrained is not True:
+        libraries.weights_file(str(pretrained))
 
 
 def network(
@@ -28,7 +31,7 @@ def network(
 ) -> nn.Module:
     """Return a network; its attribute `inputs` describes images of the size in its configuration, or of `image_size`.
     `kwargs` are passed to its constructor. Raises ConfigError."""
-    check(arch)
+    check(arch, pretrained)
     settings = timm.get_pretrained_cfg(arch)
     kwargs = dict(kwargs or {})
     if image_size and getattr(settings, "fixed_input_size", False):

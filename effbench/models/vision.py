@@ -34,13 +34,15 @@ def torchvision_model(arch: str, settled: bool = False, **kwargs: Any) -> nn.Mod
 
 
 def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
-    """Raise ConfigError for an unknown classification network, and for weights that are pickle files."""
+    """Raise ConfigError for an unknown classification network, and for weights in a pickle or in no file."""
     known = torchvision.models.list_models(module=torchvision.models)
     if arch not in known:
         raise libraries.unknown("classification network of torchvision", arch, known)
     if pretrained is True:
         where = "save them as .safetensors elsewhere and give model.pretrained=FILE"
         raise ConfigError(f"torchvision publishes weights as pickle files, which effbench does not load; {where}")
+    if pretrained:
+        libraries.weights_file(str(pretrained))
 
 
 def network(

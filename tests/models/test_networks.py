@@ -165,6 +165,8 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "timm", "arch": None}, "model.arch must be the name of a network, got None"),
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
+        ({"library": "torchvision", "arch": "resnet50", "pretrained": "no"}, "expected a .safetensors file"),
+        ({"library": "timm", "arch": "resnet18", "pretrained": "no"}, "or a folder with model.safetensors"),
         ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
         ({"library": "timm", "arch": "vit_tiny"}, "did you mean .*; see `effbench models`"),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
