@@ -203,6 +203,8 @@ def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tupl
         chosen = list(dict.fromkeys(name for names in fitting for name in names))
     if len(known) < 2:
         raise UsageError(f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps")
+    if values and len(chosen) != 2:
+        raise UsageError(f"--values {' '.join(values)}: give two different ones of {', '.join(known)}")
     if len(chosen) != 2:
         raise UsageError(f"{title} has {count(len(chosen), 'value')} of {by}, not two: "
                          f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip

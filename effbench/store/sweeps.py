@@ -124,6 +124,8 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 
 def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
     """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
+    if not isinstance(ref, str):  # None would be the newest sweep without a name
+        raise UsageError(f"a sweep is given by its id, its name or 'last', not by {ref!r}")
     if not rows:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")

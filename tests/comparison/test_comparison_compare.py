@@ -62,6 +62,10 @@ def test_two_modes_are_compared_round_by_round(made):
     assert not effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 64)).empty, "values may be numbers"
     with pytest.raises(UsageError, match="takes two sweeps"):
         effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
+    with pytest.raises(UsageError, match="--values 8 8: give two different ones of 8, 64"):
+        effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 8))
+    with pytest.raises(UsageError, match="given by its id, its name or 'last', not by None"):  # the unnamed sweep
+        effbench.compare(None, sizes, db=str(made.path))
 
 
 def test_the_noise_fence_comes_from_earlier_sweeps(made):
