@@ -149,8 +149,8 @@ class RunningTrial:
         if self.request.cores:  # no other trial runs on them
             os.sched_setaffinity(0, self.request.cores)
             torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
-        self.threads = torch.get_num_threads()
-        if self.on_cuda and self.request.is_ahead:  # threads of several trials on the same cores wait for each other
+        self.threads = torch.get_num_threads() if self.on_cuda and self.request.is_ahead else None
+        if self.threads:  # threads of several trials on the same cores wait for each other
             torch.set_num_threads(1)
         if self.on_cuda and not torch.cuda.is_available():
             status = Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED  # the probe may have seen the GPU
@@ -220,7 +220,7 @@ class RunningTrial:
         if self.cell.generate:
             settling_calls = math.ceil(settling_calls / (self.cell.generate["new_tokens"] - 1))
         args, kwargs = copies(inputs[0])
-        torch.set_num_threads(self.threads)  # before compiling, because Dynamo compiles again if it changes later
+        torch.set_num_threads(self.threads or torch.get_num_threads())  # Dynamo compiles again if it changes later
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)
         self.synchronize()

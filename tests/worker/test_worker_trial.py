@@ -136,6 +136,22 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
         assert weight.dim() != 4 or weight.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_the_number_of_threads_that_a_module_sets_is_measured():
+    cell = Cell({"name": "m", "module": {**LINEAR, "in_features": 2, "out_features": 2},
+                 "inputs": [{"name": "x", "shape": [2]}]}, 1, EAGER, "float32", "inference", "cpu")  # fmt: skip
+    running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
+    before = torch.get_num_threads()
+    try:
+        running.take_device()
+        running.set_up()
+        running.build()
+        torch.set_num_threads(before + 2)  # as its constructor may
+        running.prepare()
+        assert torch.get_num_threads() == before + 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_a_mode_cannot_run():
     mode = Eager()
     mode.static_shape, mode.phases = True, ("inference",)
