@@ -195,6 +195,7 @@ def compare(
     """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative `tolerance`; None:
     by the dtype of each output, or of the model (`dtype`) if that is coarser."""
     device = place(eager, device)
+    output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
     outs, refs = len(tensors(output)), len(tensors(eager))
     if outs != refs:
         return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
@@ -220,6 +221,12 @@ def compare(
             within = f", which {far:,} of {ref.numel():,} values exceed" if error <= limit else ""
             reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}{within}"
     return Verdict(worst, reason, only_values=True)
+
+
+def as_number(part: Any, wanted: Any) -> Any:
+    """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers as tensors."""
+    is_number = isinstance(wanted, bool | int | float | complex)
+    return part.item() if is_number and isinstance(part, torch.Tensor) and not part.dim() else part
 
 
 def alike(output: Any, wanted: Any) -> bool:

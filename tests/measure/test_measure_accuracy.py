@@ -188,6 +188,9 @@ def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
 def test_plain_values_and_what_could_hide_tensors():
     assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), "floats: the last digits may differ"
     assert not correct((ZERO, float("nan")), (ZERO, 1.0))
+    for number in (3, True, 0.1):
+        assert correct((ZERO, torch.tensor(number)), (ZERO, number)), "AOTInductor returns numbers as tensors"
+        assert not correct((ZERO, torch.tensor(0)), (ZERO, number))
     with pytest.raises(accuracy.Incomparable, match="contains the type object"):
         accuracy.parts((ZERO, object()))
 
