@@ -109,7 +109,8 @@ class Observer(logging.Handler):
         if "cudagraph" in message:
             self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
-            self.fallbacks[message] = None
+            _, _, last = record.getMessage().partition("last reason: ")
+            self.fallbacks[f"{message}: {guard_of(last)}" if last else message] = None
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code

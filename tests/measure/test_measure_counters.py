@@ -134,7 +134,7 @@ def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
         for n in range(torch._dynamo.config.recompile_limit + 2):
             step(torch.ones(2), n)
     (reason,) = observer.fallbacks
-    assert "recompile_limit" in reason
+    assert "recompile_limit" in reason and "(8): failed guard: n == 7, at test_measure_counters.py:" in reason, reason
     assert observer.degraded_reason(counters.read(), CPU) == reason
 
 
