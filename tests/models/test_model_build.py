@@ -28,6 +28,9 @@ class Net(nn.Module):
 def make(width):
     return Net(width)
 
+def exported():
+    return torch.export.export(nn.Linear(4, 4).eval(), (torch.zeros(2, 4),)).module()
+
 def nothing():
     return 3
 
@@ -97,6 +100,8 @@ def test_seed_dtype_and_mode(here):
     assert half.turns.dtype == torch.complex64 and half.turns[0] == 2j
     assert not half.training
     assert half.layer.weight.requires_grad
+    x = torch.ones(2, 4, dtype=torch.float64)
+    assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64, "torch forbids its eval()"
 
 
 @pytest.mark.parametrize(
