@@ -73,10 +73,17 @@ class Compiled(Mode):
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         self.mark(args, kwargs)
         compiled, facts = self.compile(module)
-        ran = getattr(compiled, "_orig_mod", compiled)  # a copy if parts are compiled
+        ran = module_of(compiled)
         if self.uses_cuda_graphs and args_on_cuda(args, kwargs):
             compiled = marking_steps(compiled)
         return Prepared(compiled, facts=facts, module=ran)
+
+
+def module_of(compiled: Any) -> torch.nn.Module | None:
+    """Return the module that a callable of `Selection` runs, which is a copy if parts are compiled. None if unknown:
+    torch makes a function of a module that is compiled already."""
+    ran = getattr(compiled, "_orig_mod", compiled)
+    return ran if isinstance(ran, torch.nn.Module) else None
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from effbench.modes.base import Count, Mode, Prepared, StepOver, needs_compiler, needs_cuda
-from effbench.modes.compiled import Compiled, Dynamic
+from effbench.modes.compiled import Compiled, Dynamic, module_of
 from effbench.modes.stale_weights import guarded
 
 
@@ -83,7 +83,7 @@ class CudaGraph(Mode):
         forward, facts = self.forward(module)
         prepared = capture(step_over(forward), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(facts)
-        return replace(prepared, module=getattr(forward, "_orig_mod", forward))  # a copy if parts are compiled
+        return replace(prepared, module=module_of(forward))
 
 
 @dataclass

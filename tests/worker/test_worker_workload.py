@@ -264,6 +264,15 @@ class Keeps(nn.Module):
         return self.last * 2
 
 
+def test_a_module_that_is_compiled_already(monkeypatch, fresh_dynamo):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    made = workload(torch.compile(Keeps(1.0)))
+    made.mode = Compiled()
+    with made.context():
+        references = made.reference(inputs())
+        made.check(made.prepare(*inputs()[0]).step, inputs(), references)
+
+
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
 @pytest.mark.parametrize(
     ("mode", "adds"),
