@@ -150,8 +150,21 @@ class Inference:
             if reason := self.judged(
                 result, eager, lambda n=number, kept=given: kept | next(it for at, it in exact() if at == n)
             ):
+                self.refuse_own_state(inputs[0])
                 return reason
         return None
+
+    def refuse_own_state(self, given: Inputs) -> None:
+        """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on. Earlier calls have
+        changed the copy, which cannot be restored."""
+        compared = self.compared()
+        copied = [name for name in self.initial if name not in compared and not name.startswith("attribute ")]
+        if not copied:
+            return
+        first, second = self.follow(self.module, self.module, [given, given])
+        if accuracy.compare(second, first, self.tolerance, self.device).reason:
+            what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
+            raise Ended(Status.UNSUPPORTED, f"this mode has a copy of {what}: outputs cannot be compared with eager's")
 
     def judged(self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
