@@ -277,7 +277,8 @@ def compare_with_float64(
         scale = rms(true)
         ours, eagers = rmse(out, true), rmse(ref, true)
         if not eagers <= MAX_EAGER_ERROR * scale:
-            return f"{name}: eager itself is {eagers:.2g} off float64: it is random, or too sensitive to compare"
+            why = "it is random, keeps state in a list or an object, or is too sensitive to compare"
+            return f"{name}: eager itself is {eagers:.2g} off float64: {why}"
         if not ours <= factor * eagers + limit / 10 * scale:
             return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None

@@ -371,8 +371,8 @@ class RunningTrial:
             raise Ended(Status.INCORRECT, wrong)
         if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
             again = self.after.recompiles > self.before.recompiles
-            why = f" again ({self.after.recompile_reason})" if again else ""
-            raise Ended(Status.NOISY, f"a graph was compiled during timing{why}: the figures include compile time")
+            how = f"again during timing ({self.after.recompile_reason})" if again else "during timing"
+            raise Ended(Status.NOISY, f"a graph was compiled {how}: the figures include compile time")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
         reason = self.prepared.degraded or self.workload.degraded

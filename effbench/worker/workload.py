@@ -95,7 +95,8 @@ class Inference:
                 advice = "return tensors, or a tuple, list or dict of them"
                 raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
             if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
-                raise Ended(Status.INCORRECT, f"eager {name} not finite")
+                how = "choose another dtype, or allow it with model.allow_nonfinite=true"
+                raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
         references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
         kept = {it for it in every if not it.startswith("attribute ") or it.endswith("training")}
         self.intact = state.marks(self.module, kept - self.initial.keys())

@@ -1,6 +1,7 @@
 """Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too coarse."""
 
 import dataclasses
+import re
 from collections import namedtuple
 
 import pytest
@@ -243,7 +244,7 @@ class TestFloat64:
     def test_an_eager_that_is_far_off_proves_nothing(self):
         exact = reference(torch.float64)
         random = [exact.float() + torch.rand(exact.shape) for _ in range(2)]
-        assert "eager itself is" in with_float64(*random, exact)
+        assert re.search("eager itself is .* keeps state in a list", with_float64(*random, exact))
 
     def test_integers_beside_floats(self):
         floats, exact = reference(), (reference(torch.float64), torch.tensor([1, 2, 3]))

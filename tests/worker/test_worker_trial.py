@@ -7,6 +7,7 @@ import torch
 
 from effbench.cell import Cell
 from effbench.errors import ConfigError
+from effbench.measure.counters import Counters
 from effbench.measure.telemetry import Gpu
 from effbench.measure.timing import Rules, Timing, all_if_none
 from effbench.measure.watch import GpuWatch
@@ -14,6 +15,7 @@ from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
 from effbench.sweeping import pool
 from effbench.worker import probe, trial
+from effbench.worker.failures import Ended
 
 RULES = Rules(
     budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
@@ -150,6 +152,14 @@ def test_the_number_of_threads_that_a_module_sets_is_measured():
         assert torch.get_num_threads() == before + 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_was_compiled_during_timing_is_named():
+    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cpu")
+    running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
+    running.before, running.after = Counters(1, 0, 0, 0, 0, 0), Counters(2, 0, 1, 0, 0, 0, {}, "failed guard: n == 1")
+    with pytest.raises(Ended, match=r"^a graph was compiled again during timing \(failed guard: n == 1\): the figures"):
+        running.judge(None)
 
 
 def test_what_a_mode_cannot_run():
