@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from effbench.modes.base import Mode, Positional, Prepared
+from effbench.printable import text_of
 
 
 @dataclass
@@ -59,7 +60,13 @@ class JitTrace(TorchScript):
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
             # check_trace=False, because outputs are compared with eager anyway; strict=False allows dicts as outputs
-            traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
+            try:
+                traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
+            except RuntimeError as error:
+                _, found, why = text_of(error).rpartition("\n:")  # after all values of the output
+                if not found:
+                    raise
+                raise TypeError(f"torch.jit.trace does not support this output: {why}") from error
             traced = self.finish(traced)
         return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
 

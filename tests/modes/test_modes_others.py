@@ -1,6 +1,7 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,6 +44,16 @@ def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     assert prepared.compile_cache == "cold"
     assert any("deprecated" in said for said in prepared.facts["deprecations"])
     assert not [w for w in recwarn if "torch.jit.trace`" in str(w.message)], "recorded, not shown"
+
+
+@pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
+def test_the_reason_of_an_output_that_cannot_be_traced_names_its_type():
+    class Wrapped(nn.Module):
+        def forward(self, x):
+            return SimpleNamespace(x=x)
+
+    with pytest.raises(TypeError, match=r"^torch.jit.trace does not support this output: Only .*SimpleNamespace"):
+        JitTrace().prepare(Wrapped(), (torch.randn(2, 4),), {})
 
 
 def test_a_graphed_step_takes_the_modules_own_arguments():
