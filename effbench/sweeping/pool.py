@@ -200,8 +200,8 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
             part["mode"] = {key: value for key, value in mode.items() if key not in unknown}
             continue
         for name in unknown:
-            has = ", ".join(names or ()) or "none"
-            errors[f"mode {mode['name']} has no setting {name!r}; allowed: {has}"] = None
+            near, has = suggest(name, names or ()), ", ".join(names or ()) or "none"
+            errors[f"mode {mode['name']} has no setting {name!r}{near}; allowed: {has}"] = None
     return list(errors)
 
 

@@ -140,6 +140,7 @@ def test_only_the_baseline_omits_what_only_other_modes_have():
         parts = [mode_part(first, **{setting: True}), mode_part("default", **{setting: True})]
         known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
         errors = [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")]
-        assert errors == [f"mode {name} has no setting '{setting}'" for name in refused]
+        hints = {"default": ": did you mean fullgraph?"}
+        assert errors == [f"mode {name} has no setting '{setting}'{hints.get(name, '')}" for name in refused]
         if not errors:
             assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]
