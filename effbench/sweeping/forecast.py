@@ -126,13 +126,17 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
     seconds: Counter[str] = Counter()
     cold_s, colds = 0.0, 0
     unknown: set[Cell] = set()
+    of_others: set[Cell] = set()
     for trial in trials:
         cell = trial.run.cell
         kinds = ((cell.key,), (cell.device, cell.model_name, cell.mode_name), (cell.device, cell.mode_name))
-        known = next((medians[kind] for kind in kinds if kind in medians), None)
-        if known is None:
+        kind = next((kind for kind in kinds if kind in medians), None)
+        if kind is None:
             unknown.add(cell)
             continue
+        if kind == kinds[-1]:
+            of_others.add(cell)
+        known = medians[kind]
         is_cold = True in known and trial.round < compilations  # the first trial of each compile cache
         lasts_s = known[is_cold] if is_cold in known else known[True]
         seconds[cell.device] += lasts_s
@@ -145,6 +149,8 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
     text = f"duration: about {duration(total_s)}, from the medians of earlier trials"
     if colds:
         text += f"; cold compilations: {count(colds, 'trial')}, {duration(cold_s)} on one device"
+    if of_others:
+        text += f"; {count(len(of_others), 'cell')} of models without history counted like other models"
     return text + (f"; unknown for {count(len(unknown), 'cell')} without history" if unknown else "")
 
 

@@ -107,7 +107,7 @@ def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
     # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
     assert text(known, alike, cell_of("n", "default"), cell_of("n", "other"), eager, on_cpu) == (
         "duration: about 4 min 11 s, from the medians of earlier trials; cold compilations: 8 trials, 7 min 6 s on one "
-        "device; unknown for 1 cell without history"
+        "device; 1 cell of models without history counted like other models; unknown for 1 cell without history"
     )
     assert text(eager) == "duration: about 4 s, from the medians of earlier trials"
     assert text() == "duration: about 0 s, from the medians of earlier trials"
