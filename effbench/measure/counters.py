@@ -147,7 +147,8 @@ class Observer(logging.Handler):
     def degraded_reason(self, counters: Counters, device: torch.device) -> str | None:
         """Return why the mode did not run as its name promises, or None if it did."""
         if self.dynamo and counters.graphs == 0:
-            return "Dynamo compiled no graph: the module ran in eager mode"
+            why = f" ({next(iter(counters.break_reasons))})" if counters.break_reasons else ""
+            return f"Dynamo compiled no graph: the module ran in eager mode{why}"
         if self.fallbacks:
             return next(iter(self.fallbacks))
         if counters.cudagraph_skips and device.type == "cuda":

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -129,6 +130,8 @@ def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
         compiled(lambda x: x + 1)(torch.ones(2))
     assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
     assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
+    broken = replace(counters.read(), break_reasons={"a nested tensor": 1})
+    assert counters.Observer().degraded_reason(broken, CPU).endswith("ran in eager mode (a nested tensor)")
     step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
     with counters.Observer() as observer:
         for n in range(torch._dynamo.config.recompile_limit + 2):
