@@ -29,7 +29,8 @@ def explain(error: Exception) -> ConfigError:
     if match := re.search(r"Error merging override (\S+)", text):
         return wrong_type(match[1], last)
     if "Config group override must be a string" in text:
-        return ConfigError("model=, mode= and other groups take a name, not a number, true, false or null")
+        how = "quote a name such as inf: \"model='inf'\""
+        return ConfigError(f"model=, mode= and other groups take a name, not a number, true, false or null; {how}")
     if match := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
         unknown = re.match(r"Key '(.+?)' not in '(\w+)'", match[2])
         hint = suggest(unknown[1], getattr(config, unknown[2]).__dataclass_fields__) if unknown else ""

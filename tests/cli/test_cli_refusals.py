@@ -32,7 +32,7 @@ REFUSED = (
     ([], ["nothing to do", "effbench -m", "show", "--help"]),
     (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
     (["mode="], ["unknown mode ''", "allowed: ", "cuda-graph"]),
-    (["-m", "mode=eager,3"], ["groups take a name, not a number"]),
+    (["-m", "mode=eager,3"], ["groups take a name, not a number", "quote a name such as inf: \"model='inf'\""]),
     (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
     (["-m", "bs=1,2,"], ["bs=1,2,"]),
     (["dtype=float31"], ["dtype=float31", "bfloat16"]),
