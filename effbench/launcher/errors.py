@@ -22,7 +22,7 @@ def explain(error: Exception) -> ConfigError:
     if isinstance(error, MissingConfigException):
         return missing_config(error)
     if isinstance(error, OverrideParseException):
-        how = "write key=value, or key=value,value to sweep; put quotes around values with spaces, ? or ="
+        how = "write key=value, or key=value,value to sweep; quote a value with = ? or ä twice: 'key=\"a=b\"'"
         return ConfigError(f"cannot parse the override {error.override!r}: {how}")
     if match := re.search(r"Could not override '(.+?)'", text):
         return ConfigError(unknown_setting(match[1]))

@@ -32,6 +32,7 @@ REFUSED = (
     ([], ["nothing to do", "effbench -m", "show", "--help"]),
     (["model=mpl"], ["unknown model 'mpl'", "did you mean mlp?", "resnet50"]),
     (["mode="], ["unknown mode ''", "allowed: ", "cuda-graph"]),
+    (["model=custom", "model.module.name=ä"], ["cannot parse the override", "with = ? or ä twice: 'key=\"a=b\"'"]),
     (["-m", "mode=eager,3"], ["groups take a name, not a number", "quote a name such as inf: \"model='inf'\""]),
     (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
     (["-m", "bs=1,2,"], ["bs=1,2,"]),
