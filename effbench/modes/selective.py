@@ -90,7 +90,8 @@ def calling(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
     listed = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    listed = () if given is None else listed
+    # the names inside nn.Sequential are numbers, which a command line gives as such
+    listed = () if given is None else tuple(str(it) if type(it) is int else it for it in listed)
     if not all(isinstance(pattern, str) and pattern for pattern in listed):
         raise ConfigError(f"mode.{name} must be patterns of module names such as [layers.*.mlp], got {given!r}")
     return listed

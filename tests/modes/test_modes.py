@@ -132,7 +132,7 @@ def test_options_by_dotted_names():
         (Compiled, {"fullgraph": "no"}, "mode.fullgraph has the invalid value 'no'; allowed: true, false"),
         (GraphedCallables, {"share_pool": None}, "mode.share_pool has the invalid value None"),
         (JitTrace, {"freeze": 1}, "mode.freeze has the invalid value 1"),
-        (GraphedCallables, {"only": ["a", 3]}, "mode.only must be patterns of module names"),
+        (GraphedCallables, {"only": ["a", 3.5]}, "mode.only must be patterns of module names"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
         (Compiled, {"regional": 3}, "mode.regional must be .*, got 3"),
         (CudaGraph, {"warmups": -1}, "mode.warmups must be an integer of at least 0, got -1"),

@@ -102,6 +102,12 @@ def test_parts_are_compiled_as_selected(selection, module, facts, compiled, brea
     assert (graphs(), sum(torch._dynamo.utils.counters["graph_break"].values())) == (compiled, breaks)
 
 
+def test_modules_with_numbers_as_names():
+    module = nn.Sequential(Block(), Block(), Block())
+    assert run(Selection(only=1), module) == {"compiled_modules": ["1"]}
+    assert run(Selection(only=[0, 2]), module) == {"compiled_modules": ["0", "2"]}
+
+
 def test_blocks_by_name():
     name, parts = blocks_of(Stack(2), "LayerNorm")
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
