@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its results."""
+    """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its results. The path `db` is
+    absolute, so that the results are found from another working directory."""
 
     id: str
     db: str = field(repr=False)  # it may contain a password
@@ -32,6 +33,7 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     """
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
+    from effbench.store.connect import sqlite_file
 
     words = [None] if isinstance(overrides, str) else [*overrides]  # once, as it may be a generator
     if not all(isinstance(word, str) for word in words):
@@ -39,7 +41,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     outcome = hydra_sweep(words, quiet=quiet)
     if outcome is None:
         raise UsageError("these overrides run no sweep")
-    return Sweep(outcome.sweep_id, outcome.db, outcome.state)
+    file = sqlite_file(outcome.db)
+    return Sweep(outcome.sweep_id, str(file.absolute()) if file else outcome.db, outcome.state)
 
 
 def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:

@@ -137,13 +137,17 @@ def test_a_sweep_without_torch_is_refused_and_results_are_shown(measured, tmp_pa
 
 
 API = """
-import sys, threading
+import os, sys, threading
 import effbench
 
 tiny = {tiny!r}
 first = effbench.sweep([*tiny, "model=tiny", "bs=1,2", "sweep.name=api"])
 assert first.state == "completed" and list(first.results()["bs"]) == [1, 2]
 assert len(effbench.results(sweep="api")) == 2
+here = os.getcwd()
+os.chdir("/")
+assert len(first.results()) == 2, "its database is found from another folder"
+os.chdir(here)
 # in a thread, and again in the same process
 thread = threading.Thread(target=effbench.sweep, args=[[*tiny, "model=tiny", "bs=3"]])
 thread.start()
