@@ -84,6 +84,9 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
     assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
+    wide = [row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0} for row in table]
+    ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
+    assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 

@@ -78,12 +78,12 @@ def draw(value: str, low: str, high: str, title: str, rows: Sequence[Row]) -> Dr
     parts = by_series(rows)
     if len({row["x"] for row in rows}) == 1:
         figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
-        figure.layout["xaxis"] = log_axis(f"{title}, {point(rows[0])}", known(rows, value))
+        figure.layout["xaxis"] = log_axis(f"{title}, {point(rows[0])}", known(rows, value, low, high))
         for rank, (_, of_mode) in enumerate(parts):
             bars = error_bars(of_mode, value, low, high)
             figure.add_mode(of_mode, [row[value] for row in of_mode], [rank] * len(of_mode), error_x=bars)
         return figure
-    figure = Drawing(290, xaxis=x_axis(rows), yaxis=log_axis(title, known(rows, value)))
+    figure = Drawing(290, xaxis=x_axis(rows), yaxis=log_axis(title, known(rows, value, low, high)))
     for series, of_mode in parts:
         style = style_of(series)
         line = {"color": style.color, "dash": style.dash, "width": 1.8}
@@ -184,7 +184,7 @@ THROUGHPUT = Figure(
     order=32,
     caption="The device is saturated where a line flattens. Samples per second of back-to-back calls (on CPUs and in "
     "generation: of single ones) on logarithmic axes; bars are 95 % intervals.",
-    absent="No ok result of this sweep has a throughput.",
+    absent="No ok result of this sweep has a throughput. Arrivals, and streams on a CPU, have none.",
     data=throughput_data,
     draw=partial(draw, "throughput_per_s", "throughput_ci_low", "throughput_ci_high", "throughput (samples/s)"),
     small_multiples=True,
