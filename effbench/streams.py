@@ -35,6 +35,8 @@ def check(settings: Mapping[str, Any]) -> str:
     defaults = KINDS[kind]
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given.keys() - defaults.keys() - {"name", "description"}:
+        if kind == NONE and (having := [other for other in KINDS if name in KINDS[other]]):
+            raise ConfigError(f"stream.{name} requires stream={' or '.join(having)}")
         raise ConfigError(f"stream {kind} has no setting {name!r}; allowed: {', '.join(defaults) or 'none'}")
     if not isinstance(dim := given.get("dim", 1), int) or dim < 1:
         raise ConfigError(f"stream.dim must be an integer of at least 1, got {dim!r}; omit it for the batch")

@@ -94,6 +94,8 @@ def test_refusals():
         (settings("arrivals", rate="many"), "of type float"), (settings("arrivals", rate=1e9), "rate must be at most"),
         (settings("uniform", dim=0), "dim must be an integer"), (settings("decode", dim=1), "has no setting 'dim'"),
         (settings("arrivals", high=0), "high must be above 0"), (settings("arrivals", length=3), "no setting 'length'"),
+        ({"name": "none", "rate": 4.0}, "stream.rate requires stream=arrivals"),
+        ({"high": 4}, "stream.high requires stream=uniform or bursty or decode or arrivals"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=expected):
             streams.check(given)

@@ -45,6 +45,8 @@ from effbench.sweeping.run import Command, Outcome
 
 MODULE = "hydra_plugins.effbench"
 RUNNING = threading.RLock()
+#: With this variable Hydra raises errors; without it, it prints tracebacks and exits with code 1.
+FULL_ERROR = "HYDRA_FULL_ERROR"
 STATE = (GlobalHydra, HydraConfig, JobRuntime)
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
 OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher or hydra.mode"
@@ -59,8 +61,6 @@ def hydra_sweep(
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.
     Raises EffbenchError if the configuration is invalid.
     """
-    # Hydra raises errors with this variable; without it, it prints tracebacks and exits with code 1
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     arranged = overrides.arrange([word for word in argv if word not in (resume.FLAG, forecast.FLAG)])
     words, stored = overrides.expand(arranged, resume.FLAG in argv)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
@@ -101,13 +101,16 @@ def own_hydra(argv: list[str]) -> Iterator[None]:
     """Run Hydra with these arguments, one sweep at a time, because its state is global. Afterwards restore the state,
     which a program that uses Hydra itself needs."""
     with RUNNING:
-        before = sys.argv
+        before, errors = sys.argv, os.environ.get(FULL_ERROR)
         kept = {kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances}
-        sys.argv = argv
+        sys.argv, os.environ[FULL_ERROR] = argv, "1"
         try:
             yield
         finally:
             sys.argv = before
+            del os.environ[FULL_ERROR]
+            if errors is not None:
+                os.environ[FULL_ERROR] = errors
             Singleton._instances.update(kept)
 
 

@@ -160,6 +160,7 @@ from hydra.core.global_hydra import GlobalHydra
 with hydra.initialize(version_base="1.3", config_path=None):
     fourth = effbench.sweep(word for word in [*tiny, "model=tiny", "bs=4"])
     assert list(fourth.results()["bs"]) == [4] and GlobalHydra.instance().is_initialized()
+assert "HYDRA_FULL_ERROR" not in os.environ
 print("torch" in sys.modules)
 """
 
