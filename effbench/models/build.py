@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -70,8 +69,11 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
     if not isinstance(built, nn.Module):
         what = f"model.module.{KEY}={module[KEY]} returned the type {type(built).__name__}"
         raise ConfigError(f"{what}; it must return a torch.nn.Module")
-    with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode in which it was exported
+    try:
         built.eval()
+    except NotImplementedError:
+        if not isinstance(built, torch.fx.GraphModule):  # an exported program stays in the mode of its export
+            raise
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
 

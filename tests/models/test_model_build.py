@@ -31,6 +31,10 @@ def make(width):
 def exported():
     return torch.export.export(nn.Linear(4, 4).eval(), (torch.zeros(2, 4),)).module()
 
+class Trains(nn.Module):
+    def eval(self):
+        raise NotImplementedError
+
 def nothing():
     return 3
 
@@ -102,6 +106,8 @@ def test_seed_dtype_and_mode(here):
     assert half.layer.weight.requires_grad
     x = torch.ones(2, 4, dtype=torch.float64)
     assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64, "torch forbids its eval()"
+    with pytest.raises(NotImplementedError):  # any other module would be measured in training mode
+        build("my_net.py:Trains")
 
 
 @pytest.mark.parametrize(
