@@ -73,6 +73,7 @@ class TrialRequest(Payload):
     gpu_uuid: str | None = None
     cache_dir: str | None = None  # compile caches of this cell in this sweep, environment and compilation
     compilation: int = 0  # number of these compile caches
+    is_cold: bool = False  # whether these caches are still empty
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
     host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known

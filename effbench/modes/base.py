@@ -65,6 +65,8 @@ class Mode(ABC):
     compiles: bool = False
     #: Whether Dynamo's counters apply; None: as `compiles`.
     uses_dynamo: bool | None = None
+    #: Whether it chooses kernels by timing them, which other work on the device would mislead.
+    autotunes: bool = False
     #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then replay.
     settling_calls: int = 1
     #: Phases that the mode supports. Without `generate`, its step does not see what others write to the buffers.

@@ -56,6 +56,10 @@ class BucketedGraph(Mode):
     def compiles(self) -> bool:
         return self.torch_compile_max_bs > 0
 
+    @property
+    def autotunes(self) -> bool:
+        return self.compiles and self.compiled.autotunes
+
     def missing(self, device: torch.device) -> str | None:
         if self.compiles and (reason := self.compiled.captures_itself()):
             return reason

@@ -10,7 +10,7 @@ import torch
 
 from effbench.models.inputs import Batch
 from effbench.modes.base import Mode, Prepared, needs_compiler, needs_cuda
-from effbench.modes.inductor import mode_options
+from effbench.modes.inductor import autotunes, mode_options
 from effbench.modes.selective import Selection
 
 MARKED = "marked"
@@ -43,6 +43,10 @@ class Compiled(Mode):
     @property
     def uses_cuda_graphs(self) -> bool:
         return bool(self.options.get("triton.cudagraphs"))
+
+    @property
+    def autotunes(self) -> bool:
+        return autotunes(self.options)
 
     @property
     def settling_calls(self) -> int:

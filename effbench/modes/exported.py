@@ -17,7 +17,7 @@ import torch
 
 from effbench.errors import UnsupportedError
 from effbench.modes.base import Mode, Prepared, needs_compiler
-from effbench.modes.inductor import checked_options
+from effbench.modes.inductor import autotunes, checked_options
 
 PACKAGE = "aot-inductor.pt2"
 #: Modules that torch imports with its first package; compile seconds exclude imports. They are private and may vanish.
@@ -53,6 +53,10 @@ class AotInductor(Mode):
         for name in IMPORTED_LATE:
             with suppress(ImportError):
                 importlib.import_module(name)
+
+    @property
+    def autotunes(self) -> bool:
+        return autotunes(self.options)
 
     def missing(self, device: torch.device) -> str | None:
         if reason := needs_compiler(torch.device("cpu")):  # the wrapper is C++ on all devices

@@ -107,6 +107,10 @@ class CompiledCudaGraph(CudaGraph):
             self.inner, self.fullgraph, self.dynamic, self.options, self.only, self.skip, self.regional
         )
 
+    @property
+    def autotunes(self) -> bool:
+        return self.compiled.autotunes
+
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
 

@@ -27,6 +27,11 @@ def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str,
     return {**modes[mode or "default"], **checked_options(given)}
 
 
+def autotunes(options: Mapping[str, Any]) -> bool:
+    """Return whether Inductor times kernels beyond its few defaults, by these options."""
+    return any(value for name, value in options.items() if name.startswith(("max_autotune", "coordinate_descent")))
+
+
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton: {cudagraphs: true}}`,
     which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an unknown name or a wrong type."""

@@ -240,7 +240,8 @@ class Schedule:
         turns = self.turns[slot.name]
         compilation = trial.round % self.compilations  # the same for all attempts and after resuming
         cache = pool.cache_root / cell.key[:32] / str(compilation)
-        if not any(record.compilation == compilation for record in self.history.get(trial.run, ())):
+        is_cold = not any(record.compilation == compilation for record in self.history.get(trial.run, ()))
+        if is_cold:
             shutil.rmtree(cache, ignore_errors=True)  # of a trial that was killed: this one measures a cold compilation
         message = TrialRequest(
             cell=cell.params(),
@@ -250,6 +251,7 @@ class Schedule:
             gpu_uuid=gpu.get("uuid"),
             cache_dir=str(cache),
             compilation=compilation,
+            is_cold=is_cold,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),

@@ -101,7 +101,7 @@ class RunningTrial:
     def run(self) -> None:
         self.phase(DEVICE_PHASE, self.take_device)
         self.phase("setup", self.set_up)
-        if self.request.turn and not self.request.is_ahead:
+        if self.request.turn and not self.is_ahead:
             self.phase(TURN_PHASE, self.take_turn)
         self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
@@ -115,7 +115,7 @@ class RunningTrial:
                 self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
             for given in (*self.inputs, *self.checked):
                 self.workload.renew(given)
-            if self.request.is_ahead:
+            if self.is_ahead:
                 self.phase(TURN_PHASE, self.take_turn)
             memory.reset_peaks(self.device)
             timer = timing.Timer(self.step, self.inputs, self.device, self.rules, self.watcher, self.whole)
@@ -163,8 +163,7 @@ class RunningTrial:
             torch.empty(1, device=self.device)  # creates the CUDA context
 
     def take_turn(self) -> None:
-        """Wait until no other trial of this device has its turn. This trial has it until its process ends: meanwhile
-        the sweep stops the others."""
+        """Wait for the turn on this device. It lasts until the process ends; meanwhile the sweep stops the others."""
         fcntl.flock(os.open(self.request.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
         self.watcher.shared = self.gpu.foreign_pids() != set()  # None: they are unknown, as in a container
 
@@ -172,6 +171,8 @@ class RunningTrial:
         set_numerics(self.cell.numerics)
         mode = self.mode = with_defaults(resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode)))
         self.trial.compilation = self.request.compilation if mode.compiles else None
+        # other trials would mislead autotuning, which warm caches spare
+        self.is_ahead = self.request.is_ahead and not (mode.autotunes and self.request.is_cold)
         if reason := unsupported(self.cell, mode, self.device):
             raise Ended(Status.UNSUPPORTED, reason)
         if inductor.writes_cpp(mode, self.device):
@@ -329,8 +330,7 @@ class RunningTrial:
                 trial.extra["cudagraph_skip_reasons"] = list(self.observer.cudagraph_skips)
         trial.peak_allocated_bytes, trial.peak_reserved_bytes = memory.peaks(device)
         trial.graph_pool_bytes = memory.graph_pool_bytes(device)
-        processes = self.gpu.processes()
-        if processes is not None:
+        if (processes := self.gpu.processes()) is not None:
             trial.process_gpu_bytes = processes[os.getpid()]
             trial.foreign_processes = len(self.gpu.foreign_pids() or ())
         trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB

@@ -20,6 +20,7 @@ from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled, mark_varied
 from effbench.modes.eager import Eager
+from effbench.modes.exported import AotInductor
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph, input_copier
 from effbench.modes.inductor import checked_options
 from effbench.modes.scripted import JitTrace
@@ -67,8 +68,12 @@ def test_cudagraph_trees_need_three_calls():
     for mode, settling in (("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3),
                            ("max-autotune", 3), (None, 1)):  # fmt: skip
         assert (Compiled(mode).settling_calls, Compiled(mode).uses_cuda_graphs) == (settling, settling == 3)
+        assert Compiled(mode).autotunes == ("autotune" in str(mode))
     options = Compiled("max-autotune", options={"triton.cudagraphs": False})
     assert not options.uses_cuda_graphs and options.options["max_autotune"] is True
+    assert CompiledCudaGraph().autotunes and not CompiledCudaGraph(inner="default").autotunes
+    assert BucketedGraph(torch_compile_max_bs=8).autotunes and not BucketedGraph().autotunes
+    assert AotInductor(options={"max_autotune_gemm": True}).autotunes and not AotInductor().autotunes
 
 
 def test_needs(monkeypatch):

@@ -89,10 +89,14 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
         left = list(enumerate(used))[len(history) :]
         planned = trials(cell_runs(1), rounds, attempts=2, history=history)
-        answer = lambda request, env: ok(request, "ok" if request["attempt"] else "noisy")  # noqa: E731
+        answer = lambda request, env: ok(  # noqa: E731
+            request, "ok" if request["attempt"] else "noisy", compilation=request["compilation"]
+        )
         asked = make(planned, answer, protocol=protocol, history=history).server.sent
         sent = [(one["round"], one["attempt"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
         assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
+        numbers = [one["compilation"] for one in asked]
+        assert [one["is_cold"] for one in asked] == [number not in numbers[:i] for i, number in enumerate(numbers)]
 
 
 def compiled(number, kernels):

@@ -54,6 +54,25 @@ def test_timers_that_disagree_show_a_busy_host():
         assert (running.trial.latency_ms, running.trial.period_ms) == (5.2, period_ms)
 
 
+class Tuned(Eager):
+    autotunes = True
+
+
+@pytest.mark.parametrize(("is_cold", "phases"), [(True, ["turn", "build"]), (False, ["build"])])
+def test_autotuning_has_the_device_for_itself(tmp_path, is_cold, phases):
+    def say(phase):
+        seen.append(phase)
+        if phase == "build":
+            raise InterruptedError
+
+    seen, mode = [], {"name": "tuned", "_target_": f"{__name__}.Tuned"}
+    cell = Cell({"name": "m"}, 1, mode, "float32", "inference", "cpu")
+    request = TrialRequest(cell.params(), vars(RULES), turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold)
+    with pytest.raises(InterruptedError):
+        trial.RunningTrial(request, say).run()
+    assert seen == [DEVICE_PHASE, "setup", *phases]
+
+
 @pytest.mark.parametrize(
     ("quiet", "slow_ms", "enqueue_ms", "discarded", "noisy", "counted"),
     [
