@@ -170,13 +170,3 @@ def test_a_sweep_and_its_figures(cli):
     assert np.median(samples["latency_ms"] / whole) == pytest.approx(1, abs=0.1)
     shown = cli.run("show", "--metric", "tokens_per_s", "--format", "csv")
     assert (shown.code, "gpt2" in shown.out) == (0, True), shown
-
-
-def test_what_is_refused_before_a_sweep(cli):
-    for model, word, text in (
-        ("gpt2", "generate.new_tokens=1", "generate.new_tokens must be at least 2, got 1"),
-        ("gpt2", "stream=decode", "phase=generate cannot run a stream"),
-        ("transformers", "model.task=prefill", "phase=generate needs model.task=decode, got prefill"),
-    ):
-        done = cli.run("-m", f"model={model}", "phase=generate", word)
-        assert (done.code, text in done.err) == (2, True), done
