@@ -1,7 +1,6 @@
 """Opening: what is made, what is refused and in which words, what a reader may do without writing."""
 
 import os
-import re
 import resource
 import shutil
 import sqlite3
@@ -9,18 +8,20 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 from made_sweeps import sql
 
 from effbench.errors import SchemaError, StoreError
-from effbench.store import Store
+from effbench.store import HEAD_REVISION, Store
 from effbench.store.connect import parse_url
+from effbench.store.source import opened
 
 
-def refused(url, mode="read", kind=StoreError):
-    with pytest.raises(kind) as caught:
+def refused(url, mode="read"):
+    with pytest.raises(StoreError) as caught:
         Store.open(url, mode=mode).close()
     message = str(caught.value)
     assert len(message.splitlines()) <= 2
@@ -30,14 +31,14 @@ def refused(url, mode="read", kind=StoreError):
 
 
 def test_write_makes_file_folder_and_schema(tmp_path, monkeypatch, cell, begin):
-    path = tmp_path / "a" / "b c%20ü?#" / "x.db"
-    for form in ("{}", "sqlite:///{}", "sqlite+pysqlite:///{}"):
-        path = path if form == "{}" else tmp_path / form.partition(":")[0] / "x.db"
+    odd = tmp_path / "a" / "b c%20ü?#" / os.fsdecode(b"d %20;&?#\xc3\xbc\xff.db")
+    for form, path in (("{}", odd), ("sqlite:///{}", tmp_path / "x.db"), ("sqlite+pysqlite:///{}", tmp_path / "y.db")):
         with Store.open(form.format(path), mode="write") as store:
             assert (store.results(), store.name) == ([], str(path))
-        assert [entry.name for entry in path.parent.iterdir()] == ["x.db"]
+            begin(store, [cell()])
         with Store.open(form.format(path)) as store:
-            assert store.sweeps() == []
+            assert [sweep.cells for sweep in store.sweeps()] == [1]
+    assert [*odd.parent.iterdir()] == [odd]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert parse_url("~/x.db").database == str(tmp_path / "x.db")
     monkeypatch.chdir(tmp_path)
@@ -70,14 +71,6 @@ def test_what_is_no_database(tmp_path, path, store, cell, begin):
     assert text.read_bytes().startswith(b"latency_ms")
 
 
-@pytest.mark.parametrize("name", [os.fsdecode(b"b\xff.db"), "a b?#%20;&\u00fc.db"])
-def test_any_name_of_a_file(name, tmp_path, cell, begin):
-    with Store.open(tmp_path / name, mode="write") as store:
-        begin(store, [cell()])
-    with Store.open(tmp_path / name) as store:
-        assert [sweep.cells for sweep in store.sweeps()] == [1]
-
-
 def test_a_database_of_another_program(tmp_path):
     path = tmp_path / "x.db"
     for statements in (
@@ -92,14 +85,18 @@ def test_a_database_of_another_program(tmp_path):
         assert path.read_bytes() == before
 
 
-def test_other_schemas_name_the_command(path):
+def test_a_database_of_a_later_version(path):
     Store.open(path, mode="write").close()
-    for revision, said in (("0005", "has schema 0005"), ("9999", "or a newer one")):
-        sql(path, f"UPDATE alembic_version SET version_num = '{revision}'")
-        for mode in ("read", "write"):
-            assert said in refused(path, mode, SchemaError)
-        with pytest.raises(SchemaError, match=re.escape(said)):
-            Store.upgrade(path)
+    sql(path, "UPDATE alembic_version SET version_num = '9999'")
+    for action in (
+        Store.open,
+        partial(Store.open, mode="write"),
+        Store.upgrade,
+        Store.check,
+        lambda path: opened(path).__enter__(),
+    ):
+        with pytest.raises(SchemaError, match=f"has schema 9999, but this effbench reads {HEAD_REVISION}; .* newer"):
+            action(path)
 
 
 def test_urls_that_cannot_be(monkeypatch):

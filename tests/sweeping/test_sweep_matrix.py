@@ -6,15 +6,14 @@ import random
 import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
+from whole_sweeps import outcomes
 
 from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, UsageError
 from effbench.launcher.overrides import expand
 from effbench.store import Store, liveness
 from effbench.store.schema import SWEEP
-from effbench.store.source import opened
 from effbench.store.sweeps import Shard, processes
-from effbench.store.transfer import copy
 from effbench.sweeping.matrix import excluded, shards
 
 CELLS = [
@@ -113,11 +112,6 @@ def shard_of(path, name, number=3, label="v1"):
     return sweep
 
 
-def take(path, target):
-    with opened(str(path)) as source, Store.open(target, mode="write") as store:
-        return [arrival.outcome for arrival in copy(source, store, source.sweep_ids())]
-
-
 def results(path):
     with Store.open(path) as store:
         rows = store.results(store.find_sweep("last").id)
@@ -129,10 +123,10 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
     shard_of(whole, "1/1", 1)
     ids = {shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}
     assert len(ids) == 1
-    assert take(tmp_path / "3.db", merged) == ["imported"]
+    assert outcomes(tmp_path / "3.db", merged) == ["imported"]
     with Store.open(merged) as store:
         assert store.find_sweep("last").state == "partial (1 of 3 shards)"
-    assert [take(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [["completed"], ["completed"]]
+    assert [outcomes(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [["completed"], ["completed"]]
     assert results(merged) == results(whole)
     assert len(results(merged)) == len(CELLS)
     assert Store.check(merged) == []
@@ -140,7 +134,7 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
         (info,) = store.sweeps()
         assert info.state == "interrupted", "the second shard was"
         assert [cell.key for cell in store.planned(info.id)] == [cell.key for cell in CELLS]
-    assert take(tmp_path / "1.db", merged) == ["already there"]
+    assert outcomes(tmp_path / "1.db", merged) == ["already there"]
 
 
 def test_shards_of_different_runs_stay_apart(tmp_path):
