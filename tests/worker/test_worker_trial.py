@@ -26,6 +26,16 @@ LINEAR = {"_target_": "torch.nn.Linear"}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
+def trial_of(device="cpu", module=None, inputs=None, phase="inference", numerics=None, host_tolerance=None, **more):
+    """A trial of a cell of these parts, on no GPU whatever its `device` is; it has not begun."""
+    model = {"name": "m"} | ({"module": module, "inputs": inputs} if module else {})
+    cell = Cell(model, 1, EAGER, "float32", phase, device, numerics or {}, **more)
+    request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": host_tolerance})
+    made = trial.RunningTrial(request, lambda phase: None)
+    made.gpu, made.watcher, made.mode = Gpu(), GpuWatch(Gpu(), CPU), Eager()
+    return made
+
+
 def test_timers_that_disagree_show_a_busy_host():
     latency_timing, period_timing = ("latency timing", "5.04 ms", "2.52 ms"), ("period timing", "6.31 ms", "5.2 ms")
     for enqueue_ms, period_ms, sizes, busy in (
@@ -42,10 +52,8 @@ def test_timers_that_disagree_show_a_busy_host():
         timer = SimpleNamespace(latency=lambda budget_s, enqueue_ms=enqueue_ms: Timing([5.2] * 9, [enqueue_ms] * 9),
                                 period=lambda budget_s, period_ms=period_ms: Timing([period_ms] * 9))  # fmt: skip
         stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
-        cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda", stream=stream)
-        protocol = {**vars(RULES), "host_tolerance": 0.1}
-        running = trial.RunningTrial(TrialRequest(cell.params(), protocol), lambda phase: None)
-        running.gpu, running.watcher, running.trial.samples = Gpu(), GpuWatch(Gpu(), CPU), {"warmup_ms": [5.2]}
+        running = trial_of("cuda", stream=stream, host_tolerance=0.1)
+        running.trial.samples = {"warmup_ms": [5.2]}
         timer.host, timer.waits_for_host = None, lambda latency_ms: False
         running.take_timings(timer)
         reason = running.watcher.noisy
@@ -94,11 +102,8 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
         return all_if_none(Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20))
 
     timer = SimpleNamespace(latency=latency, period=lambda budget_s: Timing([4.9] * 30), waits_for_host=lambda ms: True)
-    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cuda")
-    request = TrialRequest(cell.params(), {**vars(RULES), "host_tolerance": 0.1})
-    running = trial.RunningTrial(request, lambda phase: None)
-    running.gpu, running.watcher, running.uses_team = Gpu(), GpuWatch(Gpu(), CPU), False
-    running.trial.samples, running.watcher.discarded = {"warmup_ms": [5.2]}, discarded
+    running = trial_of("cuda", host_tolerance=0.1)
+    running.uses_team, running.trial.samples, running.watcher.discarded = False, {"warmup_ms": [5.2]}, discarded
     running.take_timings(timer)
     assert bool(running.watcher.noisy) is noisy
     assert len(running.trial.samples["latency_ms"]) == counted
@@ -110,10 +115,7 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
 def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
     """A record of millions would be too long for a message."""
     stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
-    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cpu", stream=stream)
-    running = trial.RunningTrial(TrialRequest(cell.params(), {**vars(RULES)}), lambda phase: None)
-    running.gpu, running.watcher = Gpu(), GpuWatch(Gpu(), CPU)
-    given = []
+    running, given = trial_of(stream=stream), []
     monkeypatch.setattr(trial, "serve", lambda *args: given.append(args) or Timing([1.0] * 9))
     running.take_timings(SimpleNamespace(host=None))
     ((_, arrivals_s, seconds),) = given
@@ -145,12 +147,9 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
     for name, shape in (("LazyConv3d", [2, 4, 4, 4]), ("Conv2d", [2, 4, 4])):
         module = {"_target_": f"torch.nn.{name}", "out_channels": 2, "kernel_size": 3}
         module |= {} if name.startswith("Lazy") else {"in_channels": 2}
-        inputs = [{"name": "x", "shape": shape}]
         settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 0.1, "loss": "mean", "set_to_none": True}
-        cell = Cell({"name": "m", "module": module, "inputs": inputs}, 3, EAGER, "float32", phase, "cpu",
-                    {"channels_last": True}, training=settings)  # fmt: skip
-        running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
-        running.mode = Eager()
+        inputs, numerics = [{"name": "x", "shape": shape}], {"channels_last": True}
+        running = trial_of("cpu", module, inputs, phase, numerics, training=settings)
         running.build()
         weight = running.workload.module.weight
         assert weight.shape[:2] == (2, 2)
@@ -158,9 +157,8 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
 
 
 def test_the_number_of_threads_that_a_module_sets_is_measured():
-    cell = Cell({"name": "m", "module": {**LINEAR, "in_features": 2, "out_features": 2},
-                 "inputs": [{"name": "x", "shape": [2]}]}, 1, EAGER, "float32", "inference", "cpu")  # fmt: skip
-    running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
+    module = {**LINEAR, "in_features": 2, "out_features": 2}
+    running = trial_of("cpu", module, [{"name": "x", "shape": [2]}])
     before = torch.get_num_threads()
     try:
         running.take_device()
@@ -174,8 +172,7 @@ def test_the_number_of_threads_that_a_module_sets_is_measured():
 
 
 def test_what_was_compiled_during_timing_is_named():
-    cell = Cell({"name": "m"}, 1, EAGER, "float32", "inference", "cpu")
-    running = trial.RunningTrial(TrialRequest(cell.params(), vars(RULES)), lambda phase: None)
+    running = trial_of()
     running.before, running.after = Counters(1, 0, 0, 0, 0, 0), Counters(2, 0, 1, 0, 0, 0, {}, "failed guard: n == 1")
     with pytest.raises(Ended, match=r"^a graph was compiled again during timing \(failed guard: n == 1\): the figures"):
         running.judge(None)

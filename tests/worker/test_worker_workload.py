@@ -269,26 +269,19 @@ class Keeps(nn.Module):
         return self.last * 2
 
 
-def test_a_module_that_is_compiled_already(monkeypatch, fresh_dynamo):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    made = workload(torch.compile(Keeps(1.0)))
-    made.mode = Compiled()
-    with made.context():
-        references = made.reference(inputs())
-        made.check(made.prepare(*inputs()[0]).step, inputs(), references)
-
-
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
 @pytest.mark.parametrize(
-    ("mode", "adds"),
-    [(Compiled(regional=True), 1.0), (Compiled(skip="inner.0"), 1.0), (JitScript(), 1.0), (JitTrace(), 0.0),
-     (CompiledCudaGraph(inner="default", regional=True), 1.0),
-     (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0)],
+    ("mode", "adds", "is_compiled"),
+    [(Compiled(regional=True), 1.0, False), (Compiled(skip="inner.0"), 1.0, False), (JitScript(), 1.0, False),
+     (JitTrace(), 0.0, False), (CompiledCudaGraph(inner="default", regional=True), 1.0, False),
+     (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0, False), (Compiled(), 1.0, True)],
 )  # fmt: skip
-def test_modes_that_run_a_copy_of_the_module(monkeypatch, fresh_dynamo, mode, adds):
+def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
+    monkeypatch, fresh_dynamo, mode, adds, is_compiled
+):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
-    made = workload(Keeps(adds))
+    made = workload(torch.compile(Keeps(adds)) if is_compiled else Keeps(adds))
     made.mode = mode
     with made.context():
         references = made.reference(inputs())
