@@ -38,7 +38,8 @@ class ServerPool:
 
     `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
     `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter. `ceilings`: of its
-    environment and GPU; None: unknown.
+    environment and GPU; None: unknown. `cells`: their models are preloaded before the first trial. `last_round`: up to
+    this one each round has a new server.
     """
 
     environment: Environment
@@ -47,14 +48,15 @@ class ServerPool:
     notes: list[str]
     cache_root: Path
     ceilings: dict[str, Any] | None = None
+    cells: Sequence[Cell] = ()
+    last_round = 0
 
     def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
         self.interpreter = interpreter
         self.borrowed = server
         self.current = server or self.start()
-        self.cells: Sequence[Cell] = ()
         self.is_loaded = False
-        self.round = self.last_round = 0
+        self.round = 0
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
         self.users: Counter[ForkServer] = Counter()
@@ -68,11 +70,6 @@ class ServerPool:
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
         self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
-
-    def prepare(self, cells: Sequence[Cell], last_round: int = 0) -> None:
-        """Preload the models of these cells before the first trial, and use a new server for each round up to
-        `last_round`."""
-        self.cells, self.last_round = cells, last_round
 
     @contextmanager
     def server(

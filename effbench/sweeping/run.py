@@ -138,8 +138,8 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         gpus = [slot for slot in slots if slot.gpu]
         for interpreter, pool in pools.items():
             pool.cache_root = caches / ids[interpreter]
-            pool_cells = [run.cell for run in runs if run.interpreter == interpreter]
-            pool.prepare(pool_cells, protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0)
+            pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
+            pool.last_round = protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0
 
         def record(trial: PlannedTrial, result: Trial) -> None:
             ceilings = pools[trial.run.interpreter].ceilings

@@ -1,7 +1,7 @@
 """Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
 
 import pytest
-from schedule_parts import FACTS
+from schedule_parts import FACTS, Server
 
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import pool
@@ -16,11 +16,10 @@ PART = {
 }  # fmt: skip
 
 
-class Fake:
-    """A server that the probe finds fit in folders that end in `good`."""
+class Fake(Server):
+    """A server that the probe finds fit unless its folder is `/empty`."""
 
-    def __init__(self, folder="/good", **_):
-        self.folder, self.dead, self.preloaded, self.closed = folder, None, False, False
+    preloaded = False
 
     def wait_ready(self):
         if self.dead:
@@ -28,11 +27,8 @@ class Fake:
 
     def call(self, task, payload, timeout_s):
         self.wait_ready()
-        errors = [] if self.folder.endswith("good") else ["_target_=net.Net: no module named net"]
+        errors = ["_target_=net.Net: no module named net"] if self.options.get("folder") == "/empty" else []
         return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS, "notes": []}
-
-    def close(self):
-        self.closed = True
 
 
 @pytest.fixture
@@ -56,7 +52,7 @@ class Prompt(ServerPool):
 
 def prepared(last_round):
     servers = Prompt(HERE, Fake())
-    servers.prepare([], last_round)
+    servers.last_round = last_round
     return servers
 
 
