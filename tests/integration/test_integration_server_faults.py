@@ -4,8 +4,6 @@ import random
 import select
 import socket
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,25 +13,12 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 import whole_sweeps as whole
-from made_sweeps import a_cell, begun, environment
+from made_sweeps import a_cell, begun, ended_well, environment, writer
 from postgres_server import PASSWORD
 
 from effbench.cell import Status, Trial
 from effbench.store import Store, connect
 from effbench.store.values import now
-
-WRITER = """
-import sys
-from effbench.cell import Status, Trial
-from effbench.store import Store
-
-url, sweep, here, first = sys.argv[1:]
-with Store.open(url, mode="write") as store:
-    for number in range(int(first), int(first) + 6):
-        for cell in store.planned(sweep):
-            trial = Trial(cell.key, number, Status.OK, latency_ms=1.0, samples={"latency_ms": [1.0] * 100})
-            store.record(sweep, here, trial)
-"""
 
 
 class Relay(socketserver.ThreadingTCPServer):
@@ -92,17 +77,15 @@ def test_connections_that_are_ended_at_random(own_postgres):
     cells = [a_cell(bs=bs) for bs in range(1, 5)]
     with Store.open(own_postgres, mode="write") as store:
         sweep, here = begun(store, cells), store.add_environment(environment(), {})
-    words = [[sys.executable, "-c", WRITER, own_postgres, sweep, here, str(first)] for first in (0, 6, 12)]
-    writers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in words]
+    writers = [writer(own_postgres, sweep, here, range(first, first + 6)) for first in (0, 6, 12)]
     killed = 0
     with psycopg.connect(own_postgres, autocommit=True) as admin:
         query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
-        while any(writer.poll() is None for writer in writers):
+        while any(one.poll() is None for one in writers):
             if pids := [row[0] for row in admin.execute(query)]:
                 killed += admin.execute("SELECT pg_terminate_backend(%s)", [random.choice(pids)]).fetchone()[0]
             time.sleep(random.uniform(0.05, 0.2))
-    ended = [(writer.communicate()[1], writer.returncode) for writer in writers]
-    assert ended == [("", 0)] * 3
+    assert all(map(ended_well, writers))
     assert killed > 3
     with Store.open(own_postgres) as store:
         assert store.find_sweep(sweep).trials == 3 * 6 * 4

@@ -18,11 +18,12 @@ class TestElimination:
     times: ClassVar = {"eager": 2.0, "best": 1.0, "near": 1.05, "partial": 0.5, "broken": 0.5}
     protocol: ClassVar = {**PROTOCOL, "eliminate": "latency_ms", "rounds": 3}
 
-    def runs(self):
-        return [CellRun(Cell({"name": "m"}, 1, {"name": mode}, "float32", "inference", "cuda")) for mode in self.times]
+    def runs(self, *modes):
+        parts = ({"name": mode} for mode in modes or self.times)
+        return [CellRun(Cell({"name": "m"}, 1, part, "float32", "inference", "cuda")) for part in parts]
 
     def answer(self, request, env):
-        mode = Cell.from_params(request["cell"]).mode_name
+        mode = request["cell"]["mode"]["name"]
         status = {"partial": "degraded", "broken": "incorrect"}.get(mode, "ok")
         return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 20))
 
@@ -39,36 +40,33 @@ class TestElimination:
 
     def test_a_mode_that_is_known_precisely_runs_on_while_others_are_compared_with_it(self, make):
         def answer(request, env):
-            is_best = Cell.from_params(request["cell"]).mode_name == "best"
+            is_best = request["cell"]["mode"]["name"] == "best"
             return ok(request, latency_ms=1.0 if is_best else (0.92, 1.12)[request["round"] % 2])
 
-        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
         protocol = {**self.protocol, "enough_interval": 0.01, "rounds": 30, "host_tolerance": 0.1}
-        made = make(trials(runs, 30), answer, protocol=protocol)
+        made = make(trials(self.runs("best", "near"), 30), answer, protocol=protocol)
         assert len({record.round for record in made.recorded}) == len(made.recorded) / 2 < 25
 
     def test_a_noisy_round_is_repeated_before_the_race_is_over(self, make):
         def answer(request, env):
-            mode, place = Cell.from_params(request["cell"]).mode_name, (request["round"], request["attempt"])
+            mode, place = request["cell"]["mode"]["name"], (request["round"], request["attempt"])
             return ok(request, "noisy" if (mode, place) == ("best", (1, 0)) else "ok", latency_ms=self.times[mode])
 
-        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
-        made = make(trials(runs, 3), answer, protocol={**self.protocol, "attempts": 2})
+        made = make(trials(self.runs("best", "near"), 3), answer, protocol={**self.protocol, "attempts": 2})
         assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
 
     @pytest.mark.parametrize("cause", ["noise without further attempts", "a slow host, as shown by later rounds"])
     def test_what_does_not_delay_the_end_of_a_race(self, make, cause):
         def answer(request, env):
-            mode, first = Cell.from_params(request["cell"]).mode_name, request["round"] == 0
+            mode, first = request["cell"]["mode"]["name"], request["round"] == 0
             is_noisy = first and mode == "best" and cause.startswith("noise")
             latency_ms = 9.0 if is_noisy else self.times[mode] * (1 + request["round"] / 20)
             status, host_ms = "noisy" if is_noisy else "ok", 0.06 if first and not cause.startswith("noise") else 0.04
             return ok(request, status, latency_ms=latency_ms, host_ms=host_ms)
 
-        runs = [run for run in self.runs() if run.cell.mode_name in ("near", "best")]
         attempts = 1 if cause.startswith("noise") else 2
         protocol = {**self.protocol, "attempts": attempts, "rounds": 5, "host_tolerance": 0.1}
-        made = make(trials(runs, 5), answer, protocol=protocol)
+        made = make(trials(self.runs("best", "near"), 5), answer, protocol=protocol)
         assert {record.attempt for record in made.recorded} == {0}
         assert max(record.round for record in made.recorded) < 4
         assert min(record.latency_ms for record in made.recorded[2:]) < 1.2, "a noisy round does not count"
