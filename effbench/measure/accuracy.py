@@ -45,7 +45,7 @@ class Verdict:
 
 
 class Incomparable(TypeError):
-    """An output contains an object of an unknown type, which may have tensors."""
+    """An output contains an object of an unknown type, which may have tensors, or a tensor that is not dense."""
 
 
 def clone(inputs: Any) -> Any:
@@ -56,9 +56,13 @@ def clone(inputs: Any) -> Any:
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot overwrite them.
 
-    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types.
+    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types
+    and copies of tensors that are not dense.
     """
     if isinstance(output, torch.Tensor):
+        if copy and (output.is_nested or output.layout is not torch.strided):
+            kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
+            raise Incomparable(f"the output contains a {kind} tensor, which cannot be compared; return dense tensors")
         return {name: output.clone() if copy else output}
     if isinstance(output, PLAIN):
         return {name: output}

@@ -192,8 +192,10 @@ def test_plain_values_and_what_could_hide_tensors():
     for number in (3, True, 0.1):
         assert correct((ZERO, torch.tensor(number)), (ZERO, number)), "AOTInductor returns numbers as tensors"
         assert not correct((ZERO, torch.tensor(0)), (ZERO, number))
-    with pytest.raises(accuracy.Incomparable, match="contains the type object"):
-        accuracy.parts((ZERO, object()))
+    nested = torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged)
+    for other, said in ((object(), "the type object"), (ZERO.to_sparse(), "a sparse_coo tensor"), (nested, "a nested")):
+        with pytest.raises(accuracy.Incomparable, match=f"contains {said}"):
+            accuracy.parts((ZERO, other))
 
 
 def test_what_is_not_finite():
