@@ -148,6 +148,20 @@ def set_state(url: Any, sweep_id: str, **values: Any) -> None:
         connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
+def results_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
+    with Store.open(db) as store:
+        return store.results(store.find_sweep(sweep).id)
+
+
+def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
+    """The trials of a sweep in order, with the `model` and the `mode` of their cells and their `samples`."""
+    with Store.open(db) as store:
+        info = store.find_sweep(sweep)
+        names = {cell.key: {"model": cell.model_name, "mode": cell.mode_name} for cell in store.planned(info.id)}
+        rows = store.trials(info.id)
+        return [row | names[row["cell_key"]] | {"samples": store.samples(row["id"])} for row in rows]
+
+
 def export(db, out, *, samples=True, sweeps=()):
     with opened(str(db)) as source:
         write_file(source, source.sweep_ids(sweeps), out, samples=samples)

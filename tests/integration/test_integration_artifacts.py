@@ -4,8 +4,7 @@ import gzip
 import json
 
 import pytest
-
-from effbench.store import Store
+from whole_sweeps import trials_of
 
 pytestmark = pytest.mark.slow
 KINDS = "artifacts=[trace,snapshot,code,graph]"
@@ -40,10 +39,7 @@ def swept(cli_in, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trials(swept):
     """(mode, round) -> trial."""
-    with Store.open(swept.folder / "mine" / "x.db") as store:
-        sweep = store.find_sweep("last")
-        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
-        return {(names[trial["cell_key"]], trial["round"]): trial for trial in store.trials(sweep.id)}
+    return {(trial["mode"], trial["round"]): trial for trial in trials_of(swept.folder / "mine" / "x.db")}
 
 
 def files(swept, trial):
@@ -87,12 +83,6 @@ def test_they_are_listed(swept, trials):
     assert "graph-1.txt (gone)" in swept.run("ls", "--artifacts", "--db", "mine/x.db").out
 
 
-def only_trial(cli):
-    with Store.open(cli.db) as store:
-        (trial,) = store.trials(store.find_sweep("last").id)
-    return trial
-
-
 def left(cli):
     return [path for path in cli.db.parent.rglob("artifacts/*/*") if path.is_file() or any(path.iterdir())]
 
@@ -102,7 +92,7 @@ def test_what_fails_is_a_note(cli):
     (cli.folder / "dies.py").write_text(DIES)
     done = cli.sweep(*CUSTOM, "model.module._target_=dies.Refuses", "artifacts=[graph]")
     assert done.code == 0, done
-    trial = only_trial(cli)
+    (trial,) = trials_of(cli.db)
     assert (trial["status"], trial["extra"]["artifacts"], left(cli)) == ("ok", [], [])
     assert trial["extra"]["artifact_notes"]["graph"]
     assert trial["latency_ms"] > 0
@@ -114,7 +104,7 @@ def test_what_is_half_made_is_not_left_behind(cli, hangs, status):
     done = cli.sweep(*CUSTOM, "model.module._target_=dies.Dies", f"model.module.hangs={hangs}",
                      "artifacts=[trace,graph]", "timeout_s=8")  # fmt: skip
     assert done.code == 1, done
-    trial = only_trial(cli)
+    (trial,) = trials_of(cli.db)
     assert (trial["status"], trial["phase"]) == (status, "artifacts"), trial
     assert "artifacts" not in trial["extra"]
     assert left(cli) == []

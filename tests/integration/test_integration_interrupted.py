@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from whole_sweeps import results_of
 
 from effbench.store import Store
 
@@ -24,9 +25,9 @@ def waiting(cli, start_waiting):
 
 
 def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
-    """The newest sweep's state, and (cell key, round) of its trials."""
+    """The only sweep's state, and (cell key, round) of its trials."""
     with Store.open(cli.db) as store:
-        sweep = store.find_sweep("last")
+        (sweep,) = store.sweeps()
         return sweep.state, [(trial["cell_key"], trial["round"]) for trial in store.trials(sweep.id)]
 
 
@@ -39,9 +40,7 @@ def finish(cli, before: list[tuple[str, int]]) -> None:
     assert state == "completed"
     assert after[: len(before)] == before
     assert len(after) == len(set(after)) == TRIALS
-    with Store.open(cli.db) as store:
-        assert len(store.sweeps()) == 1
-        assert {row["status"] for row in store.results()} == {"ok"}
+    assert {row["status"] for row in results_of(cli.db)} == {"ok"}
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):

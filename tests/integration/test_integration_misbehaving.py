@@ -1,8 +1,7 @@
 """Modules and modes of users that misbehave: each costs its own trial, never the sweep."""
 
 import pytest
-
-from effbench.store import Store
+from whole_sweeps import results_of, trials_of
 
 EXPECTED = {
     "Raises": ("error", "in check: ValueError: bad weather"),
@@ -21,8 +20,7 @@ EXPECTED = {
 
 def results(cli) -> dict[tuple[str, str], dict]:
     """Rows of the newest sweep by (model, mode)."""
-    with Store.open(cli.db) as store:
-        return {(row["model"], row["mode"]): row for row in store.results(store.find_sweep("last").id)}
+    return {(row["model"], row["mode"]): row for row in results_of(cli.db)}
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +28,7 @@ def swept(workshop):
     """One sweep over all that misbehaves."""
     targets = ",".join(f"mischief.{name}" for name in EXPECTED)
     done = workshop.sweep("model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[4]", "timeout_s=6")
-    with Store.open(workshop.db) as store:
-        sweep = store.find_sweep("last")
-        names = {cell.key: cell.model_name for cell in store.planned(sweep.id)}
-        trials = {names[trial["cell_key"]]: trial for trial in store.trials(sweep.id)}
-    return done, results(workshop), trials
+    return done, results(workshop), {trial["model"]: trial for trial in trials_of(workshop.db)}
 
 
 def test_each_costs_its_own_trial_and_the_sweep_goes_on(swept):

@@ -1,6 +1,7 @@
 """Modes, training and two checkouts through real sweeps on the CPU."""
 
 import pytest
+from whole_sweeps import results_of, trials_of
 
 from effbench.environments import names_by
 from effbench.store import Store
@@ -12,13 +13,10 @@ def test_compilations_torchscript_and_ahead_of_time(workshop):
     done = workshop.sweep("model=tiny", "bs=2", modes, "protocol.rounds=3", "protocol.compilations=2")
     assert done.code == 0, done.err
     found: dict[str, list[dict]] = {}
-    with Store.open(workshop.db) as store:
-        sweep = store.find_sweep("last")
-        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
-        for trial in store.trials(sweep.id):
-            assert trial["status"] == "ok", trial["reason"]
-            found.setdefault(names[trial["cell_key"]], []).append(trial)
-        counted = {row["mode"]: row["compilations"] for row in store.results(sweep.id)}
+    for trial in trials_of(workshop.db):
+        assert trial["status"] == "ok", trial["reason"]
+        found.setdefault(trial["mode"], []).append(trial)
+    counted = {row["mode"]: row["compilations"] for row in results_of(workshop.db)}
     caches = {name: [trial["compile_cache"] for trial in of] for name, of in found.items()}
     assert caches == {
         "eager": [None] * 3,
@@ -40,18 +38,13 @@ def test_compilations_torchscript_and_ahead_of_time(workshop):
         assert any("deprecated" in said for said in facts["deprecations"])
 
 
-def rows(cli) -> list[dict]:
-    """The results of the newest sweep."""
-    with Store.open(cli.db) as store:
-        return store.results(store.find_sweep("last").id)
-
-
 @pytest.mark.slow
 def test_a_training_step_is_compared_with_a_training_step(workshop):
     """Inference is there once, whatever is swept of training."""
     workshop.sweep("model=tiny", "bs=4", "phase=inference,training", "mode=eager,default,cuda-graph",
                    "training.lr=1e-4,1e-5")  # fmt: skip
-    found = {(row["phase"], row["params"].get("training", {}).get("lr"), row["mode"]): row for row in rows(workshop)}
+    rows = results_of(workshop.db)
+    found = {(row["phase"], row["params"].get("training", {}).get("lr"), row["mode"]): row for row in rows}
     assert len(found) == 3 + 6
     for (phase, lr, mode), row in found.items():
         assert ("training" in row["params"]) == (phase == "training")
@@ -67,7 +60,7 @@ def test_steps_that_diverge_while_they_are_timed(workshop):
     """The curvature is 500: each step is ten times as long as the way to the minimum."""
     workshop.sweep("model=custom", "model.module._target_=mischief.Explodes", "model.inputs.x.shape=[8]", "bs=6",
                    "phase=training", "training.optimizer=sgd", "training.lr=0.02", "training.loss=mean")  # fmt: skip
-    (row,) = rows(workshop)
+    (row,) = results_of(workshop.db)
     assert row["status"] == "incorrect"
     assert "after timing: training diverged; choose a smaller training.lr" in row["reason"]
 

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from whole_sweeps import results_of, trials_of
 
 from effbench.store import Store
 
@@ -117,16 +118,7 @@ def cluster():
 
 def outcomes(db: Path) -> list[tuple]:
     """Model, batch size, mode, status and number of trials of each cell of the newest sweep."""
-    with Store.open(db) as store:
-        rows = store.results(store.find_sweep("last").id)
-    return [(row["model"], row["bs"], row["mode"], row["status"], row["trials"]) for row in rows]
-
-
-def trials(db: Path) -> list[tuple]:
-    with Store.open(db) as store:
-        rows = store.trials(store.find_sweep("last").id)
-    names = ("round", "attempt", "status", "reason", "phase", "cell_key", "extra")
-    return [tuple(row[name] for name in names) for row in rows]
+    return [(row["model"], row["bs"], row["mode"], row["status"], row["trials"]) for row in results_of(db)]
 
 
 @pytest.mark.parametrize("sizes", [(2,), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=["1 job", "3 jobs"])
@@ -139,10 +131,9 @@ def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     there = outcomes(cli.db)
     assert cli.sweep(*matrix, "sweep.name=here").code == 0
     assert there == outcomes(cli.db)
-    with Store.open(cli.db) as store:
-        (environment,) = {row["environment_id"] for row in store.results(store.find_sweep("there").id)}
-        assert environment in {row["environment_id"] for row in store.results(store.find_sweep("here").id)}
-        assert all(row["gpu_uuid"] is None for row in store.trials(store.find_sweep("there").id))
+    (environment,) = {row["environment_id"] for row in results_of(cli.db, "there")}
+    assert environment in {row["environment_id"] for row in results_of(cli.db, "here")}
+    assert all(row["gpu_uuid"] is None for row in trials_of(cli.db, "there"))
     assert f"[{2 * len(sizes)}/{2 * len(sizes)}]" in done.out
     assert cluster.run("squeue", "-h") == ""
     assert not list(cli.cache.parent.rglob("job*.json")), "the folders of the jobs are gone"
@@ -189,15 +180,17 @@ def waiting(cli, cluster, start_waiting):
 
 def crashed_and_repeated(cli, status="crashed") -> str:
     """The waiting cell's first trial was lost and repeated; return the reason."""
-    (lost,) = [trial for trial in trials(cli.db) if trial[2] != "ok"]
-    assert lost[1:3] == (0, status)
-    assert lost[6]["lost_job"]
-    again = [trial for trial in trials(cli.db) if trial[5] == lost[5] and trial[0] == lost[0] and trial[1] == 1]
-    assert [trial[2] for trial in again] == ["ok"]
+    trials = trials_of(cli.db)
+    (lost,) = [trial for trial in trials if trial["status"] != "ok"]
+    assert (lost["attempt"], lost["status"]) == (0, status)
+    assert lost["extra"]["lost_job"]
+    turn = (lost["cell_key"], lost["round"], 1)
+    again = [trial for trial in trials if (trial["cell_key"], trial["round"], trial["attempt"]) == turn]
+    assert [trial["status"] for trial in again] == ["ok"]
     assert [row[3:] for row in outcomes(cli.db)] == [("ok", 2)] * 2
-    assert len(trials(cli.db)) == 5
+    assert len(trials) == 5
     assert Store.check(cli.db) == []
-    return lost[3]
+    return lost["reason"]
 
 
 @pytest.mark.slow
@@ -229,7 +222,9 @@ def test_a_lost_node_and_resume(cli, cluster, waiting):
     process = waiting()
     cluster.stop("slurmd", signal.SIGKILL)
     try:
-        cluster.wait(lambda: any(trial[2] == "crashed" for trial in trials(cli.db)), "the node is not lost", 120)
+        cluster.wait(
+            lambda: any(trial["status"] == "crashed" for trial in trials_of(cli.db)), "the node is not lost", 120
+        )
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(120) == 130
         assert cluster.run("squeue", "-h") == ""
@@ -246,7 +241,7 @@ def test_a_lost_node_and_resume(cli, cluster, waiting):
 @pytest.mark.slow
 def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
     process = waiting()
-    before = trials(cli.db)
+    before = [trial["id"] for trial in trials_of(cli.db)]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (130, "")
@@ -255,9 +250,9 @@ def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
     (cli.folder / "go").touch()
     done = cli.run("-m", "resume=last", env=cluster.env)
     assert done.code == 0, done
-    after = trials(cli.db)
-    assert after[: len(before)] == before
-    assert [trial[2] for trial in after] == ["ok"] * 4
+    after = trials_of(cli.db)
+    assert [trial["id"] for trial in after][: len(before)] == before
+    assert [trial["status"] for trial in after] == ["ok"] * 4
 
 
 @pytest.mark.slow
@@ -269,8 +264,8 @@ def test_kill_9_loses_nothing(cli, cluster, processes):
     process.kill()
     process.communicate(timeout=60)
     cluster.wait(lambda: not cluster.run("squeue", "-h"), "the job does not end", 120)
-    assert trials(cli.db) == []
+    assert trials_of(cli.db) == []
     done = cli.run("-m", "resume=last", env=cluster.env)
     assert (done.code, done.err) == (0, ""), done
     assert "all trials are already recorded" in done.out
-    assert [trial[2] for trial in trials(cli.db)] == ["ok"] * 2
+    assert [trial["status"] for trial in trials_of(cli.db)] == ["ok"] * 2

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from whole_sweeps import results_of, trials_of
 
 from effbench.report.data import device_sweeps_of
 from effbench.store import Store
@@ -24,13 +25,9 @@ def measured(cli_in, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trials(measured):
     """Trials by mode, in order."""
-    with Store.open(measured.db) as store:
-        (sweep,) = store.sweeps()
-        names = {cell.key: cell.mode_name for cell in store.planned(sweep.id)}
-        found: dict[str, list[dict]] = {}
-        for trial in store.trials(sweep.id):
-            trial["samples"] = store.samples(trial["id"])
-            found.setdefault(names[trial["cell_key"]], []).append(trial)
+    found: dict[str, list[dict]] = {}
+    for trial in trials_of(measured.db):
+        found.setdefault(trial["mode"], []).append(trial)
     return found
 
 
@@ -47,7 +44,7 @@ def test_it_ends_well_and_leaves_nothing_behind(measured):
 def test_states_of_the_sweep_and_its_results(measured, trials):
     with Store.open(measured.db) as store:
         (sweep,) = store.sweeps()
-        rows = {row["mode"]: row for row in store.results(sweep.id)}
+    rows = {row["mode"]: row for row in results_of(measured.db)}
     assert (sweep.name, sweep.state, sweep.rounds, sweep.cells) == ("first", "completed", 2, 4)
     assert {mode: row["status"] for mode, row in rows.items()} == {
         "eager": "ok", "default": "ok", "reduce-overhead": "unsupported", "cuda-graph": "unsupported",

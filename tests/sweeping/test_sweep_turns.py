@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from schedule_parts import cell_runs, gpus, ok, trials
+from whole_sweeps import results_of, trials_of
 
 from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import TURN_PHASE
-from effbench.store import Store
 from effbench.sweeping import devices
 from effbench.sweeping.client import Request
 from effbench.sweeping.plan import LOST
@@ -232,10 +232,8 @@ def test_a_sweep_that_prepares_ahead(cli, monkeypatch):
     monkeypatch.setattr(Progress, "phase", phase)
     done = cli.sweep("model=tiny", "bs=1,2,3", "mode=eager", "protocol.rounds=3", "executor.ahead=2")
     assert done.code == 0, done
-    with Store.open(cli.db) as store:
-        (sweep,) = store.sweeps()
-        found, rows = store.trials(sweep.id), list(store.results(sweep.id))
-    assert {row["status"] for row in rows} == {"ok"}
+    assert {row["status"] for row in results_of(cli.db)} == {"ok"}
+    found = trials_of(cli.db)
     assert len(found) == 9
     for trial in found:
         is_first = trial["round"] == 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from whole_sweeps import results_of, trials_of
 
 from effbench.cell import Cell, Status, Trial
 from effbench.config import Protocol
@@ -15,7 +16,6 @@ from effbench.message import TrialRequest
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.modes.eager import Eager
 from effbench.modes.scripted import JitTrace
-from effbench.store import Store
 from effbench.worker.failures import Ended
 from effbench.worker.generation import Generation, unsuitable
 from effbench.worker.trial import RunningTrial, unsupported
@@ -151,9 +151,8 @@ def test_what_cannot_generate():
 def test_a_sweep_and_its_figures(cli):
     done = cli.sweep(*SMALL, "mode=eager,default", "generate.new_tokens=8", "bs=3")
     assert done.code == 0, done
-    with Store.open(cli.db) as store:
-        rows, trials = store.results(), store.trials(store.find_sweep("last").id)
-        samples = store.samples(trials[0]["id"])
+    rows, trials = results_of(cli.db), trials_of(cli.db)
+    samples = trials[0]["samples"]
     assert [(row["mode"], row["reason"]) for row in rows] == [("eager", None), ("default", None)]
     for row in rows:
         assert row["params"]["generate"] == {"prompt": 6, "new_tokens": 8}

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from whole_sweeps import results_of, trials_of
 
 from effbench.cell import Cell
 from effbench.models.spec import parse_inputs
@@ -75,17 +76,14 @@ def test_a_stream_through_whole_trials(workshop):
         "stream=uniform", "stream.high=8", "stream.length=30", "db=stream.db",
     )  # fmt: skip
     assert done.code == 0, done.out + done.err
-    with Store.open(workshop.folder / "stream.db") as store:
-        sweep = store.sweeps()[0].id
-        cell, *_ = store.planned(sweep)
-        names = {one.key: one.mode_name for one in store.planned(sweep)}
-        trials = {names[row["cell_key"]]: row for row in store.trials(sweep)}
-        rows = {row["mode"]: row for row in store.results(sweep)}
+    rows = {row["mode"]: row for row in results_of(workshop.folder / "stream.db")}
+    trials = {trial["mode"]: trial for trial in trials_of(workshop.folder / "stream.db")}
     assert {mode: row["status"] for mode, row in rows.items()} == {
         "eager": "ok", "again": "ok", "bucketed-graph": "unsupported"
     }, trials["again"]["reason"]  # fmt: skip
-    sizes, stream = cell.stream["sizes"], trials["eager"]["extra"]["facts"]["stream"]
-    assert cell.model["module"]["max_batch"] == cell.bs == max(sizes), "what follows bs follows the stream"
+    params, stream = rows["eager"]["params"], trials["eager"]["extra"]["facts"]["stream"]
+    sizes = params["stream"]["sizes"]
+    assert params["model"]["module"]["max_batch"] == params["bs"] == max(sizes), "what follows bs follows the stream"
     assert rows["eager"]["throughput_per_s"] is None, "the median latency is not that of the mean size"
     assert {int(size): entry["calls"] for size, entry in stream["by_size"].items()} == Counter(sizes)
     assert trials["eager"]["latency_samples"] % 30 == 0
@@ -123,10 +121,8 @@ def test_a_server_at_two_rates(cli):
     done = cli.sweep("model=mlp", "model.module.width=16", "mode=eager", "stream=arrivals", "stream.high=2",
                      "stream.rate=200,100000")  # fmt: skip
     assert done.code == 0, done.out + done.err
-    with Store.open(str(cli.db)) as store:
-        sweep = store.sweeps()[0].id
-        rows = {row["params"]["stream"]["rate"]: row for row in store.results(sweep)}
-        trials = {row["cell_key"]: row for row in store.trials(sweep)}
+    rows = {row["params"]["stream"]["rate"]: row for row in results_of(cli.db)}
+    trials = {row["cell_key"]: row for row in trials_of(cli.db)}
     slow, fast = rows[200], rows[100_000]
     assert (fast["status"], slow["throughput_per_s"], slow["period_ms"]) == ("degraded", None, None)
     assert "saturated: the server completed" in fast["reason"] and "saturated" in done.out
