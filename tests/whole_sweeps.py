@@ -13,6 +13,7 @@ from effbench.cell import Cell, Environment, Status, Trial
 from effbench.store import Store
 from effbench.store.schema import ACKNOWLEDGEMENT, BASELINE, METADATA, SWEEP, TRIAL
 from effbench.store.source import opened
+from effbench.store.sweeps import SweepInfo
 from effbench.store.transfer import copy, write_file
 from effbench.store.values import TRIAL_FIELDS
 
@@ -148,6 +149,11 @@ def set_state(url: Any, sweep_id: str, **values: Any) -> None:
         connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
 
 
+def info_of(db: Any, sweep: str = "last") -> SweepInfo:
+    with Store.open(db) as store:
+        return store.find_sweep(sweep)
+
+
 def results_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
     with Store.open(db) as store:
         return store.results(store.find_sweep(sweep).id)
@@ -156,9 +162,9 @@ def results_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
 def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
     """The trials of a sweep in order, with the `model` and the `mode` of their cells and their `samples`."""
     with Store.open(db) as store:
-        info = store.find_sweep(sweep)
-        names = {cell.key: {"model": cell.model_name, "mode": cell.mode_name} for cell in store.planned(info.id)}
-        rows = store.trials(info.id)
+        sweep_id = store.find_sweep(sweep).id
+        names = {cell.key: {"model": cell.model_name, "mode": cell.mode_name} for cell in store.planned(sweep_id)}
+        rows = store.trials(sweep_id)
         return [row | names[row["cell_key"]] | {"samples": store.samples(row["id"])} for row in rows]
 
 

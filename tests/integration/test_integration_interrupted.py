@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from whole_sweeps import results_of
+from whole_sweeps import info_of, results_of
 
 from effbench.store import Store
 
@@ -45,8 +45,7 @@ def finish(cli, before: list[tuple[str, int]]) -> None:
 
 def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(cli, waiting):
     process = waiting()
-    with Store.open(cli.db) as store:
-        sweep_id = store.find_sweep("last").id
+    sweep_id = info_of(cli.db).id
     compiled = cli.cache / sweep_id / "environment" / "cell" / "kernel"
     compiled.parent.mkdir(parents=True)
     compiled.touch()

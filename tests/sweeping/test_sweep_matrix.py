@@ -6,7 +6,7 @@ import random
 import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
-from whole_sweeps import outcomes
+from whole_sweeps import info_of, outcomes, results_of
 
 from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, UsageError
@@ -113,9 +113,7 @@ def shard_of(path, name, number=3, label="v1"):
 
 
 def results(path):
-    with Store.open(path) as store:
-        rows = store.results(store.find_sweep("last").id)
-        return [(row["model"], row["bs"], row["mode"], row["speedup"]) for row in rows]
+    return [(row["model"], row["bs"], row["mode"], row["speedup"]) for row in results_of(path)]
 
 
 def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
@@ -124,8 +122,7 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
     ids = {shard_of(tmp_path / f"{n}.db", f"{n}/3") for n in (1, 2, 3)}
     assert len(ids) == 1
     assert outcomes(tmp_path / "3.db", merged) == ["imported"]
-    with Store.open(merged) as store:
-        assert store.find_sweep("last").state == "partial (1 of 3 shards)"
+    assert info_of(merged).state == "partial (1 of 3 shards)"
     assert [outcomes(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [["completed"], ["completed"]]
     assert results(merged) == results(whole)
     assert len(results(merged)) == len(CELLS)

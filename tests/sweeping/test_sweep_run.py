@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from made_sweeps import a_cell, environment
 from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, ok, trials
+from whole_sweeps import info_of, trials_of
 
 from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, ResumeError, StoreError
@@ -75,9 +76,8 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     copy = rescued(caught.value)
     assert copy.parent == db.parent
     assert Store.check(copy) == []
-    with Store.open(copy) as store:
-        info = store.find_sweep("last")
-        assert (info.state, info.trials) == ("interrupted", 3), "including the trial that was running"
+    info = info_of(copy)
+    assert (info.state, info.trials) == ("interrupted", 3), "including the trial that was running"
     assert db.exists() == (how == "replaced")
     assert not list(tmp_path.rglob("*-wal")), "it would be taken for the log of the next file of that name"
     if how == "replaced":
@@ -92,8 +92,8 @@ def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
     monkeypatch.setattr("effbench.sweeping.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True))
     with pytest.raises(StoreError) as caught:
         sweep(db, count=1)
-    with Store.open(rescued(caught.value)) as store:
-        assert (store.find_sweep("last").state, store.find_sweep("last").trials) == ("completed", 1)
+    info = info_of(rescued(caught.value))
+    assert (info.state, info.trials) == ("completed", 1)
 
 
 def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
@@ -103,8 +103,7 @@ def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
     monkeypatch.setattr("effbench.sweeping.progress.Progress.ended", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
         sweep(db)
-    with Store.open(db) as store:
-        info = store.find_sweep("last")
+    info = info_of(db)
     assert (info.state, info.trials) == ("interrupted", 1)
     assert str(caught.value) == f"resume with: effbench -m resume={info.id} db={db}"
 
@@ -115,8 +114,7 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
     message = str(caught.value)
     assert "disk is full" in message
     fill_disk(resource.RLIM_INFINITY)
-    with Store.open(db) as store:
-        info = store.find_sweep("last")
+    info = info_of(db)
     assert (info.state, info.trials) == ("running", 2), "the process that runs it has not ended"
     assert info.host["process"] == liveness.identity()
     assert f"resume={info.id} db={db}" in message
@@ -128,8 +126,8 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
 def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
     keys = [cell.key for cell in cells(2, "cpu")]
     sweep(db, count=2, argv=["-m", DB], overrides=["bs=1", DB], of_cells={keys[0]: ["bs=1", "model=m"]})
+    info = info_of(db)
     with Store.open(db) as store:
-        info = store.find_sweep("last")
         assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
     assert info.command == ["-m", "db=postgresql://me:***@host/x"]
     assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
@@ -142,8 +140,7 @@ def test_resuming_takes_the_same_plan(db):
     settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
     with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
         run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], [], Server()))
-    with Store.open(db) as store:
-        assert store.find_sweep("last").state == "completed", "a refused resume changes nothing"
+    assert info_of(db).state == "completed", "a refused resume changes nothing"
 
 
 def test_a_sweep_that_runs_is_not_resumed(db):
@@ -178,8 +175,7 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
     for _ in range(3):
         server = Server(lambda request, env: ok(request, flops=10**9, min_bytes=2 * 10**9))
         sweep_id = run_cells(settings, cell_runs(1), Command([], [], server, Progress())).sweep_id
-        with Store.open(db) as store:
-            (trial,) = store.trials(sweep_id)
+        (trial,) = trials_of(db, sweep_id)
         floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
     assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
     assert measured == ["GPU 0"] * 2
