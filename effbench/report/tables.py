@@ -12,7 +12,7 @@ from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
 from effbench.stats.elimination import moderated
-from effbench.stats.intervals import is_less, stored_log_mean
+from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.bottleneck import why
 from effbench.table import Column, Shown, Table, as_json
 
@@ -293,11 +293,15 @@ def speedup_text(row: Mapping[str, Any], metric: str) -> str:
     return figure_texts(metric, row[metric], *(row.get(bound) for bound in INTERVALS[metric]))[0]
 
 
+def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> LogEstimate:
+    """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its interval implies."""
+    return stored_log_mean(*map(row.get, (metric, *INTERVALS[metric], "trials", "compilations")), df_per_trial)
+
+
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
     """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
     it: the difference is not significant, or the best one has no interval. All `rows` must have the metric."""
-    names = (metric, *INTERVALS[metric], "trials", "compilations")
-    means = {place: stored_log_mean(*map(row.get, names)) for place, row in enumerate(rows)}
+    means = {place: log_of(row, metric) for place, row in enumerate(rows)}
     best = min(means, key=lambda place: means[place].value)
     for place, row in enumerate(rows):  # modes that were eliminated after one round
         if row.get("trials") == 1 and means[best].error is not None:

@@ -10,11 +10,8 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 CONFIDENCE = 0.95
-#: Assumed degrees of freedom ÷ (n - 1) of a stored Welch interval with n trials per side; the true ratio is 1 to 2.
-_STORED_DF = 1.25
 #: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower bound.
 CLEAR = 4.0
 #: `enough`: fraction of the target that is required at the first check, when the spread is least known.
@@ -52,36 +49,6 @@ class LogEstimate:
             return Interval(_exp(self.value))
         half = t_quantile(self.df) * self.error
         return Interval(_exp(self.value), _exp(self.value - half), _exp(self.value + half))
-
-
-@dataclass(frozen=True)
-class ModeScore:
-    """The geometric mean of a mode's speedups over several models, with confidence bounds. `averaged`: number of models
-    with a speedup; `passed`: number of `ok` models."""
-
-    value: float | None
-    averaged: int
-    passed: int
-    total: int
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval is narrow enough to quote the value."""
-        return is_clear(self.low, self.high)
-
-
-class Outcome(NamedTuple):
-    """The result of a model in a mode: its status, and its speedup with 95 % bounds from `trials` trials per side and
-    `compilations` compile caches."""
-
-    status: str
-    speedup: float | None
-    low: float | None = None
-    high: float | None = None
-    trials: int | None = None
-    compilations: int | None = None
 
 
 def is_number(value: object) -> bool:
@@ -200,22 +167,6 @@ def median_interval(samples: Sequence[float]) -> Interval:
     value = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = _median_rank(n)
     return Interval(value, ordered[rank - 1], ordered[n - rank]) if rank else Interval(value)
-
-
-def mode_score(outcomes: Iterable[Outcome | tuple]) -> ModeScore:
-    """Return the geometric mean of a mode's speedups over its `ok` models, with a 95 % interval for these models.
-
-    `outcomes`: an `Outcome`, or a tuple of its first fields, per model. The interval requires bounds and at least two
-    trials for each model. With at least three trials it covers 93 to 98.2 %.
-    """
-    models = [Outcome(*outcome) for outcome in outcomes]
-    ok = [model for model in models if model.status == "ok"]
-    averaged = [model for model in ok if model.speedup is not None and 0 < model.speedup < math.inf]
-    if not averaged:
-        return ModeScore(None, 0, len(ok), len(models))
-    estimates = [stored_log_mean(*m[1:], _STORED_DF) for m in averaged]
-    mean = mean_of_estimates(estimates).interval()
-    return ModeScore(mean.value, len(averaged), len(ok), len(models), mean.low, mean.high)
 
 
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:

@@ -10,7 +10,7 @@ from effbench.labels import label_rows
 from effbench.report import markdown, reasons
 from effbench.report.summary import by_mode, headline, modes_table, over_cells, score_interval, score_text
 from effbench.report.tables import speedup_table
-from effbench.stats.intervals import geometric_mean, median_interval, mode_score
+from effbench.stats.intervals import geometric_mean, median_interval, t_quantile
 
 
 def default(*rows):
@@ -38,7 +38,22 @@ def test_scores_of_a_mode():
     ]:  # fmt: skip
         score = default(*rows).scores["speedup"]
         assert (score_text(score), score_interval(score)) == (text, interval)
-    assert not mode_score([("ok", 2.0, 0.9, 3.7, 5)]).clear and mode_score([("ok", 2.0, 1.1, 4.3, 5)]).clear
+    for low, high, clear in ((0.9, 3.7, False), (1.1, 4.3, True)):
+        assert default(speedup(2.0, low, high)).scores["speedup"].clear is clear
+
+
+def test_the_interval_of_a_score_is_that_of_cells_which_are_known_equally_well_or_not():
+    def bounds(*rows):
+        score = default(*rows).scores["speedup"]
+        return pytest.approx((score.value, score.low, score.high))
+
+    # four cells known equally well: half the standard error, and a smaller quantile
+    half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
+    assert bounds(*[speedup(2.0, 2.0 / 1.1, 2.0 * 1.1)] * 4) == (2.0, 2 * math.exp(-half), 2 * math.exp(half))
+    assert bounds(speedup(1.0, 1.0, 1.0), speedup(4.0, 3.0, 16 / 3)) == (2.0, math.sqrt(3), math.sqrt(16 / 3))
+    for low, high, trials in ((None, None, 5), (1.5, 2.5, None), (1.5, 2.5, 1), (math.nan, math.nan, 5), (0, 9, 5)):
+        unknown = default(speedup(2.0, 1.5, 2.5), speedup(2.0, low, high, trials=trials)).scores["speedup"]
+        assert (unknown.value, unknown.low, unknown.high) == (pytest.approx(2.0), None, None)
 
 
 def test_latency_and_period_each_have_a_mean_and_a_winner():

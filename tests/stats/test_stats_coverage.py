@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from effbench.stats.intervals import FIRST_LOOK, LEAST_TRIALS, Outcome, enough, log_mean, mode_score, t_quantile
+from effbench.report.summary import mode_score
+from effbench.stats.intervals import FIRST_LOOK, LEAST_TRIALS, enough, log_mean, t_quantile
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,10 @@ def test_mode_score_covers(kind, trials):
         df = (var_a + var_b) ** 2 / ((var_a**2 + var_b**2) / (trials - 1))
         ratio, half = a.mean(axis=-1) - b.mean(axis=-1), stdtrit(df, 0.975) * np.sqrt(var_a + var_b)
         sweeps = np.stack([np.exp(ratio), np.exp(ratio - half), np.exp(ratio + half)], axis=-1).tolist()
-        scores = (mode_score(Outcome("ok", *model, trials) for model in sweep) for sweep in sweeps)
+        names = ("speedup", "speedup_ci_low", "speedup_ci_high")
+        facts = {"status": "ok", "trials": trials}
+        rows = ([facts | dict(zip(names, model, strict=True)) for model in sweep] for sweep in sweeps)
+        scores = (mode_score(of_sweep, "speedup") for of_sweep in rows)
         share = np.mean([found.low <= 1.0 <= found.high for found in scores])
         # with three trials a stored interval says least of its degrees of freedom: cautious rather than narrow
         assert 0.925 <= share <= (0.99 if trials == 3 else 0.975), models

@@ -9,13 +9,11 @@ from scipy import stats
 
 from effbench.stats import intervals
 from effbench.stats.intervals import (
-    Outcome,
     geometric_mean,
     log_difference,
     log_mean,
     log_mean_of_compilations,
     median_interval,
-    mode_score,
     stored_log_mean,
     t_quantile,
 )  # fmt: skip
@@ -68,27 +66,6 @@ def test_stored_error_over_compilations_is_not_understated(trials, number):
     stored = stored_log_mean(bounds.value, bounds.low, bounds.high, trials, number)
     assert stored.error >= 0.999 * known.error
     assert stored.error == pytest.approx(known.error, rel=0.25) or trials == number
-
-
-def test_mode_score():
-    """Failures are counted, only ok cells are averaged."""
-    found = mode_score([("ok", 2.0), ("ok", 8.0), ("oom", None), ("degraded", 5.0), ("ok", None)])
-    assert (found.value, found.averaged, found.passed, found.total) == (pytest.approx(4.0), 2, 3, 5)
-    assert (mode_score([]).value, mode_score([]).total, mode_score([("oom", None)]).low) == (None, 0, None)
-    one = (2.0, 2.0 / 1.1, 2.0 * 1.1, 5)
-    assert bounds(mode_score([Outcome("ok", *one), ("error", None), ("degraded", 3.0), ("ok", None)])) == one[:3]
-    # four models known equally well: half the standard error, and a smaller quantile
-    half = math.log(1.1) / 2 * t_quantile(20) / t_quantile(5)
-    assert bounds(mode_score([("ok", *one)] * 4)) == (2.0, 2 * math.exp(-half), 2 * math.exp(half))
-    exact = ("ok", 1.0, 1.0, 1.0, 5)
-    found = mode_score([exact, ("ok", 4.0, 3.0, 16 / 3, 5)])
-    assert bounds(found) == (2.0, math.sqrt(3), math.sqrt(16 / 3))
-    assert bounds(mode_score([exact, exact])) == (1.0, 1.0, 1.0)
-    # none if one model has none
-    nan = math.nan
-    for unknown in ((), (None, None, 5), (1.5, 2.5, None), (1.5, 2.5, 1), (nan, nan, 5), (0.0, math.inf, 5)):
-        found = mode_score([("ok", 2.0, 1.5, 2.5, 5), ("ok", 2.0, *unknown)])
-        assert (found.value, found.low, found.high) == (pytest.approx(2.0), None, None)
 
 
 def with_interval(half, n):
