@@ -49,6 +49,7 @@ def read(
 
     Raises NothingFoundError if a filter matches nothing, UsageError for an unknown `since`.
     """
+    metrics = list(dict.fromkeys(metrics))
     whole = store.series(columns_of(metrics), models, modes, environment_ids, most)
     series = whole.without_reruns()
     # a clock was wrong: as in find_sweep, the future is the oldest, else it would hide what the newest sweep shows

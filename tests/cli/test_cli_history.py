@@ -82,7 +82,7 @@ def test_filters(db, read):
         v8 = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
     both = ["status", "latency_ms"]
     for words, metrics in (
-        (("--metric", "latency_ms", "--metric", "speedup"), [*both, "speedup"]),
+        (("--metric", "latency_ms", "--metric", "speedup", "--metric", "latency_ms"), [*both, "speedup"]),
         (("--metric", "speedup", "--model", "net"), ["speedup"]),
         (("--mode", "fancy"), ["status"]),
         (("--since", "2020-01-01"), [*both, "graph_breaks"]),
