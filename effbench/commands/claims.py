@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    extra = [outline(Path(path)) for path in args.experiment]
+    experiments = {it.name: it for it in (*load_all(), *(outline(Path(path)) for path in args.experiment))}
     verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
     hardware = {reference_hardware(record) for record in reference}
     if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
-    records = entries(claims_of([*load_all(), *extra]), verdicts, reference)
+    records = entries(claims_of(experiments.values()), verdicts, reference)
     table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)

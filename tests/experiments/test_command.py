@@ -117,6 +117,7 @@ def test_claims(here):
     assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
     other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
     assert other["wide"]["verdict"] == "not measured yet"
+    assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, "named twice"
     assert other["P1"] == rows["P1"], "the reference machine has an H200"
     cpu = rows["wide"]["machine"].rpartition(", torch")[0]
     own = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", cpu))}
