@@ -7,10 +7,9 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -22,7 +21,7 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import ABSENT
+from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
@@ -93,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
             if args.what == "buckets":
                 table, lines, data = advise_buckets(args, rows, sweep.baseline_mode)
             else:
-                table, lines, data = advise_mode(args, rows, sweep.baseline_mode, partial(race_in, store, sweep))
+                rows = rows_at(args, rows)
+                race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
+                table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
     if args.format == "json":
         options.write(as_json(data), args)
     else:
@@ -200,7 +201,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
         is_quiet = args.format == "json" or args.out is not None
         found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
     args.model = args.bs = None  # the rows are of one case
-    table, lines, data = advise_mode(args, found.rows, found.sweep.baseline_mode, lambda *_: found.race)
+    table, lines, data = advise_mode(args, rows_at(args, found.rows), found.sweep.baseline_mode, found.race)
     if args.stored:  # `auto` may mean something else here
         matrix = [word for word in matrix if key_of(word) not in ("device", "dtype")]
         matrix += [f"{name}={found.rows[0][name]}" for name in ("device", "dtype")]
@@ -214,19 +215,19 @@ def advise_model(args: argparse.Namespace) -> Answer:
     return table, lines, data
 
 
-def advise_mode(
-    args: argparse.Namespace, rows: list[dict[str, Any]], baseline_mode: str,
-    race_among: Callable[[Sequence[Mapping[str, Any]], str], Race | None],
-) -> Answer:  # fmt: skip
-    """Rank the modes of one model at one batch size, with the reason. `race_among`: returns the race of these rows, of
-    their cell keys, if modes were eliminated by the column."""
+def rows_at(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[LabelledRow]:
+    """Return the rows of the model and the batch size that are asked for. Raises like `rows_of_case`."""
     case = rows_of_case(rows, args.model)
     sizes = sorted({row.labels["bs"] for row in case})
     bs = the_only(sizes, "--bs") if args.bs is None else args.bs
     if bs not in sizes:
         raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
-    at_size = [row for row in case if row.labels["bs"] == bs]
-    race = race_among([row.source for row in at_size], CALL[args.metric])
+    return [row for row in case if row.labels["bs"] == bs]
+
+
+def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_mode: str, race: Race | None) -> Answer:
+    """Rank the modes of one model at one batch size, with the reason. `race`: of these rows, if there was one."""
+    case, bs = at_size[0].case, at_size[0].labels["bs"]
     ranked, close, excluded = rank_modes(at_size, CALL[args.metric], args.calls, args.memory, baseline_mode)
     ended = {mode["cell_key"]: mode["trials"] for mode in ranked}
     # if a round was measured again, the race would have gone otherwise with its new figure
@@ -262,14 +263,14 @@ def advise_mode(
         table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
     chosen, because, *more = reasons(ranked, close, args, baseline_mode, race)
-    answer = f"Run {case[0].case} at bs {bs} with {chosen['mode']}: "
+    answer = f"Run {case} at bs {bs} with {chosen['mode']}: "
     answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because]))
     row = next((row for row in others if row.quantity == args.metric), others[0])
     why = reason(replace(row, leader=chosen["mode"], tied=close))
     best = [f"{outcome_of(row)} {row.quantity}" for row in others if row.best and row.quantity != args.metric]
     lines = [f"{answer}.", *([f"why: {why}"] if why else []), *more, *([] if race else best)]
     lines += [f"excluded: {mode} ({text})" for mode, text in excluded.items()]
-    data = {"answer": lines[0], "mode": chosen["mode"], "why": why, "model": case[0].case, "bs": bs}
+    data = {"answer": lines[0], "mode": chosen["mode"], "why": why, "model": case, "bs": bs}
     data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
