@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from effbench.labels import grouped
 from effbench.metrics import INTERVALS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
@@ -44,10 +43,6 @@ class Figure:
     draw: Callable[[Sequence[Row]], Drawing]
     page: str = "scaling"
     small_multiples: bool = False
-
-    def parts(self, rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-        """Return (model, its rows) for each drawing; the model is empty if one drawing shows all models."""
-        return list(grouped(rows, lambda row: row["case"] if self.small_multiples else "").items())
 
 
 class Drawing:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from effbench.labels import grouped
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.figures.base import Figure, Row, x_title
@@ -96,7 +97,8 @@ class PageFolder:
             return Section(figure.name, title, figure.absent)
         section = Section(figure.name, title, figure.caption)
         places = {model: at for at, model in enumerate(models(self.device_sweep))}
-        for number, (model, part) in enumerate(figure.parts(rows)):
+        drawings = grouped(rows, lambda row: row["case"]) if figure.small_multiples else {"": rows}
+        for number, (model, part) in enumerate(drawings.items()):
             drawn = figure.draw(part)
             source = self.data(f"{figure.name}-{number}", vars(drawn))
             section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
