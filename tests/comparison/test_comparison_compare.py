@@ -170,17 +170,6 @@ def test_by_a_parameter(made):
         assert (found.changes[0].ignored, not found.notes) == (ignored, ignored)
 
 
-def test_by_a_parameter_that_changes_the_inputs(made):
-    def wide(width, bs=8):
-        model = {"name": "mlp", "module": {"width": width}, "inputs": {"x": {"shape": [width]}}}
-        return replace(a_cell(bs=bs), model=model)
-
-    sweep = made.sweep({wide(64): FAST, wide(256): SLOW, wide(64, 16): FAST, wide(256, 16): FAST})
-    found = halves(made, sweep, "model.module.width")
-    rows = {one.about["bs"]: one.verdict for one in found.changes if one.metric == "latency_ms"}
-    assert rows == {8: "slower", 16: "same"}
-
-
 def test_by_models_whose_cache_follows_bs(made):
     def cached(name, bs, width=64):
         return replace(a_cell(bs=bs), model={"name": name, "module": {"width": width, "max_batch": bs}})

@@ -165,20 +165,13 @@ def test_no_baseline_not_run_and_another_baseline():
     assert (cells["default"].text, cells["default"].baseline, cells["eager"].baseline) == ("2.00 ms", True, False)
 
 
-def test_small_speedups_keep_two_digits():
-    for value, text in [
-        (0.00133, "0.0013×"), (0.0899, "0.090×"), (0.0994, "0.099×"), (0.0999, "0.10×"), (0.894, "0.89×"),
-    ]:  # fmt: skip
-        row = with_interval(0.9 * value, 1.1 * value, speedup=value)
-        entry = speedup_table([make.row(), row]).rows[0].cells["default"]
-        assert entry.text == text and not entry.interval.startswith("0.00–")
-
-
-def test_numbers_that_round_up_have_three_digits_too():
-    form = METRICS["latency_ms"].format
-    assert [form(value) for value in (0.99996, 9.996, 99.96, 0.1, 0.12345)] == [
-        "1.00 ms", "10.0 ms", "100 ms", "0.100 ms", "0.123 ms"
-    ]  # fmt: skip
+def test_digits():
+    """Numbers that round up have three digits, too, and small speedups two."""
+    for metric, values, texts in (
+        ("latency_ms", (0.99996, 9.996, 99.96, 0.1, 0.12345), ["1.00 ms", "10.0 ms", "100 ms", "0.100 ms", "0.123 ms"]),
+        ("speedup", (0.00133, 0.0899, 0.0994, 0.0999, 0.894), ["0.0013×", "0.090×", "0.099×", "0.10×", "0.89×"]),
+    ):
+        assert [METRICS[metric].format(value) for value in values] == texts
     assert [ratio_text(77.61, 4.456, high) for high in (999, 1350.2)] == ["77.610 (4.456–999.000)", "77.6 (4.46–1350)"]
 
 
