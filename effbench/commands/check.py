@@ -72,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
             words += [resume.FLAG] if args.trust_imported else []
             quiet = args.format != "table" and not args.out
             confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
-            compared.interrupted = confirmation.interrupted
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):

@@ -44,14 +44,12 @@ UNSETTLED = "neither confirmed nor refuted"
 @dataclass
 class Confirmation:
     """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it and of those that it confirmed,
-    in what its two sides differ (None: only the new side ran), and whether it was interrupted; then all verdicts stay.
-    """
+    and in what its two sides differ (None: only the new side ran)."""
 
     sweep_id: str | None = None
     failed: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     by: str | None = None
-    interrupted: bool = False
 
 
 def confirm(
@@ -63,8 +61,9 @@ def confirm(
     If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
     interval over pairs must exceed the floor. Otherwise only the new side of slower cells runs, and is compared with
     the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of
-    cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays.
-    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ in their cells.
+    cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays; if the re-run
+    is interrupted, all stay. `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides
+    differ in their cells.
     """
     flagged = [change for change in compared.changes if not change.ignored and may_be_slower(change)]
     keys = {change.key for change in flagged}
@@ -95,12 +94,12 @@ def confirm(
     why = "the re-run was interrupted"
     try:
         outcome, here, there, no_turns = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
-        done.sweep_id, done.interrupted = outcome.sweep_id, outcome.state != "completed"
+        done.sweep_id, compared.interrupted = outcome.sweep_id, outcome.state != "completed"
     except KeyboardInterrupt:  # before the re-run began: the first verdicts are still reported
-        done.interrupted = True
+        compared.interrupted = True
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
-    if done.sweep_id is None or done.interrupted:
+    if done.sweep_id is None or compared.interrupted:
         for change in flagged:
             change.reason = joined(change.reason, f"{UNSETTLED}: not run again")
         compared.notes.append(f"{why} (sweep {done.sweep_id})" if done.sweep_id else why)
