@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "markdown":
         with Store.open(args.db, mode="read") as store:
             store.find_sweep("last")  # raises NothingFoundError for an empty database
-            content = data.read(store, args.db, args.sweep, whole=False)
+            content = data.read_results(store, args.db, args.sweep)
+            data.read_past(store, content, whole=False)  # Markdown shows no history
         options.write(markdown.report(content.device_sweeps), args)
         return 0
     from effbench.commands.claims import every_entry

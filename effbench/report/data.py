@@ -185,17 +185,6 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
 # --- reading ---
 
 
-def read(store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True) -> ReportData:
-    """Read the data of a report. `references`: the sweeps to report, by default the newest of each hardware.
-
-    Without `whole`, history, calibrations and environments are omitted, because Markdown does not show them. With
-    `references`, the history is that of their hardware.
-    """
-    data = read_results(store, database, references)
-    read_past(store, data, references, whole=whole)
-    return data
-
-
 def read_results(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
     """Read the results of the referenced sweeps, by default of the newest of each hardware."""
     sweeps = chosen(store, store.sweeps(brief=True), database, references)
@@ -203,7 +192,7 @@ def read_results(store: Store, database: str, references: Sequence[str] = ()) ->
 
 
 def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True) -> None:
-    """Read changes and, with `whole`, history and calibrations into `data`; see `read`."""
+    """Read changes and, with `whole`, history (with `references`, of their hardware) and calibrations into `data`."""
     infos = store.sweeps(brief=True)
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}

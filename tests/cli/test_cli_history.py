@@ -11,7 +11,7 @@ import pytest
 from made_sweeps import a_cell, copied, environment, spread
 
 from effbench.cell import Status
-from effbench.report.data import read as read_report
+from effbench.report.data import read_past, read_results
 from effbench.store import Store
 
 OLD = environment(torch_version="2.11.0")
@@ -143,8 +143,10 @@ def test_re_runs_make_no_history(made, read):
     assert latencies(found["recent"]) == [("recent", "pr")]
     assert "cells: 1 · sweeps: 9" in found["summary"]
     with Store.open(made.path) as store:
-        past = read_report(store, "made").history
-        shown = read_report(store, "made", [again])
+        newest, shown = read_results(store, "made"), read_results(store, "made", [again])
+        read_past(store, newest)
+        read_past(store, shown, [again])
+    past = newest.history
     (track,) = past.tracks
     assert [row.sweep_id for row in track.rows] == sweeps
     # an environment still names every sweep that it was used in

@@ -28,16 +28,16 @@ def chromium():
 def claims_site(tmp_path_factory: pytest.TempPathFactory):
     """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest and of one before it
     is made of, and the site's folder. Only to be read."""
+    import browsing
     import claim_sweeps
 
     from effbench.commands.claims import every_entry
-    from effbench.report.data import read
     from effbench.report.site.build import write_site
     from effbench.store import Store
 
     database, ids = claim_sweeps.fill(tmp_path_factory.mktemp("claims_site"))
+    report = browsing.report_of(database.path, [ids[-1], ids[4]])
     with Store.open(database.path) as store:
-        report = read(store, str(database.path), [ids[-1], ids[4]])
         report.claims = every_entry(store)
     folder = tmp_path_factory.mktemp("site")
     write_site(report, folder)
