@@ -25,6 +25,8 @@ from effbench.store.summary import break_even_calls
 PER_GRAPH_BYTES = 2 * 2**20
 #: Metric, as users type it -> column with the time per call.
 CALL = {"latency": "latency_ms", "period": "period_ms"}
+#: Most sizes of a list: the best one takes up to a minute, and the time grows with their cube.
+MOST_SIZES = 2000
 #: Relative difference of equal sums: rounding depends on the order of the addends.
 ROUNDING = 1e-12
 #: Batch size -> measured value.
@@ -139,10 +141,12 @@ def best_list(trace: Mapping[int, int], costs: Costs, budget_bytes: int | None =
     memory. None if no list serves every size: the budget is too small, or sizes are above all measured ones.
 
     Candidates are the measured sizes and the sizes of the trace between them, except sizes whose graph failed. Costs
-    are linear between candidates, so no other size can be better.
+    are linear between candidates, so no other size can be better. Raises UsageError for more than MOST_SIZES of them.
     """
     first, last = min(costs.graph_ms), max(costs.graph_ms)
     sizes = sorted({*costs.graph_ms, *(size for size in trace if first <= size <= last)} - costs.failed)
+    if len(sizes) > MOST_SIZES:
+        raise UsageError(f"{len(sizes):,} different sizes are more than {MOST_SIZES:,}; round those of the trace up")
     plain_ms = {size: count * costs.call_ms(None, size) for size, count in trace.items()}
     below = np.array([sum(count for size, count in trace.items() if size <= end) for end in sizes])
     rest_ms = np.array([sum(ms for size, ms in plain_ms.items() if size > end) for end in sizes])

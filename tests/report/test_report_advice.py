@@ -71,6 +71,11 @@ def test_as_good_as_the_best_of_all_lists():
     assert all(kinds[kind] > 2 for kind in (None, 0, 1, 2)), kinds
 
 
+def test_more_sizes_than_can_be_tried_are_refused():
+    with pytest.raises(UsageError, match="2,002 different sizes are more than 2,000; round those of the trace up"):
+        best_list(dict.fromkeys(range(1, 2002), 1), Costs({1: 1.0, 9999: 2.0}))
+
+
 def test_what_was_not_measured_is_reported_or_unknown():
     found = evaluate("x", [8, 16], {2: 1, 10: 1, 50: 1}, COSTS)
     assert found.unmeasured == [16, 50] and found.fallbacks == pytest.approx(1 / 3)
