@@ -80,14 +80,11 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
     for track in timeline.tracks:
-        rows = [row for row in track.rows if row.status in statuses]
-        known = [*map(value_of, rows)]
-        if not {*map(type, known)} <= {int, float} or not all(least <= value < math.inf for value in known):
-            rows = [row for row in rows if is_number(value := value_of(row)) and value >= least]
-            known = [*map(value_of, rows)]
-        if known:
+        known = (row for row in track.rows if row.status in statuses)
+        rows = [row for row in known if is_number(value := value_of(row)) and value >= least]
+        if rows:
             measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
-            values.append(known)
+            values.append([*map(value_of, rows)])
     if exact:
         judged = [find_exact(series) for series in values]
     else:
