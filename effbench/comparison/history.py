@@ -247,6 +247,7 @@ def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exception
     several apply to a change, the nearest counts.
     """
     tracks = {(track.cell_key, track.place): track.rows for track in timeline.tracks}
+    changes = grouped(timeline.changes, lambda event: event.series)
     held: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
     for row in rows:
         series = SeriesId(row["cell_key"], row["hardware"], row["metric"])
@@ -254,10 +255,8 @@ def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exception
         at = order.get(row["sweep_id"])
         near = [
             (abs(order[event.after_sweep] - at), event.id)
-            for event in timeline.changes
-            if event.series == series
-            and at is not None
-            and order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
+            for event in changes.get(series, ())
+            if at is not None and order[event.earliest_sweep] - 1 <= at <= order[event.latest_sweep] + 1
         ]
         if near:
             distance, nearest = min(near)
