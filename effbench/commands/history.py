@@ -10,7 +10,7 @@ from typing import Any
 from effbench.commands import options
 from effbench.commands.show import metric_name
 from effbench.comparison.events import History, SeriesId, event_id
-from effbench.comparison.history import DEFAULT_METRICS, judgeable
+from effbench.comparison.history import DEFAULT_METRICS, JUDGED
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
 from effbench.errors import UsageError
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def judged_name(text: str) -> str:
     name = metric_name(text)
-    if name not in judgeable():
-        raise argparse.ArgumentTypeError(f"{name} has no history; allowed are {', '.join(judgeable())}")
+    if name not in JUDGED:
+        raise argparse.ArgumentTypeError(f"{name} has no history; allowed are {', '.join(JUDGED)}")
     return name
 
 
@@ -116,7 +116,7 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
         raise UsageError(f"unknown pattern {unknown[0]}=; choose from {', '.join(PATTERNS)}")
     with Store.open(args.db, mode="read") as store:
         found = read(
-            store, args.metric or judgeable(), models=args.model, modes=args.mode, hosts=args.host, name=args.name,
+            store, args.metric or JUDGED, models=args.model, modes=args.mode, hosts=args.host, name=args.name,
             since=args.since, everything=True, limits=limits,
         )  # fmt: skip
     changes = {event.id: event for event in found.changes}

@@ -27,6 +27,8 @@ from effbench.stats.intervals import Interval, is_number, stored_log_mean
 from effbench.stats.segmentation import SHORTEST
 from effbench.store.sides import Series
 
+#: Metrics that have a history.
+JUDGED = [name for name, metric in METRICS.items() if metric.compare != "none"]
 #: Energy is judged only on request, because it follows latency and is noisier.
 DEFAULT_METRICS = (
     "latency_ms", "period_ms", "gpu_busy_ms", "peak_reserved_bytes", "compile_cold_s",
@@ -41,11 +43,6 @@ OTHER_KINDS = ("new", "dead", "flapping", "drifting")
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """Return the columns of `result` that are needed to judge these metrics."""
     return ["trials", "compilations", *(name for metric in metrics for name in (metric, *INTERVALS.get(metric, ())))]
-
-
-def judgeable() -> list[str]:
-    """Return the metrics that have a history: those with a direction and a rule of comparison."""
-    return [name for name, metric in METRICS.items() if metric.compare != "none" and metric.better != Better.NEITHER]
 
 
 def history(
