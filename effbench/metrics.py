@@ -110,7 +110,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.{1 if value < 0.0995 else 0}f} %"
 
 
-LOWER, HIGHER, NEITHER = Better.LOWER, Better.HIGHER, Better.NEITHER
+LOWER, HIGHER = Better.LOWER, Better.HIGHER
 
 
 def _bytes(name: str, title: str, help: str, compare: str = "none", combine: str = "warm") -> Metric:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from effbench.table import Column, Table
 from effbench.terminal import escape, terminal
 
 HELP = "List the sweeps in the database, or the planned cells, failed results or artifacts of one sweep."
+#: Returns the cell key and environment id of a result or a trial.
+unit_of = itemgetter("cell_key", "environment_id")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,11 +57,6 @@ def run(args: argparse.Namespace) -> int:
 def print_table(names: Sequence[str], rows: Sequence[Sequence[Any]], wide: Collection[str] = ()) -> None:
     columns = [Column(name, optional=name == "baseline", wide=name in wide) for name in names]
     terminal().print_table(Table.of(columns, rows))
-
-
-def unit_of(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the cell key and environment id of a result or a trial."""
-    return row["cell_key"], row["environment_id"]
 
 
 def names_of(store: Store, sweep: SweepInfo) -> dict[tuple[str, str], str]:
