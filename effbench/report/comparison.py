@@ -112,8 +112,8 @@ def sensitivity(compared: Compared) -> str | None:
             f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a latency slowdown of "
             f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
         )
-    if latencies:
-        return "one trial on a side: latency and period cannot be judged; use more rounds (protocol=standard has 5)"
+    if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):  # a re-run judged none
+        return "one trial on a side: times cannot be judged; use more rounds (protocol=standard has 5)"
     return None
 
 

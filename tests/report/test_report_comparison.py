@@ -128,3 +128,9 @@ def test_the_median_of_the_slowdowns_that_trials_detect():
         for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
     ]
     assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(compared(*two))
+
+
+def test_one_trial_judges_no_time_unless_a_rerun_did():
+    unsure = change(Verdict.AMBIGUOUS, ratio=1.1)
+    assert comparison.sensitivity(compared(unsure)).startswith("one trial on a side: times cannot be judged")
+    assert comparison.sensitivity(compared(unsure, change(ratio=1.1))) is None
