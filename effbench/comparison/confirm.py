@@ -15,6 +15,7 @@ from effbench.comparison.origin import current, origin
 from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import (
     LEAST_COMPILATIONS,
+    ONE_TIME,
     Change,
     Verdict,
     joined,
@@ -162,7 +163,8 @@ def run_again(
 
 
 def may_be_slower(change: Change) -> bool:
-    is_beyond = change.floor is not None and change.ratio > 1 + change.floor
+    limit = change.limit if ONE_TIME in (change.reason or "") else change.floor
+    is_beyond = limit is not None and change.ratio > 1 + limit
     return change.verdict is Verdict.SLOWER or (change.verdict is Verdict.AMBIGUOUS and is_beyond)
 
 
@@ -234,7 +236,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     if row.metric == STATUS:
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
     else:
-        is_shown = row.verdict is change.verdict is Verdict.SLOWER
+        is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or change.verdict is Verdict.SLOWER)
         if is_paired and METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
             # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)

@@ -3,7 +3,7 @@
 A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
 `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
 pairs, if both sides were measured in the same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond
-the limit; `exact` by its integers; `bound` by a factor and an absolute difference.
+the limit; `exact` by its integers; `bound` by a factor and an absolute difference, times only of two trials per side.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ Thresholds = Mapping[tuple[str, str], float]
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
 IN_NOISE = "inside the noise threshold"
+#: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
+#: unchanged code differed by a factor of up to 3.7.
+ONE_TIME = "a side has only one such time, so the spread is unknown"
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,8 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
                 by_range(change, before, after, limit.least)
                 if metric == "kernels" and change.verdict in CHANGED:
                     doubt_tuned(change, pair)
+                if METRICS[metric].unit == "s" and change.verdict in CHANGED and 1 in (len(before), len(after)):
+                    change.verdict, change.reason = Verdict.AMBIGUOUS, joined(ONE_TIME, change.reason)
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))

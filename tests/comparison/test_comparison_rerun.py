@@ -4,13 +4,13 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from made_sweeps import DEFAULT, EAGER, FAST, SLOW, environment, steps
+from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
-from effbench.comparison.verdicts import Change, Verdict
+from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
 from effbench.errors import UsageError
 from effbench.store import Store
 
@@ -75,26 +75,42 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
     assert judged.changes[0] is row or not row.gates
 
 
+def compiled(seconds, cold=3, **figures):
+    """The figures of a cell that compiled in the first `cold` of five rounds."""
+    caches = {"compilation": [*range(cold), *range(5 - cold)], "compile_cache": ["cold"] * cold + ["warm"] * (5 - cold)}
+    return {**FAST, **caches, "compile_s": seconds and [seconds] * cold + [0.5] * (5 - cold), **figures}
+
+
 @pytest.mark.parametrize(
-    ("new_s", "old_s", "verdict", "said"),
+    ("new_s", "old_s", "cold", "verdict", "said"),
     [
-        (10.0, 10.0, "ambiguous", "not confirmed: 1.000"),
-        (10.0, 4.0, "slower", "confirmed: 2.500 (old and new alternating)"),
-        (None, 4.0, "slower", "neither confirmed nor refuted: no figure when run again"),
+        (10.0, 10.0, 3, "ambiguous", "not confirmed: 1.000"),
+        (10.0, 4.0, 3, "slower", "confirmed: 2.500 (old and new alternating)"),
+        (None, 4.0, 3, "slower", "neither confirmed nor refuted: no figure when run again"),
+        # one compilation each raises no alarm, but runs again
+        (10.0, 4.0, 1, "slower", f"{ONE_TIME}; confirmed: 2.500 (old and new alternating)"),
+        (4.0, 4.0, 1, "same", f"{ONE_TIME}; not confirmed: 1.000"),
+        (None, 4.0, 1, "ambiguous", f"{ONE_TIME}; neither confirmed nor refuted"),
+        (10.0, None, 1, "ambiguous", ONE_TIME),
     ],
 )
-def test_what_becomes_of_compile_seconds(made, new_s, old_s, verdict, said):
+def test_what_becomes_of_compile_seconds(made, new_s, old_s, cold, verdict, said):
     """There are as many as compilations, which are fewer than pairs of times must be."""
-
-    def compiled(seconds):
-        caches = {"compilation": [0, 1, 2, 0, 1], "compile_cache": ["cold"] * 3 + ["warm"] * 2}
-        return {**FAST, **caches, "compile_s": seconds and [seconds] * 3 + [0.5] * 2}
-
-    _, rows = again(
-        made, {DEFAULT: compiled(new_s)}, {DEFAULT: compiled(old_s)}, before=compiled(4.0), after=compiled(10.0)
-    )
+    olds = {DEFAULT: compiled(old_s)} if old_s else None
+    before, after = (compiled(seconds, cold) for seconds in (4.0, 10.0))
+    _, rows = again(made, {DEFAULT: compiled(new_s)}, olds, before=before, after=after)
     (row,) = (row for row in rows if row.metric == "compile_cold_s")
     assert (row.verdict, said in row.reason) == (verdict, True), row.reason
+
+
+def test_memory_of_one_compilation_is_settled_by_several(made):
+    """It has no pairs, because only some rounds compile with an empty cache."""
+    small, large = ({"peak_reserved_bytes": size * MIB} for size in (100, 200))
+    before, after = (compiled(1.0, 1, **figures) for figures in (small, large))
+    news, olds = {DEFAULT: compiled(1.0, **large)}, {DEFAULT: compiled(1.0, **small)}
+    _, rows = again(made, news, olds, before=before, after=after)
+    row = next(row for row in rows if row.metric == "peak_reserved_cold_bytes")
+    assert (row.verdict, "; confirmed: 2.000" in row.reason) == ("slower", True), row.reason
 
 
 def test_counts_without_a_ratio_are_shown(made):
