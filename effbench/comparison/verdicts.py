@@ -65,7 +65,7 @@ NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
 IN_NOISE = "inside the noise threshold"
 #: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
-#: unchanged code differed by a factor of up to 3.7.
+#: unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
 
 
