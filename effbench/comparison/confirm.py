@@ -242,9 +242,14 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
             change.limit, how = row.limit, f"{how}, {pairs} pairs"
         text = f"{figures_text(row)} ({how})"
-        if not is_shown and (row.verdict is Verdict.SLOWER or (row.low or 0.0) > 1.0):
-            text += f", not significantly beyond {percent(change.limit or 0.0)}"
-        text = joined(text, row.kernels if row.verdict is not Verdict.SAME else None)
+        low, limit, kernels = row.low or 0.0, change.limit or 0.0, row.kernels
+        if not is_shown and pairs is None and row.verdict is Verdict.SLOWER:
+            text += ", but only pairs confirm an ambiguous row"
+        elif not is_shown and low > 1 + limit:  # the row's reason contains the kernels
+            text, kernels = f"{text}, but {row.reason or 'not significant among all rows run again'}", None
+        elif not is_shown and (row.verdict is Verdict.SLOWER or low > 1.0):
+            text += f", not significantly beyond {percent(limit)}"
+        text = joined(text, kernels if row.verdict is not Verdict.SAME else None)
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
     is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
     change.verdict = Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS

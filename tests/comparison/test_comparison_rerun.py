@@ -7,7 +7,7 @@ import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine
+from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine, settle
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
 from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
@@ -150,6 +150,22 @@ def test_only_pairs_settle_ambiguous_rows(made):
         noise = {"latency_ms": steps(1.0, 0.1)}, {"latency_ms": steps(1.05, 0.1)}
         judged, (row,) = again(made, {EAGER: SLOW}, old, before=noise[0], after=noise[1])
         assert (row.verdict, row.limit, judged.failing) == (verdict, 0.02, [row] if old else [])
+
+
+def test_an_interval_beyond_the_floor_may_not_be_enough():
+    """The reason says why, because the interval alone looks significant."""
+    host = "launch-bound: up to 16 % may be noise of the host"
+    for verdict, pairs, reason, said in (
+        ("ambiguous", 5, None, "alternating, 5 pairs), but not significant among all rows run again"),
+        ("ambiguous", 5, host, f"alternating, 5 pairs), but {host}"),
+        ("slower", None, None, "alternating), but only pairs confirm an ambiguous row"),
+    ):
+        flagged, row = (
+            Change("a", "a", "latency_ms", Verdict(kind), 1.0, 1.1, 1.1, 1.05, 1.15, limit=0.02, reason=why)
+            for kind, why in (("ambiguous", None), (verdict, reason))
+        )
+        settle(flagged, {("a", "latency_ms"): row}, "alternating", pairs)
+        assert (flagged.verdict, flagged.reason) == ("ambiguous", f"not confirmed: 1.100 (1.050–1.150) ({said}")
 
 
 def test_each_cell_by_its_own(made):
