@@ -158,7 +158,8 @@ class ReportData:
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
-        return f"{which}: {listed(names, MOST_NAMES)}. Select sweeps with --sweep NAME (repeatable)."
+        distinct = list(dict.fromkeys(names))  # all sweeps of the main branch may have one name
+        return f"{which}: {listed(distinct, MOST_NAMES)}. Select sweeps with --sweep NAME (repeatable)."
 
 
 def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> list[dict[str, Any]]:

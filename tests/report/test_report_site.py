@@ -8,6 +8,7 @@ import synthetic as make
 from browsing import EVIL, Visit, assert_accessible, device_sweep, page_of, site, until, visits
 
 from effbench.metrics import METRICS
+from effbench.report.data import ReportData
 
 
 def evil_sweep():
@@ -179,3 +180,8 @@ def test_two_machines(chromium, sites, sweeps):
         one.page.wait_for_url(f"**/{sweeps['cpu'].slug}/cost.html")
         assert "No device memory was recorded" in one.page.locator("main").inner_text()
         one.assert_quiet()
+
+
+def test_omitted_sweeps_of_one_name_are_listed_once():
+    rows = [{"id": str(number), "name": name, "trials": 1} for number, name in enumerate(("pr", "push", "push"))]
+    assert ReportData("a.db", [], rows).omitted().startswith("3 other sweeps are not included: pr, push. Select")
