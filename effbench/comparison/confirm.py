@@ -246,7 +246,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
         if not is_shown and pairs is None and row.verdict is Verdict.SLOWER:
             text += ", but only pairs confirm an ambiguous row"
         elif not is_shown and low > 1 + limit:  # the row's reason contains the kernels
-            text, kernels = f"{text}, but {row.reason or 'not significant among all rows run again'}", None
+            text, kernels = f"{text}, but {row.reason}", None
         elif not is_shown and (row.verdict is Verdict.SLOWER or low > 1.0):
             text += f", not significantly beyond {percent(limit)}"
         text = joined(text, kernels if row.verdict is not Verdict.SAME else None)

@@ -322,6 +322,8 @@ def decide(change: Change, is_significant: bool, host_change: float | None) -> N
         if verdict_of(*figures, change.floor) in CHANGED:
             limit, floor = percent(change.limit), percent(change.floor)
             why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
+        elif change.low is not None and max(change.low, 1 / max(change.high, 1e-300)) > 1 + change.limit:
+            why = "not significant among all rows"  # although the interval alone looks so
     elif host_change is not None and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
         if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):

@@ -103,6 +103,7 @@ def test_the_correction_is_over_all_cells_that_are_not_ignored():
 
     alone, among = row([odd], limits_of({})), row([odd, *quiet], limits_of({}))
     assert (alone.verdict, among.verdict, among.p_value) == (Verdict.SLOWER, Verdict.AMBIGUOUS, alone.p_value)
+    assert among.low > 1.02 and (alone.reason, among.reason) == (None, "not significant among all rows")
     assert row([odd, *quiet], rule).gates, "what is ignored is no test of the correction"
     # nor do clear changes that are ignored lend significance to one that is not clear
     loud = [pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(n), model="old") for n in range(99)]
