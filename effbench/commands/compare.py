@@ -14,7 +14,7 @@ from effbench.comparison.compare import Compared, compare_parts, compare_sweeps,
 from effbench.comparison.limits import Limits, check_metric, limits_of, read
 from effbench.comparison.sides import ACROSS, BY_ENVIRONMENT
 from effbench.comparison.verdicts import STATUS, Change, Pair, Verdict, counted
-from effbench.errors import ConfigError, UsageError
+from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.report import comparison
 from effbench.store.store import Store
 from effbench.terminal import Console, escape
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             show(console, compared, rows, args)
     else:
         options.write(render(compared, rows, args), args)
-    return 0
+    return 0 if compared.changes else NothingFoundError.exit_code  # no cell has these metrics
 
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:

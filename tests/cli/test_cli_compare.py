@@ -56,6 +56,11 @@ def test_which_rows(two, effbench):
     assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--floor", "11%")).values()
 
 
+def test_metrics_that_no_cell_has_are_nothing_to_compare(two, effbench):
+    done = effbench("compare", *two, "--metric", "tpot_ms")
+    assert (done.code, done.err, "nothing to compare" in done.out) == (3, "", True)
+
+
 def test_cells_that_are_asked_for_have_the_verdicts_of_the_whole(made, effbench):
     """Which rows are told does not change what is said of them: a p of 0.04 is nothing among a hundred others."""
     faint, quiet = {"latency_ms": steps(1.0, 0.03)}, [a_cell(bs=size) for size in range(1, 8)]
