@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     most = f"most rounds of --confirm, at least {LEAST_PAIRS} (default: {MOST_PAIRS}); precise cells stop earlier"
-    parser.add_argument("--rounds", type=rounds, default=MOST_PAIRS, metavar="N", help=most)
+    parser.add_argument("--rounds", type=rounds, metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 
@@ -55,6 +55,8 @@ def rounds(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.confirm and (args.rounds or args.trust_imported):
+        raise UsageError(f"--rounds and {resume.FLAG} need --confirm")
     confirmation = None
     try:
         limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
@@ -70,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
             words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
             words += [resume.FLAG] if args.trust_imported else []
+            most = args.rounds or MOST_PAIRS
             quiet = args.format != "table" and not args.out
-            confirmation = confirm(compared, before, sweep, args.db, words, args.rounds, quiet, args.trust_imported)
+            confirmation = confirm(compared, before, sweep, args.db, words, most, quiet, args.trust_imported)
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):

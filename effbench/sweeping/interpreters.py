@@ -185,9 +185,9 @@ def git_changes(folder: Path) -> str | None:
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
 
 
-def git(folder: str | Path, *args: str) -> str | None:
+def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:
     """Return what git prints, None if it fails: a sweep does not need git."""
-    return output(["git", "-C", str(folder), *args], timeout_s=10.0)
+    return output(["git", "-C", str(folder), *args], timeout_s)
 
 
 def output(command: Sequence[str], timeout_s: float, folder: Path | None = None) -> str | None:

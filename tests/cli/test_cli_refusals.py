@@ -87,6 +87,7 @@ REFUSED = (
     (["--cfg", "job", "bs=1,2"], ["bs=1,2"]),
     (["--foo"], ["--foo"]),
     (["db", "upgrade", "--deep"], ["--deep only applies to effbench db check"]),
+    (["check", "--baseline", "main", "--rounds", "5"], ["--rounds and --trust-imported need --confirm"]),
     (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
     (["-m", "model=tiny", "--db=x.db"], ["; a sweep takes db=x.db\n"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
