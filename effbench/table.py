@@ -26,6 +26,8 @@ from effbench.terminal import escape
 TONES = {"best": "bold green", "unsure": "dim", "status": "yellow", "bad": "bold red", "good": "green", "": ""}
 #: Least width at which a wide column stays next to the others in a terminal.
 READABLE = 40
+#: Least width of a column whose words break.
+BROKEN = 6
 _MARKDOWN = frozenset("|`*[]\\")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
@@ -109,19 +111,24 @@ class Table:
             raise UsageError(f"unknown table format {fmt!r}; choose from json, {', '.join(renderers)}")
         return renderers[fmt]()
 
-    def rich(self, *, width: int, lines: bool = False, stacked: bool = False, gap: int = 2) -> RichTable:
+    def rich(
+        self, *, width: int, lines: bool = False, stacked: bool = False, gap: int = 2, breaks: bool = False
+    ) -> RichTable:
         """Return the table for a rich console of `width` characters, with the longest headings wrapped to fit.
 
         `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets. `gap`: spaces between
-        columns without borders.
+        columns without borders. `breaks`: for a table that is too wide otherwise; breaks words rather than figures.
         """
         columns, rows = self._for_people()
         style = {"box": box.HEAVY_HEAD} if lines else {"box": None, "padding": (0, gap - 1, 0, 1)}
         drawn = RichTable(header_style="bold", pad_edge=False, **style)
         texts = [[one_line(line) for row in rows for line in _lines(row[i], stacked)] for i in range(len(columns))]
+        if breaks:  # intervals and stars go below their figures
+            pairs = zip(columns, texts, strict=True)
+            texts = [re.split(r"\n| (?=[(★])", "\n".join(it)) if column.numeric else it for column, it in pairs]
         room = width - (3 * len(columns) - 1 if lines else gap * len(columns))
         headings = fit_headings([escape(column.heading) for column in columns], texts, room)
-        widths = fit_widths(headings, texts, [not column.numeric for column in columns], room)
+        widths = fit_widths(headings, texts, [not column.numeric for column in columns], room, breaks=breaks)
         for column, heading, most in zip(columns, headings, widths, strict=True):
             side = "right" if column.numeric else "left"
             drawn.add_column(heading, justify=side, overflow="fold", max_width=most)
@@ -152,8 +159,11 @@ class Table:
         wide = [i for i, column in enumerate(columns) if column.wide]
         titles = {i: f"{escape(columns[i].heading)}: " if len(wide) > 1 else "" for i in wide}
         narrow = replace(self, columns=[column for column in columns if not column.wide])
-        drawn = narrow.rich(width=width, stacked=True, gap=1)
-        widths = [column.max_width for column in drawn.columns]
+        for breaks in (False, True):
+            drawn = narrow.rich(width=width, stacked=True, gap=1, breaks=breaks)
+            widths = [column.max_width for column in drawn.columns]
+            if sum(widths) + len(widths) <= width:
+                break
         while sum(widths) + len(widths) > width:  # rich breaks words
             widths[widths.index(max(widths))] -= 1
         parts: list[RenderableType] = []
@@ -263,7 +273,7 @@ def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: 
     while sum(map(max, widths, contents)) > room:
         # `max-autotune`, `compile+graph` and `generate.prompt` break after their signs
         at = max(range(len(widths)), key=lambda i: (widths[i] > contents[i], widths[i]))
-        words = re.split(r"(?<=[-+. ])", headings[at])
+        words = re.split(r"(?<=[-+. ])(?!%)", headings[at])
         lines = [""]
         for word in words:
             fits = cell_len((lines[-1] + word).rstrip()) < widths[at]
@@ -275,15 +285,19 @@ def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: 
     return fitted
 
 
-def fit_widths(headings: Sequence[str], texts: Sequence[Sequence[str]], wraps: Sequence[bool], room: int) -> list[int]:
+def fit_widths(
+    headings: Sequence[str], texts: Sequence[Sequence[str]], wraps: Sequence[bool], room: int, *, breaks: bool
+) -> list[int]:
     """Return the widths of columns in `room` characters: the widest columns that wrap are narrowed, at most to their
-    longest word. If they still do not fit, rich breaks words."""
+    longest word, and with `breaks` further. If they still do not fit, rich breaks words of every column."""
     columns = [[*heading.split("\n"), *lines] for heading, lines in zip(headings, texts, strict=True)]
     widths = [max(map(cell_len, lines)) for lines in columns]
-    least = [
+    words = [
         max(cell_len(word) for line in lines for word in (line.split() or [""])) if wrap else width
         for lines, wrap, width in zip(columns, wraps, widths, strict=True)
     ]
-    while sum(widths) > room and (loose := [i for i in range(len(widths)) if widths[i] > least[i]]):
-        widths[max(loose, key=lambda i: widths[i])] -= 1
+    broken = [min(word, BROKEN) if wrap else word for word, wrap in zip(words, wraps, strict=True)]
+    for least in (words, broken) if breaks else (words,):
+        while sum(widths) > room and (loose := [i for i in range(len(widths)) if widths[i] > least[i]]):
+            widths[max(loose, key=lambda i: widths[i])] -= 1
     return widths

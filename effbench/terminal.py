@@ -36,8 +36,10 @@ class Console(rich.console.Console):
         """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If words would break,
         such as ids that are to be copied, wide columns move below their rows."""
         drawn = table.rich(width=self.width, **form)
-        is_broken = Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width
-        self.print(table.split(self.width) if is_broken and any(it.wide for it in table.columns) else drawn)
+        if Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width:
+            is_wide = any(column.wide for column in table.columns)
+            drawn = table.split(self.width) if is_wide else table.rich(width=self.width, breaks=True, **form)
+        self.print(drawn)
 
     def fitted(self, table: Any) -> RenderableType | None:
         """Return the first form of a `table.Table` that the console is wide enough for: second lines in brackets,

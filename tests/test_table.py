@@ -116,3 +116,12 @@ def test_second_lines_stand_below_or_in_brackets():
     table = Table([Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}])
     for stacked, lines in [(False, ["2.00× (1.90–2.10) ★"]), (True, ["  2.00× ★", "1.90–2.10"])]:
         assert drawn(table, stacked=stacked)[1:] == lines
+
+
+def test_words_break_before_figures():
+    columns = [Column("model"), Column("mode"), Column("speedup (95 %)", numeric=True)]
+    table = Table.of(columns, [("vit_base_patch16_224", "max-autotune", Shown(12.0, "12.00×", "best", "11.00–13.00"))])
+    for width, words in [(60, ["12.00× (11.00–13.00) ★"]), (51, ["vit_base_patch16_224  max-autotune"]), (34, [])]:
+        text = drawn(table, width)
+        assert all(any(word in line for line in text) for word in [*words, "(95 %)", "(11.00–13.00)"]), width
+        assert max(map(len, text)) <= width

@@ -86,7 +86,9 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
     console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
-    console.print(console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True))
+    console.print(
+        console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True, breaks=True)
+    )
     metric, quantities = METRICS[table.metrics[0]], dict.fromkeys(row.quantity for row in table.rows)
     about = f"{metric.title}: {metric.help}"
     if table.metrics[0] == "speedup":

@@ -46,7 +46,7 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
     """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that cells link to."""
     columns = [
         Column("verdict"),
-        Column("cell"),
+        Column("cell", wide=not cell_page),
         Column("metric"),
         Column("before", numeric=True, optional=True),
         Column("after", numeric=True, optional=True),
