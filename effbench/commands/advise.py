@@ -8,9 +8,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -19,11 +20,12 @@ from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.config import DEFAULT_DB, db_option, quoted
+from effbench.config import DEFAULT_DB, db_option, quoted, shipped
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
+from effbench.report import advice
 from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
@@ -83,7 +85,8 @@ def byte_size(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     if args.what == "mode" and args.calls is not None and args.calls < 1:
         raise UsageError(f"--calls: expected at least 1, got {args.calls}")
-    if args.what == "mode" and (args.words or args.fresh or args.stored):
+    is_named = args.what == "mode" and args.stored and find_named(args)
+    if args.what == "mode" and not is_named and (args.words or args.fresh or args.stored):
         table, lines, data = advise_model(args)
     else:
         with Store.open(args.db, mode="read") as store:
@@ -95,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
                 rows = rows_at(args, rows)
                 race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
                 table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
+        lines += [f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC: sweep {sweep.id}"] * is_named
     if args.format == "json":
         options.write(as_json(data), args)
     else:
@@ -169,6 +173,20 @@ def remedy(size: int, costs: Costs, eager: str) -> str:
         return f"{costs.mode} failed at bs={size}; measure {eager} there"
     largest = max([*costs.graph_ms, *costs.eager_ms])
     return f"the largest size with an ok result is {largest}; measure bs={size}"
+
+
+def find_named(args: argparse.Namespace) -> bool:
+    """Return whether stored results have the name MODEL and no YAML file has it; if so, choose their sweep."""
+    match = re.fullmatch(r"([^=]+?)(?: bs=(\d+))?", " ".join([*args.words, *filter(None, [args.model])]))
+    if not match or args.sweep != "last" or None not in (match[2], args.bs):
+        return False
+    sweep, bs = None, int(match[2]) if match[2] else args.bs
+    if not any(Path(it, "model", f"{match[1]}.yaml").exists() for it in (shipped("conf"), args.config_dir) if it):
+        with suppress(NothingFoundError), Store.open(args.db, mode="read") as store:
+            sweep = advice.sweep_with(store, match[1], bs)
+    if sweep:
+        args.sweep, args.model, args.bs = sweep, match[1], bs
+    return sweep is not None
 
 
 def advise_model(args: argparse.Namespace) -> Answer:

@@ -10,16 +10,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from effbench.buckets import bucket_of, usage
+from effbench.cell import Status
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
 from effbench.metrics import INTERVALS, format_bytes
 from effbench.report.tables import SPEEDUPS, TIMES, is_baseline, least
 from effbench.store.summary import break_even_calls
+
+if TYPE_CHECKING:
+    from effbench.store.store import Store
 
 #: Bytes that each graph adds to the shared pool: the smallest segment by which torch's allocator grows a pool.
 PER_GRAPH_BYTES = 2 * 2**20
@@ -75,6 +79,16 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
         known = known or "none with a fixed batch size; run a sweep without stream, as in bs=1,8,64"
         raise NothingFoundError(f"no result of {model or 'any model'} in this sweep; measured models: {known}")
     return [row for row in labelled if row.case == the_only(cases, "--model")]
+
+
+def sweep_with(store: Store, model: str, bs: int | None) -> str | None:
+    """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), or the
+    newest of several; None without any result of the model."""
+    sizes: dict[str, list[int]] = {}
+    for sweep in (sweep for sweep in store.sweeps() if sweep.state == "completed"):
+        ok = [row["bs"] for row in store.results(sweep.id) if (row["model"], row["status"]) == (model, Status.OK)]
+        sizes |= {sweep.id: ok} if ok else {}
+    return max(sizes, key=lambda one: (sizes[one].count(bs), len(sizes[one])), default=None)
 
 
 def the_only(values: Sequence[Any], option: str) -> Any:

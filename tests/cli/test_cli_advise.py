@@ -288,6 +288,20 @@ def test_stored_results_of_any_device_and_dtype(cli):
     assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
 
 
+def test_stored_results_of_a_name_without_a_yaml_file(cli):
+    """Names such as gpt2-decode, of imported sweeps, belong to no file here."""
+    own = ("model=custom", "model.name=mine", "model.module._target_=torch.nn.Tanh", "model.inputs.x.shape=[4]")
+    for modes in ("eager,jit-script", "eager"):
+        assert cli.sweep(*own, "bs=2", f"mode={modes}").code == 0
+    for words in (("mine", "bs=2"), ("mine", "--bs", "2"), ("--model", "mine")):
+        text = cli.run("advise", "mode", *words, "--stored").out
+        assert text.startswith("Run mine at bs 2 with ") and "jit-script" in text and "stored results of" in text
+    assert "bs=4 was not measured; measured: 2" in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+    for words in (("mine", "bs=2"), ("mime", "--stored"), ("mine", "dtype=float32", "--stored")):
+        refused = cli.run("advise", "mode", *words)
+        assert refused.code == 2 and "unknown model" in refused.err, words
+
+
 def test_a_model_of_a_users_own_folder(cli):
     mine = cli.folder / "mine" / "model" / "score.yaml"
     mine.parent.mkdir(parents=True)
