@@ -3,13 +3,15 @@ rounds end for modes that are significantly slower than the best (conf/protocol/
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from effbench.cell import Cell, Environment, Status
-from effbench.config import Dtype
+from effbench.config import Dtype, db_option
 from effbench.errors import NothingFoundError, UsageError
 from effbench.launcher.cells import Job, conduct, resolve, split
 from effbench.launcher.launch import hydra_sweep
@@ -93,17 +95,23 @@ def every_kind(parts: Sequence[dict[str, Any]]) -> list[frozenset[str]]:
 
 
 def nothing_stored(store: Store, sweeps: Sequence[SweepInfo], cells: Sequence[Cell]) -> str:
-    """Return an error that lists which modes of the model of the cells have results in these sweeps."""
+    """Return an error that lists which modes of the model of the cells have results in these sweeps, and the command
+    that answers from those with the same name, whatever their settings."""
     asked, modes = cells[0], ",".join(cell.mode_name for cell in cells)
-    known: dict[str, dict[str, None]] = {}
-    for row in (row for sweep in sweeps for row in store.results(sweep.id) if row["model"] == asked.model_name):
-        if row["status"] not in (Status.NOISY, Status.TIMEOUT):
+    known: dict[str, dict[str, str]] = {}
+    for row in (row for sweep in sweeps for row in store.results(sweep.id) if "stream" not in (row["params"] or {})):
+        if row["model"] == asked.model_name and row["status"] not in (Status.NOISY, Status.TIMEOUT):
             kind = " ".join(f"{name}={row[name]}" for name in ("bs", "device", "dtype", "phase"))
-            known.setdefault(kind, {})[row["mode"]] = None
-    near = {kind: of for kind, of in known.items() if f"bs={asked.bs} " in kind} or known
-    lines = [f"stored: {kind} mode={','.join(of)}" for kind, of in near.items()][:8] or ["stored of it: nothing"]
+            known.setdefault(kind, {}).setdefault(row["mode"], row["sweep_id"])
+    near = {kind: of for kind, of in known.items() if f"bs={asked.bs} " in kind}
+    lines = [f"stored: {kind} mode={','.join(of)}" for kind, of in (near or known).items()][:8]
+    if near:
+        (chosen, _), *_ = Counter(one for of in near.values() for one in of.values()).most_common(1)
+        by_name = f"effbench advise mode --sweep {chosen} --model {shlex.quote(asked.model_name)} --bs {asked.bs}"
+        lines.append(f"settings or rounds differ; to use these anyway: {by_name}{db_option(store.name)}")
     missing = f"{asked.model_name} bs={asked.bs} phase={asked.phase} mode={modes}"
-    return "\n".join([f"{store.name} has no complete results of {missing}: omit --stored to measure", *lines])
+    error = f"{store.name} has no complete results of {missing}: omit --stored to measure"
+    return "\n".join([error, *(lines or ["stored of it: nothing"])])
 
 
 def look(

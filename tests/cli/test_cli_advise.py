@@ -286,6 +286,8 @@ def test_stored_results_of_any_device_and_dtype(cli):
     assert re.search(f"report: effbench report --sweep \\S+ --db {cli.db}\n", cli.run(*words, f"db={cli.db}").out)
     refused = cli.run(*words, "dtype=float32")
     assert refused.code == 3 and "stored: bs=2 device=cpu dtype=float64 phase=inference mode=eager\n" in refused.err
+    command = refused.err.partition("to use these anyway: effbench ")[2].split()
+    assert cli.run(*command).out.startswith("Run tiny at bs 2 with eager")
 
 
 def test_stored_results_of_a_name_without_a_yaml_file(cli):
