@@ -22,12 +22,14 @@ from effbench.report.tables import (
     FORMATS,
     NO_REASON,
     NOT_PROFILED,
+    UNCLEAR,
     WHY_NOT_PROFILED,
     SpeedupTable,
     bottleneck_table,
     rows_of,
     speedup_table,
 )
+from effbench.stats.intervals import CLEAR
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.progress import COMPILED, NOISY_ADVICE
@@ -106,6 +108,8 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
         means = modes_table(modes)
         console.print(f"\n{means.caption}", style="dim")
         console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
+        if not all(score.clear for mode in modes for score in mode.scores.values()):
+            console.print_line(f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one", "dim")
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

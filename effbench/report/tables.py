@@ -35,6 +35,7 @@ ONE_COMPILATION = "one compilation: intervals do not include the variation betwe
 NOT_SIGNIFICANT = "n.s."
 #: Ratio of the bounds above which a figure is unclear; for means over cells it is `intervals.CLEAR`.
 UNKNOWN = 100
+IS_UNCLEAR = f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one"
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
@@ -141,6 +142,16 @@ class SpeedupTable:
     def entries(self) -> list[Entry]:
         return [entry for row in self.rows for entry in row.cells.values()]
 
+    @property
+    def is_unclear(self) -> bool:
+        """Whether an interval is too wide for a figure."""
+        return any(entry.text == UNCLEAR for entry in self.entries)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a result is ok."""
+        return any(entry.status == "ok" for entry in self.entries)
+
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
         ties, texts = sum(len(row.best) > 1 for row in self.rows), {entry.text for entry in self.entries}
@@ -148,7 +159,7 @@ class SpeedupTable:
             "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
             f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in text for text in texts),
-            f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one": UNCLEAR in texts,
+            IS_UNCLEAR: self.is_unclear,
             "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
         return [*(text for text, applies in marks.items() if applies), *self.notes()]

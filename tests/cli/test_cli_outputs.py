@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from made_sweeps import DEFAULT, EAGER
+from made_sweeps import DEFAULT, EAGER, a_cell
 
 DB = "results/effbench.db"
 NOTES = "# My notes\n"
@@ -244,3 +244,12 @@ def test_bottlenecks_or_a_metric(two, effbench):
 def test_a_file_is_no_folder_for_a_report(two, effbench):
     Path("mine.txt").write_text(NOTES)
     refused(effbench("report", "--out", "mine.txt", "--force"), "mine.txt is a file")
+
+
+def test_an_unclear_mean_is_explained(made, effbench):
+    cells = {a_cell(mode, bs=bs): {"latency_ms": [1.0] * 5} for mode in ("eager", "default") for bs in (1, 8)}
+    for spread, is_unclear in ((1.01, False), (40.0, True)):
+        cells[a_cell("default", bs=1)] = {"latency_ms": [1.0, spread, 1.0, 1 / spread, spread]}
+        made.sweep(cells)
+        text = effbench("show").out
+        assert ("unclear mean: upper bound over 4 times the lower one" in text) is is_unclear, text

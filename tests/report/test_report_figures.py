@@ -49,6 +49,8 @@ def test_the_x_axis_is_bs_or_the_swept_number():
     ]  # fmt: skip
     axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
+    prompts = [row | {"axis": "prompt"} for row in lengths]
+    assert scaling.LATENCY.draw(prompts).layout["xaxis"]["title"]["text"] == "prompt length (tokens)"
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
     by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
     assert {row["case"] for row in by_bs} == {"gpt2 · model.module.seq=64", "gpt2 · model.module.seq=128"}

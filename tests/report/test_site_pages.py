@@ -4,7 +4,8 @@ import os
 
 import claim_sweeps as sweeps
 import pytest
-from browsing import EVIL, report_of
+import synthetic as make
+from browsing import EVIL, device_sweep, page_of, report_of, site
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
@@ -225,3 +226,20 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
     found = changed(made.path, sweep)
     assert found["previous"] is not None and "several kinds of hardware or interpreters" in found["why"]
     assert "cannot be compared" in drawn(found)
+
+
+def test_captions_explain_the_marks_that_a_page_has(tmp_path):
+    wide = make.row(mode="default", speedup=1.3, speedup_ci_low=0.01, speedup_ci_high=90.0)
+    failed = [make.failed("mlp", 1, mode, "error", "no") for mode in ("eager", "default")]
+    for rows, marks in [
+        ([make.row(), make.row(mode="default")], "★ Blue"),
+        ([make.row(), wide], "★ Blue Unclear"),
+        (failed, ""),
+    ]:
+        one = device_sweep(rows)
+        folder = site(tmp_path / str(len(marks)), one)
+        pages = {name: page_of(folder, one, name).read_text() for name in ("speedups", "scaling", "cell")}
+        overview = (folder / "index.html").read_text().partition("<details>")[0]
+        for mark in ("★", "Blue", "Unclear"):
+            places = [overview, pages["speedups"]] if mark != "Unclear" else [overview, pages["scaling"], pages["cell"]]
+            assert [f"{mark}: " in text for text in places] == [mark in marks.split()] * len(places), (mark, marks)

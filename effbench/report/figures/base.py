@@ -18,7 +18,12 @@ GRAY = "rgba(128,136,146,0.8)"
 #: batch size), mode, and the mode's rank.
 KEYS = ("case", "axis", "x", "series", "series_rank")
 #: Label on the x axis -> title and unit; others are their own title.
-_TITLES = {"bs": ("batch size", " (samples)"), "stream.rate": ("arrival rate", " (requests/s)")}
+_TITLES = {
+    "bs": ("batch size", " (samples)"),
+    "stream.rate": ("arrival rate", " (requests/s)"),
+    "prompt": ("prompt length", " (tokens)"),
+    "new_tokens": ("new tokens", ""),
+}
 #: Columns that hover texts omit: the first line or the interval of another column shows them.
 _UNLISTED = {*KEYS, *(bound for bounds in INTERVALS.values() for bound in bounds)}
 #: A result: column -> value, None if unknown.

@@ -161,8 +161,9 @@ LATENCY = Figure(
     name="latency",
     title="Latency against {axis}",
     order=30,
-    caption="Latency of one request on logarithmic axes; bars are 95 % intervals across trials. Lines break at results "
-    "that are not ok, which the page Failures lists.",
+    caption="Latency of one call (arrivals: of one request) on logarithmic axes. Bars are 95 % intervals across "
+    f"trials, omitted if the upper bound is over {UNKNOWN} times the lower one. Lines break at results that are not "
+    "ok, which the page Failures lists.",
     absent="No ok result of this sweep has a latency.",
     data=latency_data,
     draw=partial(draw, "latency_ms", "latency_ci_low_ms", "latency_ci_high_ms", "latency (ms)"),
@@ -183,7 +184,7 @@ THROUGHPUT = Figure(
     title="Throughput against {axis}",
     order=32,
     caption="The device is saturated where a line flattens. Samples per second of back-to-back calls (on CPUs and in "
-    "generation: of single ones) on logarithmic axes; bars are 95 % intervals.",
+    "generation: of single calls) on logarithmic axes; bars are 95 % intervals.",
     absent="No ok result of this sweep has a throughput. Arrivals, and streams on a CPU, have none.",
     data=throughput_data,
     draw=partial(draw, "throughput_per_s", "throughput_ci_low", "throughput_ci_high", "throughput (samples/s)"),

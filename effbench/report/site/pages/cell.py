@@ -17,7 +17,7 @@ from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
-from effbench.report.tables import time_cells, time_columns
+from effbench.report.tables import IS_UNCLEAR, time_cells, time_columns
 from effbench.table import Column, Shown, Table
 
 
@@ -40,7 +40,8 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "environments": {row["id"]: environment_name(row) for row in device_sweep.environments},
     }
     grid = folder.grid("list", list_of(device_sweep))
-    return {"index": folder.data("index", index), "list": grid, "cells": len(device_sweep.rows)}
+    unclear = IS_UNCLEAR.capitalize() if device_sweep.speedups.is_unclear else ""
+    return {"index": folder.data("index", index), "list": grid, "cells": len(device_sweep.rows), "unclear": unclear}
 
 
 def environment_name(row: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.speedups import SCALE, shown
-from effbench.report.tables import SpeedupTable
+from effbench.report.tables import IS_UNCLEAR, SpeedupTable
 from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
@@ -34,7 +34,8 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "counts": summary.count_statuses(rows),
         "results": len(rows),
         "headline": summary.headline(table, modes),
-        "notes": table.notes(),
+        "notes": [*[IS_UNCLEAR] * table.is_unclear, *table.notes()],
+        "is_measured": table.is_measured,
         "has_period": len(table.metrics) > 1,
         "has_speedup": any(entry.value is not None for entry in table.entries),
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,

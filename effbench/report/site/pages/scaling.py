@@ -8,7 +8,7 @@ from typing import Any
 from effbench.report.figures import all_figures
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder, model_ranges, models
 from effbench.report.site.pages.cell import link
-from effbench.report.tables import bottleneck_table
+from effbench.report.tables import IS_UNCLEAR, bottleneck_table
 
 BOTTLENECKS = (
     "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near the machine's limit. "
@@ -21,7 +21,8 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if folder.page == "scaling":
         device_sweep = folder.device_sweep
         table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))
-        sections.append(folder.table("why", table, BOTTLENECKS, page=11, linked=True))
+        caption = BOTTLENECKS + f" {IS_UNCLEAR.capitalize()}." * device_sweep.speedups.is_unclear
+        sections.append(folder.table("why", table, caption, page=11, linked=True))
     names = models(folder.device_sweep)
     return {"sections": sections, "models": names, "ranges": model_ranges(names)}
 

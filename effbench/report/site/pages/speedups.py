@@ -36,6 +36,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in shown.items()},
         "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
         "notes": speedups.notes(),
+        "is_measured": speedups.is_measured,
         "modes": speedups.modes,
         "unknown": UNKNOWN,
         "scale": SCALE,
