@@ -33,15 +33,15 @@ STYLES: dict[str, ModeStyle] = {
     "compile+graph": ModeStyle("#c60a1e", "hexagon", "solid", "⬢"),
     "regional": ModeStyle("#7a6fd0", "triangle-right", "longdash", "▶"),
     "cpp-wrapper": ModeStyle("#4d7c8a", "triangle-left", "dashdot", "◀"),
-    "aot-inductor": ModeStyle("#0a8f9a", "star", "dashdot", "★"),
+    "aot-inductor": ModeStyle("#0a8f9a", "star-diamond", "dashdot", "✦"),
     "bucketed-graph": ModeStyle("#8a5a2b", "pentagon", "longdash", "⬟"),
     "cudagraphs": ModeStyle("#a58a00", "triangle-left", "longdashdot", "◀"),
     "graphed-callables": ModeStyle("#5f7f00", "triangle-right", "dashdot", "▶"),
-    "jit-script": ModeStyle("#1a9bd0", "star", "longdash", "★"),
+    "jit-script": ModeStyle("#1a9bd0", "star-diamond", "longdash", "✦"),
     "jit-trace": ModeStyle("#f0686f", "pentagon", "longdashdot", "⬟"),
 }
 
-_SYMBOLS = (("star", "★"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
+_SYMBOLS = (("star-diamond", "✦"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
 _DASHES = ("dashdot", "longdash", "longdashdot")
 
 

@@ -6,6 +6,7 @@ import synthetic as make
 from browsing import device_sweep
 
 from effbench.labels import label_rows
+from effbench.report import colors
 from effbench.report.data import drawn_rows
 from effbench.report.figures import all_figures, base, cost, scaling
 from effbench.report.site.page import numbers
@@ -89,6 +90,13 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     wide = [row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0} for row in table]
     ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
     assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
+    for ends, ticks in (
+        ((19.5, 22.7), (20, 21, 22)),
+        ((4.1, 16.0), (5, 10, 15)),
+        ((3.0, 3.0), None),
+        ((1.0, 9.0), None),
+    ):
+        assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), "at most five"
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 
@@ -165,3 +173,7 @@ def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
         (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])).rows
         entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
         assert (entry.tone, entry.text) == (tone, text)
+
+
+def test_no_mode_has_the_mark_of_the_best_one():
+    assert "★" not in {colors.style_of(mode).glyph for mode in [*colors.STYLES, *map(str, range(50))]}

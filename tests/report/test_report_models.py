@@ -40,6 +40,9 @@ def test_some_models_at_a_time_or_one(visit):
         assert shown(one) == names and one.page.url.endswith(after or ".html#")
     one.draw()
     assert one.page.locator("#latency figure:not([hidden]) .chart[data-drawn]").count() == len(THIRD)
+    buttons, plot = (one.page.locator(f"#latency figure:not([hidden]) {it}").first for it in (".modebar", ".nsewdrag"))
+    below = buttons.bounding_box()["y"] + buttons.bounding_box()["height"]
+    assert below <= plot.bounding_box()["y"] + 3, "the buttons hide no marks"
     one.page.locator("#latency summary").click()
     until(one.page, "document.querySelector('#latency details tbody')")
     assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), "the numbers of what is shown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -154,10 +155,17 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
 
 
-def log_axis(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]:
-    """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and 1000."""
+def log_axis(title: str, values: Sequence[float], narrow: bool = False, **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and 1000. `narrow`: at
+    most five ticks for a smaller factor, as the labels of Plotly's own overlap on the x axis of a small drawing."""
     positive = [value for value in values if value > 0]
-    ticks = {"dtick": "D2"} if positive and 4 < max(positive) / min(positive) < 1000 else {}
+    low, high = (min(positive), max(positive)) if positive else (1.0, 1.0)
+    ticks: dict[str, Any] = {"dtick": "D2"} if 4 < high / low < 1000 else {}
+    if narrow and low < high <= 4 * low:
+        powers = range(math.floor(math.log10(high - low)) - 1, math.ceil(math.log10(high)) + 1)
+        steps = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
+        step = next(step for step in steps if high // step - low // step <= 4)
+        ticks = {"tickvals": [round(step * at, 12) for at in range(math.ceil(low / step), int(high // step) + 1)]}
     return axis(title, type="log", tickformat=",~r", **ticks, **more)
 
 

@@ -73,7 +73,7 @@ def compile_draw(rows: Sequence[Row]) -> Drawing:
     """Draw one row per mode and one mark per size: filled with a cold cache, open with a warm one."""
     parts = by_series(rows)
     seconds = known(rows, "compile_cold_s", "compile_warm_s")
-    figure = Drawing(90 + 30 * len(parts), xaxis=log_axis("compile time (s)", seconds))
+    figure = Drawing(90 + 30 * len(parts), xaxis=log_axis("compile time (s)", seconds, narrow=True))
     figure.layout["yaxis"] = mode_axis([name for name, _ in parts])
     for rank, (name, of_mode) in enumerate(parts):
         for column, suffix, offset in (("compile_cold_s", "", -0.14), ("compile_warm_s", "-open", 0.14)):

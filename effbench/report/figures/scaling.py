@@ -78,7 +78,7 @@ def draw(value: str, low: str, high: str, title: str, rows: Sequence[Row]) -> Dr
     parts = by_series(rows)
     if len({row["x"] for row in rows}) == 1:
         figure = Drawing(90 + 26 * len(parts), yaxis=mode_axis([name for name, _ in parts]))
-        figure.layout["xaxis"] = log_axis(f"{title}, {point(rows[0])}", known(rows, value, low, high))
+        figure.layout["xaxis"] = log_axis(f"{title}, {point(rows[0])}", known(rows, value, low, high), narrow=True)
         for rank, (_, of_mode) in enumerate(parts):
             bars = error_bars(of_mode, value, low, high)
             figure.add_mode(of_mode, [row[value] for row in of_mode], [rank] * len(of_mode), error_x=bars)

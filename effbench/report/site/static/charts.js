@@ -4,7 +4,7 @@
   const { load, complain } = window.effbench;
   const BASE = {
     template: {}, autosize: true, dragmode: false, showlegend: false, hoverlabel: { align: "left" },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 12, r: 14, t: 10, b: 8 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 12, r: 14, t: 28, b: 8 },
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12 },
   };
   const hidden = new Map(); // section -> modes that are switched off
