@@ -42,7 +42,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         name = self.prog.removeprefix("effbench ").split()[0]  # "advise" for `effbench advise buckets`
-        raise UsageError(f"{name}: {message}; see effbench {name} --help")
+        how = f"effbench {name} takes --db URL" if ": db=" in message else f"see effbench {name} --help"
+        raise UsageError(f"{name}: {message}; {how}")
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:

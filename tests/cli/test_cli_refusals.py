@@ -90,6 +90,7 @@ REFUSED = (
     (["check", "--baseline", "main", "--rounds", "5"], ["--rounds and --trust-imported need --confirm"]),
     (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
     (["-m", "model=tiny", "--db=x.db"], ["; a sweep takes db=x.db\n"]),
+    (["show", "db=x.db"], ["unrecognized arguments: db=x.db; effbench show takes --db URL"]),
     (["--config-dir=/nowhere/at/all"], ["/nowhere/at/all", "not found"]),
     (["--config-dir=a", "-cd", "b"], ["--config-dir is given twice"]),
     ([f"--config-dir={shipped('conf') / 'model'}"], ["ignores YAML files that are directly in it", "such as model/"]),
