@@ -14,7 +14,7 @@ from whole_sweeps import begun
 from effbench.cell import Status, Trial
 from effbench.metrics import METRICS
 from effbench.report.site import cell_data
-from effbench.report.site.cell_data import FACTS, POINTS, evenly
+from effbench.report.site.cell_data import FACTS, HEADINGS, POINTS, evenly
 from effbench.report.site.pages import cell as cell_page
 from effbench.report.site.pages import failures
 from effbench.store import Store
@@ -107,8 +107,9 @@ def test_trials_are_those_of_the_table(small):
     eager, _, found, _, trials, _ = small
     (entry,) = found[eager.key]
     for row, values in zip(trials, entry["trials"], strict=True):
-        expected = row | {"started_at": row["started_at"].isoformat()}
+        expected = row | {"started_at": str(row["started_at"])[:19]}
         assert values == [expected[name] for name in FACTS]
+    assert {"last phase", "started (UTC)"} < {name for name, _ in HEADINGS}
     assert entry["extra"]["preempted"] == [0, 1, 1, 2] and entry["extra"]["cache.hits"] == [1, 1, 1, 1]
 
 

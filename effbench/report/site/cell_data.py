@@ -34,8 +34,9 @@ FACTS = [
     if column.name not in ("id", "sweep_id", "cell_key", "environment_id", "reason", "extra", "recorded_at")
 ]
 _VALUES = itemgetter(*FACTS)
+_NAMES = {"phase": "last phase", "started_at": "started (UTC)"}
 #: The heading of each of FACTS, and whether its values are sizes in bytes.
-HEADINGS = [[heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS]
+HEADINGS = [[_NAMES.get(name) or heading(name), title_and_unit(name)[1] == "bytes"] for name in FACTS]
 #: Parts of `extra` that other sections show.
 _ELSEWHERE = frozenset({"profile", "traceback", "log", "artifacts"})
 #: Most characters per file of cells, unless a single cell has more.
@@ -110,7 +111,10 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
         "params": flatten(source["params"]),
         "command": command,
         "why_not": why_not,
-        "trials": [_VALUES(row | {"started_at": row["started_at"] and row["started_at"].isoformat()}) for row in facts],
+        "trials": [
+            _VALUES(row | {"started_at": row["started_at"] and f"{row['started_at']:%Y-%m-%d %H:%M:%S}"})
+            for row in facts
+        ],
         "extra": extra(facts),
         "samples": samples([timers for _, timers in trials]),
         "kernels": kernels(facts),

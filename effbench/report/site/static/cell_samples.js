@@ -62,7 +62,7 @@
       for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.timer === timer));
       const trials = samples[timer];
       const { spec, above, most } = figure(trials, timer, label);
-      caption.textContent = `${count(trials, "taken")} samples were taken and ${count(trials, "stored")} stored; the figure shows an even selection. The grey line is its median.`;
+      caption.textContent = `Samples taken: ${count(trials, "taken")}, stored: ${count(trials, "stored")}; the figure shows an even selection. The grey line is its median.`;
       if (most === undefined) { caption.textContent = "No sample is a finite number."; return; }
       if (above) caption.textContent += ` ${above} of them ${above === 1 ? "is" : "are"} above the frame, up to ${Number(most.toPrecision(4))} ${unitOf(timer)}; autoscale shows them.`;
       window.effbench.show(chart, spec);
