@@ -271,8 +271,8 @@ def _acknowledge(timeline: History, rows: Iterable[Mapping[str, Any]], exception
 
 
 def _sort(timeline: History) -> None:
-    """Sort the events: open changes, the worst first; then other changes, the newest first; then other events. Metrics
-    of a cell that changed together stay together."""
+    """Sort the events: open changes, the worst first; then other changes, the newest first; then other events, of each
+    kind the newest first, by cell. Metrics of a cell that changed together stay together."""
 
     def badness(event: Event) -> tuple:
         size = abs(math.log(event.ratio)) if event.ratio else 0.0
@@ -293,4 +293,10 @@ def _sort(timeline: History) -> None:
         for key in sorted(groups, key=rank)
         for event in sorted(groups[key], key=lambda event: (metrics.index(event.series.metric), event.id))
     ]
-    timeline.events = [*changes, *(event for kind in OTHER_KINDS for event in timeline.of(kind))]
+
+    def place(event: Event) -> tuple:
+        newest = timeline.position.get(event.after_sweep or event.before_sweep, 0)
+        return (-newest, timeline.names[event.series.cell_key], event.series)
+
+    others = [event for kind in OTHER_KINDS for event in sorted(timeline.of(kind), key=place)]
+    timeline.events = [*changes, *others]

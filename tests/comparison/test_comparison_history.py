@@ -298,6 +298,6 @@ def test_new_and_dead():
             made.result("new other", model="other", latency_ms=1.0)
     found = made.judge()
     new = [(one.series.cell_key, one.after_sweep) for one in found.of("new")]
-    assert new == [("new", "s008"), ("new model", "s008"), ("new other", "s004")]
+    assert new == [("new model", "s008"), ("new", "s008"), ("new other", "s004")], "by sweep, then by name (later, mlp)"
     # `other`: its model was not measured since, so nothing says that it is gone
     assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
