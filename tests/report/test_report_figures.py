@@ -138,6 +138,8 @@ def test_break_even(sample):
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     for line, note in zip(lines, figure.layout.annotations, strict=True):
         assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
+    soon = [row | {"compile_cold_s": row["saved_ms"] / 1e3} for row in table]  # after one call
+    assert "1 call" in {note["text"] for note in cost.break_even_draw(soon).layout["annotations"]}
     slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
     assert not cost.break_even_data(slow), "no empty plot: the page says that nothing pays back"
 

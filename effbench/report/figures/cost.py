@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from effbench.printable import count
 from effbench.report.colors import style_of
 from effbench.report.figures.base import (
     GRAY,
@@ -140,7 +141,7 @@ def _equal_lines(figure: Drawing, x_range: list[float], y_range: list[float]) ->
         figure.add(x=xs, y=[x * 10**shift for x in xs], mode="lines", hoverinfo="skip", line=line)
         below = "top" if high < x_range[1] else "bottom"
         place = {"x": high, "y": high + shift, "xanchor": "right", "yanchor": below}
-        figure.annotate(f"{10**power:,} calls", font={"size": 10}, **place)
+        figure.annotate(count(10**power, "call"), font={"size": 10}, **place)
 
 
 MEMORY = Figure(
@@ -173,7 +174,8 @@ BREAK_EVEN = Figure(
     order=45,
     page="cost",
     caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
-    "calls at its end. Modes that are not significantly faster than the baseline are only in the numbers.",
+    "calls at its end. Modes that are not faster than the baseline, significantly if there are intervals, are only in "
+    "the numbers.",
     absent="Compiling is not known to pay back: nothing compiled is known to take significantly less time per call.",
     data=break_even_data,
     draw=break_even_draw,
