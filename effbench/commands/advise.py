@@ -91,11 +91,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         with Store.open(args.db, mode="read") as store:
             sweep = store.find_sweep(args.sweep)
-            rows = rows_of(store, sweep)
             if args.what == "buckets":
-                table, lines, data = advise_buckets(args, rows, sweep.baseline_mode)
+                table, lines, data = advise_buckets(args, rows_of(store, sweep), sweep.baseline_mode)
             else:
-                rows = rows_at(args, rows)
+                rows = rows_at(args, rows_of(store, sweep))
                 race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
                 table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
         lines += [f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC: sweep {sweep.id}"] * is_named

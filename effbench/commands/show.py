@@ -17,19 +17,17 @@ from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.printable import count, listed
 from effbench.report.reasons import sentence
-from effbench.report.summary import by_mode, modes_table
+from effbench.report.summary import by_mode, modes_table, unclear_means
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
     NOT_PROFILED,
-    UNCLEAR,
     WHY_NOT_PROFILED,
     SpeedupTable,
     bottleneck_table,
     rows_of,
     speedup_table,
 )
-from effbench.stats.intervals import CLEAR
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.progress import COMPILED, NOISY_ADVICE
@@ -108,8 +106,8 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
         means = modes_table(modes)
         console.print(f"\n{means.caption}", style="dim")
         console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
-        if not all(score.clear for mode in modes for score in mode.scores.values()):
-            console.print_line(f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one", "dim")
+        if note := unclear_means(modes):
+            console.print_line(note, "dim")
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

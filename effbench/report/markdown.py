@@ -26,6 +26,7 @@ def report(device_sweeps: Iterable[DeviceSweep]) -> str:
 def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
     modes, speedups = summary.by_mode(rows), device_sweep.speedups
+    unclear = summary.unclear_means(modes)
     counts = summary.count_statuses(rows)
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
     state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
@@ -47,7 +48,7 @@ def section(device_sweep: DeviceSweep) -> str:
         f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
         f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
         summary.modes_table(modes).render("markdown"),
-        HEADLINES,
+        " ".join(filter(None, [HEADLINES * speedups.is_measured, f"{unclear.capitalize()}." if unclear else ""])),
         speedups.render("markdown"),
         f"{'; '.join(shown)}.",
         "### Not ok" if not_ok else "",

@@ -19,7 +19,7 @@ from effbench.metrics import METRICS, change_text
 from effbench.report.colors import glyph_of
 from effbench.report.reasons import undecided
 from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of
-from effbench.stats.intervals import Interval, geometric_mean, is_clear, mean_of_estimates, median_interval
+from effbench.stats.intervals import CLEAR, Interval, geometric_mean, is_clear, mean_of_estimates, median_interval
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
@@ -176,6 +176,12 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
         summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok))
     return summaries
+
+
+def unclear_means(modes: Iterable[ModeSummary]) -> str:
+    """Return what an unclear mean is; empty if none is."""
+    is_clear_in_all = all(score.clear for mode in modes for score in mode.scores.values())
+    return "" if is_clear_in_all else f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
