@@ -174,8 +174,8 @@ BREAK_EVEN = Figure(
     order=45,
     page="cost",
     caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
-    "calls at its end. Modes that are not faster than the baseline, significantly if there are intervals, are only in "
-    "the numbers.",
+    "calls at its end. Modes that are not significantly faster than the baseline (with one round: not faster) are only "
+    "in the numbers.",
     absent="Compiling is not known to pay back: nothing compiled is known to take significantly less time per call.",
     data=break_even_data,
     draw=break_even_draw,
