@@ -52,6 +52,7 @@ REFUSED = (
     (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
+    (["bz=1"], ["did you mean bs?"]),
     (["-m", "model=tiny", "batch=2"], ["unknown setting 'batch'", "did you mean bs?"]),
     (["batch_size=2"], ["did you mean bs?"]),
     (["model=mlp", "model.width=64"], ["did you mean model.module.width?"]),
