@@ -86,7 +86,7 @@ def test_the_fast_check_of_trials_and_samples_accepts_only_what_the_thorough_one
         "[]", "null", "{", '{"a": NaN}', '{"a": 1e999}', '{"a": "\\ud800"}', '{"facts": []}', '{"artifact_notes": 1}',
         '{"artifacts": ["x"]}', '{"profile": {}}', '{"a": ' + "[" * 70 + "]" * 70 + "}", '{"a": ' + "9" * 400 + ".5}",
     ]  # fmt: skip
-    with sa.create_engine(f"sqlite:///{hostile.path}").connect() as connection:
+    with sa.create_engine(f"sqlite:///{hostile.path}", poolclass=sa.NullPool).connect() as connection:
         trial = dict(connection.execute(raw(TRIAL)).mappings().first())
     sample = {"trial_id": 1, "timer": "latency", "count": 3, "stored": 2, "codec": CODEC, "data": b"x"}
     for table, row in ((TRIAL, trial), (SAMPLE, sample)):
