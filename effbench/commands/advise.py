@@ -25,8 +25,7 @@ from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
-from effbench.report import advice
-from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_of_case, the_only
+from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_at, sweep_with
 from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
@@ -94,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             if args.what == "buckets":
                 table, lines, data = advise_buckets(args, rows_of(store, sweep), sweep.baseline_mode)
             else:
-                rows = rows_at(args, rows_of(store, sweep))
+                rows = rows_at(rows_of(store, sweep), args.model, args.bs)
                 race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
                 table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
         lines += [f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC: sweep {sweep.id}"] * is_named
@@ -182,7 +181,7 @@ def find_named(args: argparse.Namespace) -> bool:
     sweep, bs = None, int(match[2]) if match[2] else args.bs
     if not any(Path(it, "model", f"{match[1]}.yaml").exists() for it in (shipped("conf"), args.config_dir) if it):
         with suppress(NothingFoundError), Store.open(args.db, mode="read") as store:
-            sweep = advice.sweep_with(store, match[1], bs)
+            sweep = sweep_with(store, match[1], bs)
     if sweep:
         args.sweep, args.model, args.bs = sweep, match[1], bs
     return sweep is not None
@@ -217,8 +216,7 @@ def advise_model(args: argparse.Namespace) -> Answer:
         own = [word for word in own if key_of(word) not in given]
         is_quiet = args.format == "json" or args.out is not None
         found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
-    args.model = args.bs = None  # the rows are of one case
-    table, lines, data = advise_mode(args, rows_at(args, found.rows), found.sweep.baseline_mode, found.race)
+    table, lines, data = advise_mode(args, rows_at(found.rows), found.sweep.baseline_mode, found.race)
     if args.stored:  # `auto` may mean something else here
         matrix = [word for word in matrix if key_of(word) not in ("device", "dtype")]
         matrix += [f"{name}={found.rows[0][name]}" for name in ("device", "dtype")]
@@ -230,16 +228,6 @@ def advise_model(args: argparse.Namespace) -> Answer:
     when += f" ({found.rows[0]['device']}, {found.rows[0]['dtype']})"
     lines += [f"{when}: sweep {found.sweep.id}", f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return table, lines, data
-
-
-def rows_at(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[LabelledRow]:
-    """Return the rows of the model and the batch size that are asked for. Raises like `rows_of_case`."""
-    case = rows_of_case(rows, args.model)
-    sizes = sorted({row.labels["bs"] for row in case})
-    bs = the_only(sizes, "--bs") if args.bs is None else args.bs
-    if bs not in sizes:
-        raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
-    return [row for row in case if row.labels["bs"] == bs]
 
 
 def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_mode: str, race: Race | None) -> Answer:

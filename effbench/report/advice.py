@@ -81,6 +81,16 @@ def rows_of_case(rows: Iterable[Mapping[str, Any]], model: str | None) -> list[L
     return [row for row in labelled if row.case == the_only(cases, "--model")]
 
 
+def rows_at(rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int | None = None) -> list[LabelledRow]:
+    """Return the rows of a model at a batch size, each by default the only one. Raises like `rows_of_case`."""
+    case = rows_of_case(rows, model)
+    sizes = sorted({row.labels["bs"] for row in case})
+    bs = the_only(sizes, "--bs") if bs is None else bs
+    if bs not in sizes:
+        raise NothingFoundError(f"bs={bs} was not measured; measured: {', '.join(map(str, sizes))}")
+    return [row for row in case if row.labels["bs"] == bs]
+
+
 def sweep_with(store: Store, model: str, bs: int | None) -> str | None:
     """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), or the
     newest of several; None without any result of the model."""
