@@ -67,8 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--stream", nargs="+", metavar=("KIND", "KEY=VALUE"), help="generate a trace: uniform high=32")
     buckets.add_argument("--mode", default="cuda-graph", help="mode whose figures are used (default: %(default)s)")
     buckets.add_argument("--memory-budget", type=byte_size, metavar="SIZE", help="memory limit for all graphs: 2GiB")
-    mode.add_argument("--bs", type=int, metavar="N", help="batch size (default: the only one of the sweep)")
-    mode.add_argument("--calls", type=int, metavar="N", help="calls per preparation (default: ignore preparation)")
+    number = options.at_least(1)
+    mode.add_argument("--bs", type=number, metavar="N", help="batch size (default: the only one of the sweep)")
+    mode.add_argument("--calls", type=number, metavar="N", help="calls per preparation (default: ignore preparation)")
     mode.add_argument("--memory", type=byte_size, metavar="SIZE", help="limit of peak reserved memory: 4GiB")
 
 
@@ -82,8 +83,6 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.what == "mode" and args.calls is not None and args.calls < 1:
-        raise UsageError(f"--calls: expected at least 1, got {args.calls}")
     is_named = args.what == "mode" and args.stored and find_named(args)
     if args.what == "mode" and not is_named and (args.words or args.fresh or args.stored):
         table, lines, data = advise_model(args)

@@ -44,14 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     most = f"most rounds of --confirm, at least {LEAST_PAIRS} (default: {MOST_PAIRS}); precise cells stop earlier"
-    parser.add_argument("--rounds", type=rounds, metavar="N", help=most)
+    parser.add_argument("--rounds", type=options.at_least(LEAST_PAIRS), metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
-
-
-def rounds(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < LEAST_PAIRS:
-        raise argparse.ArgumentTypeError(f"expected at least {LEAST_PAIRS} rounds, got {text}")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -101,6 +101,8 @@ def limits_for(args: argparse.Namespace) -> Limits:
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the comma-separated words of an option. Raises UsageError for a word that is not in `allowed`."""
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    if text and not words:
+        raise UsageError(f"{option}: no name given; choose from {', '.join(allowed)}")
     if unknown := [word for word in words if word not in allowed]:
         raise UsageError(f"{option}: unknown name {unknown[0]}; choose from {', '.join(allowed)}")
     return words

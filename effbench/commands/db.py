@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         if args.deep:
             raise UsageError("--deep only applies to effbench db check")
         before, after = maintenance.upgrade(args.db)
-        change = f"schema is already {after}" if before == after else f"schema {before or 'none'} -> {after}"
+        change = f"schema is already {after}" if before == after else f"schema {before or 'none'} → {after}"
         print(f"{name}: {change}")
         return 0
     try:

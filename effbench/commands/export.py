@@ -140,5 +140,5 @@ def whole(args: argparse.Namespace) -> int:
         with path.open("rb") as file, options.output(args, {"SQLite"}) as stream:
             shutil.copyfileobj(file, stream)
     if args.out not in (None, options.STDOUT):
-        print(f"{count(len(ids), 'whole sweep')} -> {args.out}")
+        print(f"{count(len(ids), 'whole sweep')} → {args.out}")
     return 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from effbench.commands.options import at_least
 from effbench.config import shipped
 from effbench.errors import NothingFoundError
 from effbench.models.catalog import networks
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "list only models whose name, library or description contains all these words"
     parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
     how_many = "maximum rows of the table; 0: all (default: %(default)s)"
-    parser.add_argument("--limit", type=int, default=LIMIT, metavar="N", help=how_many)
+    parser.add_argument("--limit", type=at_least(0), default=LIMIT, metavar="N", help=how_many)
     parser.add_argument("--format", default="table", choices=["table", "json", "csv"], help="(default: table)")
 
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format != "table":
         sys.stdout.write(Table.of(columns, rows).render(args.format))
         return 0
-    shown = rows[: max(0, args.limit) or None]
+    shown = rows[: args.limit or None]
     terminal().print_table(Table.of(columns, shown))
     if hidden := len(rows) - len(shown):
         print(f"and {hidden} more: effbench models TEXT searches, --limit 0 lists all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -44,6 +44,17 @@ class Parser(argparse.ArgumentParser):
         name = self.prog.removeprefix("effbench ").split()[0]  # "advise" for `effbench advise buckets`
         how = f"effbench {name} takes --db URL" if ": db=" in message else f"see effbench {name} --help"
         raise UsageError(f"{name}: {message}; {how}")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return the type of an option that takes a whole number."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}, got {text}")
+        return int(text)
+
+    return number
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:

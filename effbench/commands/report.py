@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.errors import StoreError
+from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
 from effbench.printable import one_line
 from effbench.processes import alongside
@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from effbench.report import data, markdown  # slow
 
     if args.format == "markdown":
+        if args.axis:
+            raise UsageError("--axis needs --format html: Markdown has no figures")
         with Store.open(args.db, mode="read") as store:
             store.find_sweep("last")  # raises NothingFoundError for an empty database
             content = data.read_results(store, args.db, args.sweep)

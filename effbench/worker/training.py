@@ -39,6 +39,8 @@ OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
 #: Added to the reason if eager's own loss depends on the seed.
 RANDOM = "; eager's loss depends on the random seed, so the module draws random numbers: modes cannot be compared"
 
+DETACHED = "the loss depends on no parameter that requires a gradient: forward or training.loss detaches it"
+
 #: Maps a module's output, and its inputs by name, to a scalar.
 Loss = Callable[[Any, dict[str, Any]], Tensor]
 
@@ -196,6 +198,8 @@ class Training(Inference):
                 args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             zero_grad(set_to_none=set_to_none)
             loss = loss_of(forward(*args, **kwargs), {**dict(zip(names, args, strict=False)), **kwargs})
+            if not loss.requires_grad:
+                raise ValueError(DETACHED)
             loss.backward()
             update()
             return loss.detach()

@@ -31,7 +31,7 @@ def refused(done, *said, code=2):
 
 
 def test_out_and_in_again(odd, run):
-    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (0, "3 whole sweeps -> new/sweeps.db\n", "")
+    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (0, "3 whole sweeps → new/sweeps.db\n", "")
     code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
     assert "6 planned cells, " in said

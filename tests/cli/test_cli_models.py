@@ -16,7 +16,7 @@ def test_models_are_listed_and_searched(cli):
     rows = {row["name"]: row["overrides"] for row in json.loads(done.out)}
     assert rows["mobilenetv3_large_100"] == "model=timm model.arch=mobilenetv3_large_100"
     assert all("mobilenetv3" in name for name in rows)
-    assert "and 1 more" not in cli.run("models", "timm", "mobilenetv3", "--limit", "-1").out
+    assert "and 1 more" not in cli.run("models", "timm", "mobilenetv3", "--limit", "0").out
     assert cli.run("models", "no-such-model").code == 3
 
 

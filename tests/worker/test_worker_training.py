@@ -257,6 +257,12 @@ def test_wrong_gradients_are_seen(dtype, factor):
     assert error >= min(abs(factor - 1), 1) * 0.9
 
 
+def test_an_output_without_gradients_is_named():
+    made = training()
+    with pytest.raises(ValueError, match="the loss depends on no parameter"):
+        made.step_over(lambda x: made.module(x).detach())(torch.zeros(4, 8))
+
+
 def broken(made, what):
     """A step with something amiss."""
     right, calls = eager_step(made), []
