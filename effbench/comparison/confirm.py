@@ -15,7 +15,6 @@ from effbench.comparison.origin import current, origin
 from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import (
     LEAST_COMPILATIONS,
-    ONE_TIME,
     Change,
     Verdict,
     joined,
@@ -163,9 +162,11 @@ def run_again(
 
 
 def may_be_slower(change: Change) -> bool:
-    limit = change.limit if ONE_TIME in (change.reason or "") else change.floor
-    is_beyond = limit is not None and change.ratio > 1 + limit
-    return change.verdict is Verdict.SLOWER or (change.verdict is Verdict.AMBIGUOUS and is_beyond)
+    """Return whether the row is slower, or ambiguous beyond its floor (or the factor of a compile time)."""
+    if change.verdict is not Verdict.AMBIGUOUS or change.ratio is None:
+        return change.verdict is Verdict.SLOWER
+    limit = change.limit if METRICS[change.metric].compare == "bound" else change.floor
+    return limit is not None and change.ratio > 1 + limit
 
 
 def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:

@@ -37,11 +37,14 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
 
 
 def test_which_rows_are_run_again():
-    for verdict, ratio, floor, is_one in (
-        ("slower", 1.1, 0.02, True), ("ambiguous", 1.03, 0.02, True), ("ambiguous", 1.01, 0.02, False),
-        ("ambiguous", 0.5, 0.02, False), ("ambiguous", 1.5, None, False), ("same", 1.03, 0.02, False),
+    for metric, verdict, ratio, floor, is_one in (
+        ("latency_ms", "slower", 1.1, 0.02, True), ("latency_ms", "ambiguous", 1.03, 0.02, True),
+        ("latency_ms", "ambiguous", 1.01, 0.02, False), ("latency_ms", "ambiguous", 0.5, 0.02, False),
+        ("latency_ms", "ambiguous", 1.5, None, False), ("latency_ms", "same", 1.03, 0.02, False),
+        ("compile_cold_s", "ambiguous", 2.0, None, True), ("compile_cold_s", "ambiguous", 1.1, None, False),
+        ("compile_cold_s", "ambiguous", None, None, False), ("status", "ambiguous", None, None, False),
     ):  # fmt: skip
-        change = Change("a", "a", "latency_ms", Verdict(verdict), ratio=ratio, floor=floor)
+        change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
         assert may_be_slower(change) is is_one, change
 
 
