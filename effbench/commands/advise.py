@@ -369,8 +369,9 @@ def reasons(
             # the race knows neither the preparation nor a limit of memory
             is_bounded = race.is_over and args.calls is None and args.memory is None
             bound = f": at most {100 * (CLOSE - 1):.0f} % higher, with 95 % confidence" if is_bounded else ""
-            but = "one trial each does not rule out" if best["trials"] == 1 else "not significantly lower than"
-            return chosen, f"lowest {args.metric}{over}, but {but} {names}{bound}"
+            # stricter than a 95 % interval, because several modes and rounds are compared
+            rounds = "one trial each does" if best["trials"] == 1 else f"{best['trials']} rounds do"
+            return chosen, f"lowest {args.metric}{over}, but {rounds} not rule out {names}{bound}"
         return chosen, f"no significant winner: ties with {names}, and has the shortest preparation"
     lines, apart = [], ""
     if race and best["trials"] == 1 and len(ranked) > 1 and not args.calls:

@@ -201,10 +201,10 @@ LOWEST, OVER = "lowest latency", Race(is_over=True)
 @pytest.mark.parametrize(
     ("race", "limits", "expected"),
     [
-        (Race(), {}, f"{LOWEST}, but not significantly lower than other"),
-        (OVER, {}, f"{LOWEST}, but not significantly lower than other: at most 5 % higher, with 95 % confidence"),
-        (OVER, {"calls": 9}, f"{LOWEST} over 9 calls including preparation, but not significantly lower than other"),
-        (OVER, {"memory": 9}, f"{LOWEST}, but not significantly lower than other"),
+        (Race(), {}, f"{LOWEST}, but 2 rounds do not rule out other"),
+        (OVER, {}, f"{LOWEST}, but 2 rounds do not rule out other: at most 5 % higher, with 95 % confidence"),
+        (OVER, {"calls": 9}, f"{LOWEST} over 9 calls including preparation, but 2 rounds do not rule out other"),
+        (OVER, {"memory": 9}, f"{LOWEST}, but 2 rounds do not rule out other"),
         (replace(OVER, is_tie=True), {}, "no significant winner: ties with graph, and has the shortest preparation"),
         (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
         (None, {"trials": 1}, LOWEST),
