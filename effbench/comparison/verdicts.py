@@ -315,15 +315,17 @@ def doubt_tuned(change: Change, pair: Pair) -> None:
 
 def decide(change: Change, is_significant: bool, host_change: float | None) -> None:
     """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if launch-bound."""
-    figures = (change.ratio, change.low, change.high, is_significant)
-    change.verdict = verdict_of(*figures, change.limit)
+    figures = (change.ratio, change.low, change.high)
+    change.verdict = verdict_of(*figures, is_significant, change.limit)
     why = None
     if change.verdict not in CHANGED:
-        if verdict_of(*figures, change.floor) in CHANGED:
+        is_unsure = change.verdict is Verdict.AMBIGUOUS and change.low is not None
+        if verdict_of(*figures, is_significant, change.floor) in CHANGED:
             limit, floor = percent(change.limit), percent(change.floor)
             why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
-        elif change.low is not None and max(change.low, 1 / max(change.high, 1e-300)) > 1 + change.limit:
-            why = "not significant among all rows"  # although the interval alone looks so
+        elif is_unsure and verdict_of(*figures, not change.low <= 1 <= change.high, change.floor) in CHANGED:
+            # the interval alone looks significant
+            why = "not significant among all rows"
     elif host_change is not None and change.metric in HOST_METRICS:
         growth = change.ratio if change.verdict is Verdict.SLOWER else 1 / max(change.ratio, 1e-300)
         if growth - 1 <= (least := max(change.smallest_slowdown, host_change)):

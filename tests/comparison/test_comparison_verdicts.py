@@ -104,6 +104,12 @@ def test_the_correction_is_over_all_cells_that_are_not_ignored():
     alone, among = row([odd], limits_of({})), row([odd, *quiet], limits_of({}))
     assert (alone.verdict, among.verdict, among.p_value) == (Verdict.SLOWER, Verdict.AMBIGUOUS, alone.p_value)
     assert among.low > 1.02 and (alone.reason, among.reason) == (None, "not significant among all rows")
+    vague = pair(side(latency_ms=steps(1, 0.03)), side(latency_ms=steps(1.075, 0.03)), "odd")
+    for cells, why in (([vague, *quiet], "not significant among all rows"), ([vague], None)):
+        unsure = row(cells, limits_of({}))  # although the interval excludes 1, if not the floor
+        assert 1.0 < unsure.low < 1.02 and (unsure.verdict, unsure.reason) == ("ambiguous" if why else "slower", why)
+    inside = next(one for one in judge([odd, *quiet], limits_of({}), {("odd", "latency_ms"): 0.2}) if one.key == "odd")
+    assert inside.low > 1.02 and (inside.verdict, inside.reason) == ("same", None), "within the noise threshold"
     assert row([odd, *quiet], rule).gates, "what is ignored is no test of the correction"
     # nor do clear changes that are ignored lend significance to one that is not clear
     loud = [pair(side(latency_ms=[1.0] * 5), side(latency_ms=[2.0] * 5), str(n), model="old") for n in range(99)]
