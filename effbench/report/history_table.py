@@ -139,8 +139,8 @@ def lead(past: History) -> str:
     alarms = [event for event in past.changes if event.alarms]
     if alarms:
         worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
-        what = f"{past.names[worst.series.cell_key]} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
-        texts.append(f"{len(alarms)} open change{several}: {what}.")
+        what = f"{worst.series.metric} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
+        texts.append(f"{len(alarms)} open change{several}: {past.names[worst.series.cell_key]}: {what}.")
     elif short < total:
         texts.append(f"No open change in {total - short} judged series.")
     return one_line(" ".join(texts))
@@ -231,7 +231,7 @@ def _row(past: History, event: Event) -> dict[str, Any]:
         "hardware": series.place,
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
-        "levels": " → ".join(levels),
+        "levels": Shown(None, " → ".join(levels), "nowrap"),
         "first sweep after": Shown(past.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
         "state": Shown(None, event.state, sub=one_line(why, TEXT)),
         "notes": "; ".join(one_line(note, TEXT) for note in notes),

@@ -13,7 +13,7 @@ from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
 from effbench.report.claims import claims_table
-from effbench.report.history_table import events_table
+from effbench.report.history_table import events_table, lead
 from effbench.report.history_table import read as read_history
 from effbench.report.site import cell_data
 from effbench.report.site.build import environment as templates
@@ -68,6 +68,9 @@ def test_changes_are_those_of_the_command(made, report):
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
+    worst = next(event for event in past.changes if event.alarms)
+    assert f"{past.names[worst.series.cell_key]}: {worst.series.metric} {worst.word}" in lead(report.history)
+    assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, "figures keep their units"
 
 
 @pytest.fixture
