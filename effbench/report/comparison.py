@@ -62,7 +62,7 @@ def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
     has_page = cell_page and change.verdict is not Verdict.MISSING
     text = METRICS[change.metric].format if change.metric != STATUS else lambda value: ""
     return {
-        "verdict": Shown(change.verdict, marked(change), SIGNS[change.verdict][1]),
+        "verdict": Shown(change.verdict, marked(change), f"{SIGNS[change.verdict][1]}{' nowrap' if cell_page else ''}"),
         "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
         "metric": change.metric,
         "before": text(change.before),

@@ -42,6 +42,8 @@ def test_a_row_of_the_table():
     without_bounds = change(ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf))
     assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
     assert cells_of(BROKEN) == ["✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"]
+    (row,) = comparison.table_of([BROKEN], "cell.html").rows
+    assert row["verdict"].tone == "bad nowrap", "on a page the sign stays next to its word"
 
 
 def test_markdown():
