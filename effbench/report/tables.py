@@ -152,6 +152,11 @@ class SpeedupTable:
         """Whether a result is ok."""
         return any(entry.status == "ok" for entry in self.entries)
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a figure other than the baseline's has an interval, so that a mode may be significantly the best."""
+        return any(entry.low is not None and not entry.baseline for entry in self.entries)
+
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
         ties, texts = sum(len(row.best) > 1 for row in self.rows), {entry.text for entry in self.entries}

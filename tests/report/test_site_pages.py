@@ -238,6 +238,7 @@ def test_captions_explain_the_marks_that_a_page_has(tmp_path):
         ([make.row(), make.row(mode="default")], "★ Blue"),
         ([make.row(), wide], "★ Blue Unclear"),
         (failed, ""),
+        ([make.row(), make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)], "Blue"),
     ]:
         one = device_sweep(rows)
         folder = site(tmp_path / str(len(marks)), one)

@@ -36,6 +36,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "headline": summary.headline(table, modes),
         "notes": [*[IS_UNCLEAR] * table.is_unclear, *table.notes()],
         "is_measured": table.is_measured,
+        "has_intervals": table.has_intervals,
         "has_period": len(table.metrics) > 1,
         "has_speedup": any(entry.value is not None for entry in table.entries),
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,

@@ -37,6 +37,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
         "notes": speedups.notes(),
         "is_measured": speedups.is_measured,
+        "has_intervals": speedups.has_intervals,
         "modes": speedups.modes,
         "unknown": UNKNOWN,
         "scale": SCALE,
