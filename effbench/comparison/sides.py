@@ -185,7 +185,7 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
     """Return the matched cells of both sides (`on_one_machine`). `by`: the parameter in which they differ, omitted from
     names. Raises NothingFoundError, which names the difference, if no cell was measured on both sides, and UsageError
     if a cell has several partners."""
-    differing = [by] if by else across
+    differing = [by, *followers(before, after, by)] if by else across
     partners = partners_of(before, after, differing)
     # shapes of inputs follow a module's width, and names its architecture
     for follower in ("model.inputs", "model.name") if by and by.startswith("model.module") else ():
@@ -234,6 +234,13 @@ def partners_of(before: Side, after: Side, across: Collection[str]) -> dict[str,
     """Return key before -> key after: of the same cell, or else of the only cell that differs only in `across`."""
     partners = {key: key for key in before.cells if key in after.cells}
     return partners | {old[0]: new[0] for old, new in alike(before, after, across) if len(old) == len(new) == 1}
+
+
+def followers(before: Side, after: Side, by: str) -> list[str]:
+    """Return the settings that equal `by` in every cell that has them: a model's cache size follows bs."""
+    known = [flatten(row["params"]) for side in (before, after) for row in side.cells.values()]
+    names = dict.fromkeys(name for params in known if by in params for name in params)
+    return [name for name in names if name != by and all(it[name] == it.get(by) for it in known if name in it)]
 
 
 def alike(before: Side, after: Side, across: Collection[str]) -> list[tuple[list[str], list[str]]]:

@@ -177,6 +177,7 @@ def test_by_models_whose_cache_follows_bs(made):
     sweep = made.sweep({cached(name, bs): of for name, of in (("a", FAST), ("b", SLOW)) for bs in (1, 8)})
     rows = [one for one in halves(made, sweep, "model").changes if one.metric == "latency_ms"]
     assert {one.about["bs"]: one.verdict for one in rows} == {1: "slower", 8: "slower"}
+    assert "status" not in {one.metric for one in halves(made, sweep, "bs").changes}, "all cells have partners"
     wide = made.sweep([cached("a", bs, width) for bs in (1, 8) for width in (64, 256)])
     found = halves(made, wide, "model")
     assert [side.title for side in (found.before, found.after)] == [
