@@ -91,11 +91,11 @@ def compare(
     if metrics is not None:
         limits.metrics = [check_metric(name) for name in metrics]
     with Store.open(db, mode="read") as store:
-        old = find(store, before)
+        old = find(store, before, other=after)
         if by is not None:
             compared = compare_parts(store, old, by, limits, [str(value) for value in values])
         else:
-            compared = compare_sweeps(store, old, find(store, after), limits)
+            compared = compare_sweeps(store, old, find(store, after, other=before), limits)
     frame = pd.DataFrame([record(change) for change in compared.changes], columns=list(COLUMNS))
     # a column in which nothing is known would have another dtype than in other comparisons
     numbers = dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float)

@@ -78,7 +78,8 @@ def compare(store: Store, args: argparse.Namespace) -> Compared:
         raise UsageError("--values needs --by; add --by NAME or omit --values")
     if not args.by and len(args.sweeps) != 2:
         raise UsageError("compare takes two sweeps, before and after, or one with --by; effbench ls lists the sweeps")
-    sweeps = [find(store, reference, args.on) for reference in args.sweeps]
+    references = zip(args.sweeps, reversed(args.sweeps), strict=True)
+    sweeps = [find(store, reference, args.on, other) for reference, other in references]
     if args.by:
         return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
     return compare_sweeps(store, *sweeps, limits, words_of("--across", args.across, ACROSS), args.on, keep)

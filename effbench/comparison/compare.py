@@ -121,10 +121,16 @@ def compare_parts(
     return compared
 
 
-def find(store: Store, reference: str, on: str | None = None) -> SweepInfo:
-    """Return the sweep of the baseline with this name, else the sweep with this id or name."""
-    named = [baseline for baseline in store.baselines() if baseline.name == reference]
-    return store.find_sweep(one_baseline(named, on).sweep_id if named else reference)
+def find(store: Store, reference: str, on: str | None = None, other: str | None = None) -> SweepInfo:
+    """Return the sweep of the baseline with this name, else the sweep with this id or name. `other`: the reference that
+    it is compared with, whose hardware selects one of several baselines with a name, as in a check."""
+    known = store.baselines()
+    named = [baseline for baseline in known if baseline.name == reference]
+    hardware: set[str] = set()
+    if len(named) > 1 and on is None and other is not None:
+        of_other = [baseline.hardware for baseline in known if baseline.name == other]
+        hardware = {*(of_other or store.hardware(store.find_sweep(other).id))} & {it.hardware for it in named}
+    return store.find_sweep(one_baseline(named, on, sorted(hardware)).sweep_id if named else reference)
 
 
 def one_baseline(known: Sequence[BaselineInfo], on: str | None, hardware: Collection[str] = ()) -> BaselineInfo:

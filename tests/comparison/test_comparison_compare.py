@@ -193,6 +193,12 @@ def test_a_reference_may_be_a_baseline(made):
         assert find(store, second).id == find(store, "last").id == second
         store.set_baseline("main", second)
         assert find(store, "main", on="h200").id == first
+        store.set_baseline("old", first)
+        for other, chosen in ((first, first), (second, second), ("old", first)):  # as a check chooses
+            assert find(store, "main", other=other).id == chosen
+        for other in (None, "main"):
+            with pytest.raises(UsageError, match=r"'main' is set on .*A100.*, .*H200; choose one with --on"):
+                find(store, "main", other=other)
 
 
 def chosen(made, sweep, on=None, any_hardware=False):
