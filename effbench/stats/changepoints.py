@@ -121,8 +121,9 @@ def find_all(
     """Return the findings in each of many series of logarithms, which start with the oldest value.
 
     `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if unknown. The trials of a
-    sweep do not show how much sweeps vary, so the error only reduces the weight of imprecise sweeps. `floor`: smaller
-    changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
+    sweep do not show how much sweeps vary, so errors only reduce the weight of sweeps that are less precise than the
+    others. `floor`: smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for
+    values that are not finite.
     """
     if not all(all(map(math.isfinite, values)) for values in series):
         raise ValueError("a series must be finite: omit values that were not measured")

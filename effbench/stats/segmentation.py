@@ -35,8 +35,10 @@ _BATCH = 16_000_000
 
 
 def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
-    """Return the noise of each value: the noise of the series, or that around the value if it is much larger, or the
-    value's own error if it is larger."""
+    """Return the noise of each value: the noise of the series, or that around the value if it is much larger. An error
+    that exceeds that of the precise quarter of the sweeps raises it in proportion, but at most to the error itself: an
+    error that all share, such as the assumed spread of compilations, is not noise if the values do not have it.
+    """
     noise = LEAST_NOISE
     # the median |difference| of two normal values is 0.954 standard deviations
     differences = np.abs(np.diff(values)) / 0.9539
@@ -47,7 +49,10 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
         local = np.median(np.lib.stride_tricks.sliding_window_view(differences, _WINDOW), axis=1)
         around = np.pad(local, (_WINDOW // 2, _WINDOW // 2 + 1), mode="edge")
         scale = np.where(around > NOISIER * noise, around, scale)
-    return scale if errors is None else np.fmax(scale, np.where(np.isfinite(errors), errors, 0.0))
+    known = np.zeros(len(values)) if errors is None else np.where(np.isfinite(errors), errors, 0.0)
+    if not (positive := np.sort(known[known > 0])).size:
+        return scale
+    return np.maximum(scale, np.minimum(known, noise * known / positive[len(positive) // 4]))
 
 
 def fit_all(arrays: list[np.ndarray], scales: list[np.ndarray]) -> list[list[int]]:

@@ -148,6 +148,27 @@ def test_recent_and_flapping():
             assert one.alternation.high - one.alternation.low == pytest.approx(0.1, abs=0.01)
 
 
+@pytest.mark.parametrize("error", [0.03, 0.08])
+@pytest.mark.parametrize("sweeps", [12, 20, 40])
+def test_an_error_that_all_sweeps_share_hides_no_step(error, sweeps):
+    """Intervals of compiled modes assume a spread between compilations, which a series may not have."""
+    random = np.random.default_rng(5)
+    steps = np.where(np.arange(sweeps) < sweeps // 2, 0.0, 0.04) + random.normal(0, 0.004, (50, sweeps))
+    errors = error * np.sqrt(random.chisquare(4, (50, sweeps)) / 4)
+    found = find_all(list(steps), errors.__getitem__)
+    assert share(found, lambda one: [abs(change.at - sweeps // 2) <= 1 for change in one.changes] == [True]) > 0.9
+    assert not any(one.drift for one in found)
+
+
+def test_errors_that_differ_raise_no_alarm():
+    random = np.random.default_rng(6)
+    for sweeps, precise in itertools.product((8, 20, 60), (0.2, 0.5, 0.8)):
+        errors = np.where(random.random((200, sweeps)) < precise, 0.005, 0.08)
+        errors[:100] = np.where(np.arange(sweeps) < precise * sweeps, 0.005, 0.05)  # only the later ones are imprecise
+        found = find_all(list(random.normal(0, errors)), errors.__getitem__)
+        assert share(found, lambda one: bool(one.changes or one.recent)) <= 0.005, (sweeps, precise)
+
+
 def test_a_lasting_level_after_single_outliers_is_a_change():
     for count in (5, 40):
         values = unchanged(sweeps=20 + count)
