@@ -32,7 +32,7 @@ LIBRARIES = (OWN, Path(torch.__file__).parent, *(Path(sysconfig.get_path(name)) 
 GENERATED = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 #: A frame in the text of an error: compilers name the user's code there, which they do not run.
-FRAME = re.compile(r'File "([^"\n<]+)", line (\d+)(?:, in (\S+))?')
+FRAME = re.compile(r'File "([^"\n<]+)", line (\d+)(?:, in ([^\s,]+))?')
 
 
 class Ended(Exception):

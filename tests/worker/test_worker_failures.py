@@ -92,8 +92,8 @@ def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, monke
     assert failures.location(ValueError("never raised")) == ""
     assert failures.location(users_module("def forward(:\n")) == "", "the text of a SyntaxError names the file"
     compilers = 'a branch\nfrom user code:\n  File "{}/torch/x.py", line 3, in g\n  File "nets/mine.py", line 7{}\n'
-    for name in ("", " in forward"):
-        text = compilers.format(failures.LIBRARIES[1].parent, name and f",{name}")
+    for name, end in (("", ""), (" in forward", ""), (" in forward", ",")):  # Inductor's lists end lines with a comma
+        text = compilers.format(failures.LIBRARIES[1].parent, name and f",{name}{end}")
         assert failures.location(RuntimeError(text)) == f"nets/mine.py:7{name}", "not run, but named"
     error = users_module("def forward():\n    raise ValueError('x')\n")
     monkeypatch.setattr(failures, "is_users", lambda path: False)
