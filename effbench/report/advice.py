@@ -217,7 +217,11 @@ def rank_modes(
     reasons = {row.mode: why_excluded(row.source, column, memory_bytes) for row in rows}
     excluded = {mode: reason for mode, reason in reasons.items() if reason}
     if len(excluded) == len(rows):
-        raise NothingFoundError("no mode is left: " + "; ".join(map(" ".join, excluded.items())))
+        by_reason: dict[str, list[str]] = {}
+        for mode, reason in excluded.items():
+            by_reason.setdefault(reason, []).append(mode)
+        lost = "; ".join(f"{', '.join(modes)} ({reason})" for reason, modes in by_reason.items())
+        raise NothingFoundError(f"no mode is left: {lost}")
     # an excluded baseline still provides the reference time
     base = next((row.source for row in rows if is_baseline(row, baseline_mode) and row.source["status"] == "ok"), {})
     base_ms, bounds = base.get(column), INTERVALS[column]
