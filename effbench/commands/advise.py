@@ -30,6 +30,7 @@ from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
+from effbench.store.connect import NoDatabaseError
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
@@ -83,7 +84,10 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    is_named = args.what == "mode" and args.stored and find_named(args)
+    is_named = args.what == "mode" and bool(args.stored or args.words) and find_named(args)
+    if is_named and not args.stored:
+        what = f"unknown model {args.model!r}: no YAML file describes it, so it cannot be measured"
+        raise UsageError(f"advise mode: {what}; --stored answers from its stored results")
     if args.what == "mode" and not is_named and (args.words or args.fresh or args.stored):
         table, lines, data = advise_model(args)
     else:
@@ -178,8 +182,9 @@ def find_named(args: argparse.Namespace) -> bool:
     if not match or args.sweep != "last" or None not in (match[2], args.bs):
         return False
     sweep, bs = None, int(match[2]) if match[2] else args.bs
+    without = (NothingFoundError,) if args.stored else (NothingFoundError, NoDatabaseError)
     if not any(Path(it, "model", f"{match[1]}.yaml").exists() for it in (shipped("conf"), args.config_dir) if it):
-        with suppress(NothingFoundError), Store.open(args.db, mode="read") as store:
+        with suppress(*without), Store.open(args.db, mode="read") as store:
             sweep = sweep_with(store, match[1], bs)
     if sweep:
         args.sweep, args.model, args.bs = sweep, match[1], bs

@@ -308,6 +308,7 @@ def test_stored_results_of_a_name_without_a_yaml_file(cli):
     for words in (("mine", "bs=2"), ("mime", "--stored"), ("mine", "dtype=float32", "--stored")):
         refused = cli.run("advise", "mode", *words)
         assert refused.code == 2 and "unknown model" in refused.err, words
+        assert ("--stored answers from its stored results" in refused.err) == (words == ("mine", "bs=2"))
 
 
 def test_a_model_of_a_users_own_folder(cli):
