@@ -64,7 +64,7 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
             kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
             raise Incomparable(f"the output contains a {kind} tensor, which cannot be compared; return dense tensors")
         return {name: output.clone() if copy else output}
-    if isinstance(output, PLAIN):
+    if isinstance(output, PLAIN) and not isinstance(output, torch.Size):  # a size is a tuple
         return {name: output}
     prefix = "output " if name == "output" else f"{name}."
     named: Parts = {}

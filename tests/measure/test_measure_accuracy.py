@@ -192,6 +192,8 @@ def test_plain_values_and_what_could_hide_tensors():
     for number in (3, True, 0.1):
         assert correct((ZERO, torch.tensor(number)), (ZERO, number)), "AOTInductor returns numbers as tensors"
         assert not correct((ZERO, torch.tensor(0)), (ZERO, number))
+    sizes = [torch.tensor(1), torch.tensor(2)]
+    assert correct((ZERO, sizes), (ZERO, torch.Size([1, 2]))) and not correct((ZERO, sizes), (ZERO, torch.Size([2, 2])))
     nested = torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged)
     for other, said in ((object(), "the type object"), (ZERO.to_sparse(), "a sparse_coo tensor"), (nested, "a nested")):
         with pytest.raises(accuracy.Incomparable, match=f"contains {said}"):
