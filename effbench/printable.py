@@ -41,8 +41,12 @@ def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the first line of an exception."""
-    return f"{type(error).__name__}: {first_line(text_of(error))}".rstrip(": ")
+    """Return the type and the first line of an exception, with the second one if the first only announces it, as
+    `backend='inductor' raised:` does. Frames are no second line."""
+    first, second = [*filter(None, map(str.strip, text_of(error).splitlines())), "", ""][:2]
+    if first.endswith(":") and not second.startswith(('File "', "Traceback")):
+        first = f"{first} {second}"
+    return f"{type(error).__name__}: {first_line(first)}".rstrip(": ")
 
 
 def text_of(error: BaseException) -> str:

@@ -26,6 +26,9 @@ class MuteError(Exception):
     [
         (ValueError("bad\nmore"), "error", "in check: ValueError: bad"),
         (ValueError("\n\n  at last  \n"), "error", "in check: ValueError: at last"),
+        (ValueError("raised:\nKeyError: 'a'\nmore"), "error", "in check: ValueError: raised: KeyError: 'a'"),
+        (ValueError('wrong:\n  File "x.py", line 3\n'), "error", "in check: ValueError: wrong"),
+        (ValueError("wrong:"), "error", "in check: ValueError: wrong"),
         (MuteError(), "error", "in check: MuteError"),
         (KeyboardInterrupt(), "error", "in check: KeyboardInterrupt"),
         (MemoryError(), "oom", "in check: MemoryError"),
@@ -44,7 +47,7 @@ def test_status_and_reason(error, status, reason):
     found, said = failures.classify(raised(error), "check")
     assert found == status
     assert reason in said if status == "unsupported" else said.startswith(reason)
-    assert "\n" not in said
+    assert "\n" not in said and "more" not in said and "File" not in said
 
 
 def test_the_cause_of_an_error_counts():
