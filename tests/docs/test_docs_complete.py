@@ -14,6 +14,7 @@ import effbench
 from effbench import cli, errors, streams
 from effbench.buckets import PRESETS
 from effbench.cell import SEVERITY, mode_settings
+from effbench.models.build import resolve_target
 from effbench.models.spec import KEYS
 from effbench.store import schema
 from effbench.sweeping import client
@@ -43,12 +44,20 @@ def in_source(pattern, below="effbench"):
     return {name for source in sources for name in re.findall(pattern, source)}
 
 
+def modes_that_train():
+    for path in (TABLES.shipped("conf") / "mode").glob("*.yaml"):
+        given = yaml.safe_load(path.read_text())
+        if "training" in resolve_target(given["_target_"])(**mode_settings(given)).phases:
+            yield given["name"]
+
+
 @pytest.mark.parametrize(
     ("page", "names"),
     [
         ("reference/commands.md", {"0", "1", str(cli.INTERRUPTED), *(str(kind.exit_code) for kind in exceptions())}),
         ("reference/settings.md", in_source(r"os\.environ\.get\(\"(\w+)\"")),
         ("how-to/your-model.md", set(KEYS)),
+        ("how-to/train.md", set(modes_that_train())),
         ("reference/statuses.md", {*SEVERITY, *in_source(r'run\.phase\("(\w+)"\)', "effbench/worker")}),
         ("how-to/serve.md", {*PRESETS, *streams.KINDS, *BUCKETED}),
     ],
