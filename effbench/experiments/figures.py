@@ -42,7 +42,8 @@ class Truth:
     missing: ClassVar[bool] = False
 
     def __bool__(self) -> bool:
-        raise ClaimError("a condition may be open: combine conditions with &, |, ~, between(), all_of() and any_of()")
+        how = "combine conditions with &, |, ~, between(), all_of() and any_of()"
+        raise ClaimError(f"a condition may be open: {how}; of a column: all_of(x > 1 for x in figures(column))")
 
     def __and__(self, other: Any) -> Truth:
         return all_of([self, other])

@@ -3,6 +3,7 @@
 import math
 import operator
 import random
+import re
 from itertools import product
 
 import pandas as pd
@@ -85,6 +86,10 @@ def test_three_values():
         assert empty.holds is None and empty.missing
     with pytest.raises(ClaimError, match="combine conditions with &"):
         bool(YES)
+    column = pd.Series([Figure(1.0), Figure(3.0)])
+    with pytest.raises(ClaimError, match=re.escape("of a column: all_of(x > 1 for x in figures(column))")):
+        all_of(column > 2)
+    assert all_of(x > 2 for x in figures(column)).holds is False
     with pytest.raises(ClaimError, match="expected a condition"):
         truth(3)
 
