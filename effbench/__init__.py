@@ -30,3 +30,8 @@ def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'effbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return also what is not loaded yet: notebooks complete these names."""
+    return [*globals(), *_PUBLIC]

@@ -125,6 +125,7 @@ def test_public_names():
     data = {"Cell", "Environment", "Status", "Sweep", "Trial"}
     others = {"__version__", "compare", "results", "sweep"}
     assert set(effbench.__all__) == {*(f"{name}Error" for name in errors), *data, *others}
+    assert set(effbench.__all__) <= set(dir(effbench)), "notebooks complete them"
     for name in effbench.__all__:
         assert getattr(effbench, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
