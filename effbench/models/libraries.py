@@ -108,7 +108,9 @@ def weights_file(path: str) -> Path:
     """Return the .safetensors file of a path: itself, or `model.safetensors` in the folder. Raises ConfigError."""
     file = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
     if file.suffix != ".safetensors" or not file.is_file():
-        raise ConfigError(f"model.pretrained={path}: expected a .safetensors file, or a folder with model.safetensors")
+        what = "" if Path(path).exists() else "no such file or folder; "
+        what += "expected a .safetensors file, or a folder with model.safetensors"
+        raise ConfigError(f"model.pretrained={path}: {what}")
     return file
 
 

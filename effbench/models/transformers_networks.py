@@ -202,7 +202,8 @@ def source_of(preset: Preset, pretrained: bool | str) -> str | None:
     if pretrained is True and preset.repository:
         return preset.repository
     if pretrained is True or not Path(pretrained).is_dir():
-        raise ConfigError(f"model.pretrained={pretrained}: give a folder with config.json and model.safetensors")
+        what = "" if pretrained is True or Path(pretrained).exists() else "no such folder; "
+        raise ConfigError(f"model.pretrained={pretrained}: {what}give a folder with config.json and model.safetensors")
     return str(pretrained)
 
 

@@ -165,7 +165,7 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "timm", "arch": None}, "model.arch must be the name of a network, got None"),
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
-        ({"library": "torchvision", "arch": "resnet50", "pretrained": "no"}, "expected a .safetensors file"),
+        ({"library": "torchvision", "arch": "resnet50", "pretrained": "no"}, "no such file or folder; expected"),
         ({"library": "timm", "arch": "resnet18", "pretrained": "no"}, "or a folder with model.safetensors"),
         ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
         ({"library": "timm", "arch": "vit_tiny"}, "did you mean .*; see `effbench models`"),
@@ -173,7 +173,7 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "transformers", "arch": "bert-bas", "task": None, "config": {}}, "did you mean bert-base"),
         ({"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}}, "allowed: encode"),
         ({"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}}, "did you mean n_embd"),
-        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {}, "pretrained": "no"}, "config.json"),
+        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {}, "pretrained": "no"}, "no such folder"),
         (
             {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_layer": "x"}},
             "expected int, got str",
