@@ -30,6 +30,11 @@ SECTIONS = dict(sections())
 OF_PHASES = ("training", "generate")
 #: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
 OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
+#: Settings of networks by name -> the models that have them, unless all three do.
+ONLY_OF = {
+    **dict.fromkeys(("task", "seq", "config"), "transformers"),
+    **dict.fromkeys(("image_size", "kwargs"), "torchvision or timm"),
+}
 
 
 @dataclass(frozen=True)
@@ -211,7 +216,8 @@ def check_model(model: dict[str, Any]) -> None:
     for name in SECTIONS["model"].keys() - {*OF_CELLS, "description"}:
         if model[name] not in (None, {}) and model["module"].get(name) != model[name]:
             what = f"model.{name} has no effect on the model {model['name']}"
-            raise ConfigError(f"{what}: it is for model=torchvision, timm or transformers; see effbench models")
+            models = ONLY_OF.get(name, "torchvision, timm or transformers")
+            raise ConfigError(f"{what}: it is for model={models}; see effbench models")
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:

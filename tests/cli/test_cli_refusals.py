@@ -69,6 +69,7 @@ REFUSED = (
     (["model=custom"], ["model.module._target_ has no value"]),
     (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
     (["model=mlp", "model.arch=gpt2"], ["model.arch has no effect on the model mlp", "model=torchvision"]),
+    (["model=timm", "model.arch=resnet18", "model.seq=8"], ["no effect on the model resnet18: it is for model=transf"]),
     (["stream=arrivals", "stream.rate=1"], ["stream.rate=1 gives", "in protocol.budget_s, fewer than protocol.min_"]),
     (["stream=arrivals", "phase=training"], ["phase=training cannot run a stream; use stream=none or phase=inference"]),
     (["model=gpt2", "stream=decode", "phase=generate"], ["phase=generate cannot run a stream"]),
