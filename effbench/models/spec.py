@@ -97,7 +97,7 @@ def _parse_input(name: str, node: Any) -> InputSpec:
     largest = high - 1 if _is_int(high) else high  # `high` is exclusive
     for key, value in {"value": given.get("value"), "low": low, "high": largest}.items():
         if value is not None and not _fits(value, dtype):
-            raise ConfigError(f"{where}.{key} must be {_held_by(dtype)} for {dtype}, got {given[key]!r}")
+            raise ConfigError(f"{where}.{key} must be {_held_by(dtype, key == 'high')} for {dtype}, got {given[key]!r}")
     if has_range and low >= high:
         raise ConfigError(f"{where}: low must be below high (values in [low, high)), got low={low} and high={high}")
     return InputSpec(**given | {"shape": tuple(shape)})
@@ -138,7 +138,8 @@ def _fits(value: Any, dtype: str) -> bool:
     return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _held_by(dtype: str) -> str:
+def _held_by(dtype: str, is_exclusive: bool) -> str:
     if dtype in INTEGERS:
-        return "an integer from {} to {}".format(*INTEGERS[dtype])
+        least, most = INTEGERS[dtype]
+        return f"an integer from {least} to {most + is_exclusive}"
     return "true or false" if dtype == "bool" else "a finite number"
