@@ -66,9 +66,8 @@ def hydra_sweep(
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
-    if any(word.startswith(("--cfg", "--info")) for word in words):  # Hydra prints them, and runs nothing
+    if is_shown := any(word.startswith(("--cfg", "--info")) for word in words):  # Hydra prints them, and runs nothing
         words = masked_db(words)
-        logging.raiseExceptions = False  # --info logs its lines: none becomes a traceback if a reader such as head ends
     config.register()
     register()
     bypassed = False
@@ -82,6 +81,8 @@ def hydra_sweep(
     task.command = command = Command(argv, stored, server, Progress(quiet=quiet))
     try:
         with own_hydra(["effbench", *words]):
+            # --info logs its lines: none becomes a traceback if a reader such as head ends
+            logging.raiseExceptions = logging.raiseExceptions and not is_shown
             hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
@@ -99,15 +100,18 @@ def hydra_sweep(
 @contextmanager
 def own_hydra(argv: list[str]) -> Iterator[None]:
     """Run Hydra with these arguments, one sweep at a time, because its state is global. Afterwards restore the state,
-    which a program that uses Hydra itself needs."""
+    which a program that uses Hydra itself needs, and logging, which prints everything after --info."""
     with RUNNING:
-        before, errors = sys.argv, os.environ.get(FULL_ERROR)
+        before, errors, log = sys.argv, os.environ.get(FULL_ERROR), logging.getLogger()
+        level, handlers, raising = log.level, log.handlers[:], logging.raiseExceptions
         kept = {kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances}
         sys.argv, os.environ[FULL_ERROR] = argv, "1"
         try:
             yield
         finally:
             sys.argv = before
+            log.setLevel(level)
+            log.handlers[:], logging.raiseExceptions = handlers, raising
             del os.environ[FULL_ERROR]
             if errors is not None:
                 os.environ[FULL_ERROR] = errors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import pages
@@ -40,11 +39,7 @@ def planned(monkeypatch, folder):
     for conductor in ("conduct", "print_plan"):
         monkeypatch.setattr(launch, conductor, plan_only)
     monkeypatch.setattr(overrides, "expand", without_resume)
-    yield found
-    # Hydra's --info has every message printed from then on
-    logging.root.setLevel(logging.WARNING)
-    for handler in [handler for handler in logging.root.handlers if type(handler) is logging.StreamHandler]:
-        logging.root.removeHandler(handler)
+    return found
 
 
 def test_there_are_commands():

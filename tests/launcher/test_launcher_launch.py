@@ -1,4 +1,6 @@
-"""The quick composer gives what Hydra's own composing gives."""
+"""The quick composer gives what Hydra's own composing gives, and a program's state stays as it was."""
+
+import logging
 
 import pytest
 from hydra import initialize_config_dir
@@ -10,6 +12,7 @@ from omegaconf import OmegaConf, open_dict
 from effbench.config import shipped
 from effbench.errors import ConfigError
 from effbench.launcher.compose import Composer
+from effbench.launcher.launch import hydra_sweep
 
 
 def by_hydra(loader, overrides):
@@ -82,3 +85,10 @@ def test_bs_and_what_refers_to_it_follow_the_stream(loader):
     assert composer.compose(["model=gpt2"])["bs"] == 1
     with pytest.raises(ConfigError, match="bs=4 contradicts the stream, whose largest size is 64"):
         composer.compose(["model=gpt2", "stream=uniform", "stream.low=64", "bs=4"])
+
+
+def test_nothing_logs_more_after_info(capsys):
+    """Hydra's --info lowers the level of all loggers: a later sweep of the same process would print everything."""
+    before = logging.root.level, logging.root.handlers[:], logging.raiseExceptions
+    assert hydra_sweep(["--info"]) is None and "Defaults List" in capsys.readouterr().out
+    assert (logging.root.level, logging.root.handlers, logging.raiseExceptions) == before
