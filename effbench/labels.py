@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from effbench.cell import LATER_NUMERICS, Cell
 
-#: Canonical order of the modes; other modes follow alphabetically.
+#: Canonical order of the modes; other modes follow by name.
 MODES = (
     "eager",
     "default",
@@ -25,6 +26,7 @@ MODES = (
     "default+graph",
     "compile+graph",
 )
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 #: Parameters that cells omit -> their values.
 OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
 #: Columns of the view and of `environments.labelled` that become labels if they vary, in this order.
@@ -212,9 +214,19 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, l
 
 
 def mode_order(modes: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the distinct names of modes, given as (name, base name), in canonical order, then alphabetically."""
+    """Return the distinct names of modes, given as (name, base name), in canonical order, then by name."""
     rank = {name: index for index, name in enumerate(MODES)}
-    return [name for name, _ in sorted(set(modes), key=lambda pair: (rank.get(pair[1], len(MODES)), pair[1], pair[0]))]
+
+    def place(mode: tuple[str, str]) -> tuple:
+        name, base = mode
+        return rank.get(base, len(MODES)), natural(base), natural(name), name
+
+    return [name for name, _ in sorted(set(modes), key=place)]
+
+
+def natural(name: str) -> list[str | float]:
+    """Return a sort key that puts `P2` before `P10`, and `1e-5` before `0.01`."""
+    return [float(part) if index % 2 else part for index, part in enumerate(_NUMBER.split(name))]
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Hashable]:

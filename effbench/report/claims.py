@@ -10,7 +10,7 @@ from typing import Any
 from effbench.experiments import FOLDER
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure, Missing, Truth
-from effbench.labels import ABSENT
+from effbench.labels import ABSENT, natural
 from effbench.metrics import significant
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
@@ -112,12 +112,6 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
         "judged_at": row["judged_at"].isoformat(timespec="seconds"),
         "measured": measured,
     }
-
-
-def natural(name: str) -> tuple:
-    """Return a sort key that puts `P2` before `P10`."""
-    letters = name.rstrip("0123456789")
-    return letters, int(name[len(letters) :] or 0), name
 
 
 def claims_table(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:

@@ -10,7 +10,7 @@ import synthetic as make
 from omegaconf import OmegaConf
 
 from effbench.errors import UsageError
-from effbench.labels import label_rows, row_names
+from effbench.labels import label_rows, mode_order, row_names
 from effbench.metrics import METRICS, ratio_text
 from effbench.report import tables
 from effbench.report.tables import (
@@ -262,3 +262,10 @@ def test_every_cell_has_a_bottleneck_or_a_reason_why_it_is_unknown():
     assert texts == [["0.150 ms (1.00×)", "0.143 ms (1.90× n.s.)", "0.0680 ms"], ["—"] * 3], "no figure of what failed"
     data = json.loads(table.render("json"))
     assert (data[0]["gpu_busy_ms"], data[0]["kernels"], data[1]["status"]) == (0.068, 15, "error")
+
+
+def test_modes_with_swept_numbers_are_in_the_order_of_the_numbers():
+    names = [f"own {value}" for value in ("0", "1e-05", "0.01", "2", "16")]
+    own = [(name, "own") for name in reversed(names)]
+    assert mode_order([*own, ("cuda-graph", "cuda-graph"), ("eager", "eager")]) == ["eager", "cuda-graph", *names]
+    assert mode_order((name, name) for name in ("p10", "p2", "p02")) == ["p02", "p2", "p10"]
