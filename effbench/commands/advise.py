@@ -368,10 +368,8 @@ def reasons(
         is_once = race is None and best["low_ms"] is None
         chosen = best if is_open or is_once else min(tied, key=itemgetter("prepare_s"))
         names = ", ".join(mode["mode"] for mode in tied if mode is not chosen)
-        if is_once:  # but a preparation alone may cost more than all of the best one
-            near = [mode["mode"] for mode in tied[1:] if mode["score_ms"] - mode["call_ms"] <= best["score_ms"]]
-            may = f": {', '.join(near)} may be as fast" if near else ""
-            return chosen, f"lowest {args.metric}{over} in one round, which gives no intervals{may}"
+        if is_once:
+            return chosen, f"lowest {args.metric}{over} in one round, which gives no intervals: {names} may be as fast"
         if is_open:
             # the race knows neither the preparation nor a limit of memory
             is_bounded = race.is_over and args.calls is None and args.memory is None

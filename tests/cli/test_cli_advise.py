@@ -209,8 +209,6 @@ LOWEST, OVER = "lowest latency", Race(is_over=True)
         (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
         (None, {"trials": 1}, LOWEST),
         (None, {}, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
-        (None, {"prepare_ms": 0.9}, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
-        (None, {"prepare_ms": 1.1}, f"{LOWEST} in one round, which gives no intervals"),
     ],
 )
 def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
@@ -218,8 +216,6 @@ def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
     trials = limits.get("trials", 2)
     mode = {"prepare_s": 0.0, "break_even": None, "low_ms": None, "high_ms": None, "trials": trials}
     ranked = [mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0}, mode | {"mode": "other", "call_ms": 2.0}]
-    scores = (1.0, 2.0 + limits.get("prepare_ms", 0.0))
-    ranked = [one | {"score_ms": score} for one, score in zip(ranked, scores, strict=True)]
     if trials == 1:  # close, though the race's intervals may seem to exclude it
         _, open_race, *_ = reasons(ranked, ["other"], args, "eager", Race())
         assert open_race == f"{LOWEST}, but one trial each does not rule out other"

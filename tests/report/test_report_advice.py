@@ -10,6 +10,7 @@ import synthetic as make
 
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import label_rows
+from effbench.metrics import INTERVALS
 from effbench.report.advice import Costs, best_list, costs_of, evaluate, rank_modes, value_at
 
 MIB = 2**20
@@ -91,6 +92,14 @@ def test_calls_pay_back_if_the_time_that_counts_is_shorter(latency, period):
         ranked, _, _ = rank_modes(rows, column, None, None, "eager")
         (default,) = [one for one in ranked if one["mode"] == "default"]
         assert (default["break_even"] is None) is (low < 1), column
+
+
+def test_a_preparation_that_alone_costs_more_than_the_best_mode_rules_a_mode_out():
+    """Without intervals, as after one round, all other modes may be as fast."""
+    times = {"latency_ms": 1.0, **dict.fromkeys(INTERVALS["latency_ms"]), "first_call_s": 0.0}
+    rows = label_rows([make.row(**times), make.row(mode="default", **times | {"compile_cold_s": 0.002})])
+    for calls, close in ((None, ["default"]), (1, []), (2, ["default"])):
+        assert rank_modes(rows, "latency_ms", calls, None, "eager")[1] == close, calls
 
 
 def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
