@@ -145,18 +145,20 @@ def _same_rules(protocol: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:
     """Return the id of the newest earlier sweep, except re-runs, that has a result of one of this sweep's cells, both
-    in these environments, or None."""
-    here, there = RESULT.alias(), RESULT.alias()
+    in these environments, or None. One of the same name comes first, if this sweep has a name: pushes and pull requests
+    may share a database."""
+    this, here, there = SWEEP.alias(), RESULT.alias(), RESULT.alias()
     same = [here.c.sweep_id == sweep_id, there.c.sweep_id == SWEEP.c.id, here.c.cell_key == there.c.cell_key]
     same += [table.c.environment_id.in_(list(environment_ids)) for table in (here, there)]
-    started = sa.select(SWEEP.c.started_at).where(SWEEP.c.id == sweep_id).scalar_subquery()
-    return connection.scalar(
+    query = (
         sa.select(SWEEP.c.id)
-        .where(sa.tuple_(SWEEP.c.started_at, SWEEP.c.id) < sa.tuple_(started, sa.literal(sweep_id)))
+        .where(this.c.id == sweep_id)
+        .where(sa.tuple_(SWEEP.c.started_at, SWEEP.c.id) < sa.tuple_(this.c.started_at, this.c.id))
         .where(sa.func.coalesce(SWEEP.c.name, "").not_like(f"{CONFIRMING}%"), sa.exists().where(*same))
         .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(1)
     )
+    return connection.scalar(query.where(SWEEP.c.name == this.c.name)) or connection.scalar(query)
 
 
 def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:

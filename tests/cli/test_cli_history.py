@@ -168,6 +168,11 @@ def test_a_line(made, history, read):
     assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
     assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
     assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
+    with Store.open(made.path) as store:
+        for name, before in (("main", "main8"), ("pr-9", "main9")):  # of the same name, if there is one
+            shown = read_results(store, "made", [name])
+            read_past(store, shown, [name])
+            assert shown.device_sweeps[0].changes.previous["label"] == before
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     with_limits = history("--name", "main", "--config", "default")  # which decide what is a change
