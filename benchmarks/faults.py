@@ -108,7 +108,8 @@ def protects_database(sweep: Sweep, rng: random.Random) -> None:
     files = [str(path) for path in (sweep.folder / "results").glob("*.db*") if not path.name.endswith("-shm")]
     if subprocess.run(["chattr", "+i", *files], capture_output=True).returncode:
         for file in files:
-            Path(file).chmod(0o444)
+            with contextlib.suppress(FileNotFoundError):  # a sweep that ends removes its log
+                Path(file).chmod(0o444)
     until(lambda: not sweep.is_running, "the sweep ends or goes on", 10, required=False)  # open files may stay writable
     if not sweep.is_running and sweep.process.returncode:
         sweep.require_code({2})
