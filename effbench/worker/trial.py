@@ -66,10 +66,10 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     except BaseException as error:  # user code may raise anything
         trial.status, trial.reason = failures.classify(error, trial.phase)
         trial.extra["traceback"] = failures.traceback_tail(error)
-    for name in ("build", "check", "warmup", "timing"):
+    for name in ("warmup", "timing") if running.request.is_ahead else ("build", "check", "warmup", "timing"):
         setattr(trial, f"{name}_s", running.seconds.get(name))
-    if running.request.is_ahead:
-        trial.build_s = trial.check_s = trial.prepare_s = trial.first_call_s = trial.compile_s = None
+    if running.is_ahead:
+        trial.prepare_s = trial.first_call_s = trial.compile_s = None
     trial.extra["phase_seconds"] = {name: round(value, 6) for name, value in running.seconds.items()}
     return trial.to_json()
 
@@ -78,7 +78,7 @@ class RunningTrial:
     """The phases of a trial in order, and their shared state. Each phase sets its fields of `trial`."""
 
     def __init__(self, request: TrialRequest, say_phase: Callable[[str], None]) -> None:
-        self.request, self.say_phase, self.seconds = request, say_phase, {}
+        self.request, self.say_phase, self.seconds, self.is_ahead = request, say_phase, {}, request.is_ahead
         self.cell = cell = Cell.from_params(request.cell)
         self.trial = Trial(cell.key, request.round, Status.OK, attempt=request.attempt, pid=os.getpid())
         self.device = torch.device(cell.device)
@@ -172,7 +172,7 @@ class RunningTrial:
         mode = self.mode = with_defaults(resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode)))
         self.trial.compilation = self.request.compilation if mode.compiles else None
         # other trials would mislead autotuning, which warm caches spare
-        self.is_ahead = self.request.is_ahead and not (mode.autotunes and self.request.is_cold)
+        self.is_ahead &= not (mode.autotunes and self.request.is_cold)
         if reason := unsupported(self.cell, mode, self.device):
             raise Ended(Status.UNSUPPORTED, reason)
         if inductor.writes_cpp(mode, self.device):

@@ -63,22 +63,25 @@ def test_timers_that_disagree_show_a_busy_host():
 
 
 class Tuned(Eager):
-    autotunes = True
+    autotunes = compiles = True
 
 
-@pytest.mark.parametrize(("is_cold", "phases"), [(True, ["turn", "build"]), (False, ["build"])])
-def test_autotuning_has_the_device_for_itself(tmp_path, is_cold, phases):
-    def say(phase):
-        seen.append(phase)
-        if phase == "build":
-            raise InterruptedError
-
+@pytest.mark.parametrize(
+    ("is_cold", "order"),
+    [(True, ["setup", "turn", "build", "check", "prepare"]), (False, ["setup", "build", "check", "prepare"])],
+)
+def test_autotuning_has_the_device_for_itself_and_its_compile_time_counts(tmp_path, is_cold, order):
     seen, mode = [], {"name": "tuned", "_target_": f"{__name__}.Tuned"}
-    cell = Cell({"name": "m"}, 1, mode, "float32", "inference", "cpu")
-    request = TrialRequest(cell.params(), vars(RULES), turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold)
-    with pytest.raises(InterruptedError):
-        trial.RunningTrial(request, say).run()
-    assert seen == [DEVICE_PHASE, "setup", *phases]
+    inputs = [{"name": "x", "shape": [4]}]
+    cell = Cell({"name": "m", "module": LINEAR | {"in_features": 4, "out_features": 4}, "inputs": inputs}, 1, mode,
+                "float32", "inference", "cpu")  # fmt: skip
+    rules = {**vars(RULES), "budget_s": 0.01, "min_time_s": 0.0}
+    request = TrialRequest(cell.params(), rules, turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold)
+    ended = SimpleNamespace(**trial.run(request.to_json(), seen.append))
+    assert seen[: len(order) + 1] == [DEVICE_PHASE, *order], ended.reason
+    assert "turn" in seen[len(order) :] or is_cold
+    assert (ended.build_s, ended.check_s) == (None, None)  # on one thread, beside other trials
+    assert [value is not None for value in (ended.prepare_s, ended.first_call_s, ended.compile_s)] == [is_cold] * 3
 
 
 @pytest.mark.parametrize(
