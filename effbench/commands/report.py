@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_force(parser)
     parser.add_argument(
+        "--baseline", metavar="NAME", help="name of the baseline to compare with (default: the previous sweep)"
+    )
+    parser.add_argument(
         "--axis", metavar="NAME", help="swept number on the x axis of figures, such as seq (default: bs, if swept)"
     )
     parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         with Store.open(args.db, mode="read") as store:
             store.find_sweep("last")  # raises NothingFoundError for an empty database
             content = data.read_results(store, args.db, args.sweep)
-            data.read_past(store, content, whole=False)  # Markdown shows no history
+            data.read_past(store, content, whole=False, baseline=args.baseline)  # Markdown shows no history
         options.write(markdown.report(content.device_sweeps), args)
         return 0
     from effbench.commands.claims import every_entry
@@ -52,13 +55,15 @@ def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
         content = data.read_results(store, args.db, args.sweep)
+        if args.baseline:
+            store.baselines(args.baseline)  # refuses an unknown one before anything is written
     if args.axis:
         content.set_axis(args.axis)
     try:
         # the database is closed meanwhile, because a fork must not share a connection
         with alongside(partial(write_of_results, content, Writer(out))) as write_aside:
             with Store.open(args.db, mode="read") as store:
-                data.read_past(store, content, args.sweep)
+                data.read_past(store, content, args.sweep, baseline=args.baseline)
                 content.claims = every_entry(store)
             written = write_site(content, out, write_aside)
     except OSError as error:

@@ -192,8 +192,11 @@ def read_results(store: Store, database: str, references: Sequence[str] = ()) ->
     return ReportData(database, sweeps, environments=store.environments())
 
 
-def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True) -> None:
-    """Read changes and, with `whole`, history (with `references`, of their hardware) and calibrations into `data`."""
+def read_past(
+    store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True, baseline: str | None = None
+) -> None:
+    """Read changes and, with `whole`, history (with `references`, of their hardware) and calibrations into `data`.
+    `baseline`: what to compare with, instead of the previous sweep."""
     infos = store.sweeps(brief=True)
     if whole:
         shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
@@ -203,7 +206,7 @@ def read_past(store: Store, data: ReportData, references: Sequence[str] = (), *,
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     for device_sweep in data.device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos)
+        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos, baseline)
 
 
 def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:
@@ -276,14 +279,19 @@ def unmeasured(
 
 
 def read_changes(
-    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo]
-) -> Changes:
-    """Compare a sweep with the newest earlier one that measured one of its cells on the same hardware. `environments`:
-    all. If the comparison fails, the changes hold the reason."""
+    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo],
+    baseline: str | None = None,
+) -> Changes:  # fmt: skip
+    """Compare a sweep with the `baseline` on the same hardware. Without one there, and if the sweep is the baseline,
+    compare with the newest earlier sweep that measured one of its cells there. `environments`: all. If the comparison
+    fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
     info = by_id[after.sweep["id"]]
     ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
-    before = by_id.get(store.previous(info.id, ids))
+    known = store.baselines(baseline) if baseline else []
+    before = by_id.get({one.hardware: one.sweep_id for one in known}.get(after.hardware))
+    if before in (None, info):
+        before = by_id.get(store.previous(info.id, ids))
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
     previous = dataclasses.asdict(before)

@@ -65,6 +65,10 @@ def test_refusals(made, effbench):
         done = effbench("baseline", *words)
         assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
         assert said in done.err
+    for words in ([], ["--format", "markdown"]):
+        done = effbench("report", "--baseline", "main", "--out", str(made.path.with_name("out")), *words)
+        assert (done.code, done.err.count("\n")) == (3, 1) and "no baseline 'main'" in done.err
+        assert not made.path.with_name("out").exists()
     other = made.path.with_name("o ther.db")
     shutil.copy(made.path, other)
     for words in (("rm", "main"), ("ls",)):

@@ -168,10 +168,14 @@ def test_a_line(made, history, read):
     assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
     assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
     assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
-    with Store.open(made.path) as store:
-        for name, before in (("main", "main8"), ("pr-9", "main9")):  # of the same name, if there is one
-            shown = read_results(store, "made", [name])
-            read_past(store, shown, [name])
+    with Store.open(made.path, mode="write") as store:
+        pinned = next(info.id for info in store.sweeps() if info.label == "main5")
+        store.set_baseline("v1", pinned)
+        compared = [("main", None, "main8"), ("pr-9", None, "main9")]  # of the same name, if there is one
+        compared += [("pr-9", "v1", "main5"), (pinned, "v1", "main4")]
+        for reference, baseline, before in compared:
+            shown = read_results(store, "made", [reference])
+            read_past(store, shown, [reference], baseline=baseline)
             assert shown.device_sweeps[0].changes.previous["label"] == before
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
