@@ -162,6 +162,22 @@ def change_text(event: Event) -> str:
     return event.word + ("" if event.ratio is None else f" {event.ratio:.3f}×{interval}")
 
 
+def levels_text(event: Event) -> str:
+    """Return the levels of an event: `1.00 ms → 1.10 ms`; empty if it has none."""
+    level = str if event.series.metric == STATUS else METRICS[event.series.metric].format
+    return " → ".join(level(value) for value in (event.old, event.new) if value is not None)
+
+
+def details_text(past: History, event: Event) -> str:
+    """Return what is known of an event that is not a change: `1.00 ms → 1.10 ms, 11 switches, the last in v22`."""
+    after, before = (sweep_text(past, key) for key in (event.after_sweep, event.before_sweep))
+    texts = [levels_text(event)]
+    texts += [f"{event.switches} switches, the last in {after}"] if event.switches else []
+    texts += [f"first measured in {after}"] if event.kind == "new" else []
+    texts += [f"last measured in {before}"] if event.kind == "dead" else []
+    return ", ".join(filter(None, texts))
+
+
 # --- tables ---
 
 
@@ -211,8 +227,6 @@ def _row(past: History, event: Event) -> dict[str, Any]:
     link = f"#series={line_id(series.cell_key, series.place)}.{series.metric}"
     ratio = ABSENT if event.ratio is None else f"{event.ratio:.3f}×"
     interval = "" if event.low is None or event.high is None else f"{event.low:.3f} to {event.high:.3f}"
-    level = str if series.metric == STATUS else METRICS[series.metric].format
-    levels = [level(value) for value in (event.old, event.new) if value is not None]
     after, before = (sweep_text(past, key) for key in (event.after_sweep, event.before_sweep))
     details = [] if after == (event.after_sweep or "") else [event.after_sweep]
     details += [f"after {before}"] if before else []
@@ -231,7 +245,7 @@ def _row(past: History, event: Event) -> dict[str, Any]:
         "hardware": series.place,
         "metric": series.metric,
         "after ÷ before": Shown(event.ratio, ratio, sub=interval),
-        "levels": Shown(None, " → ".join(levels), "nowrap"),
+        "levels": Shown(None, levels_text(event), "nowrap"),
         "first sweep after": Shown(past.position.get(event.after_sweep), after or ABSENT, sub=", ".join(details)),
         "state": Shown(None, event.state, sub=one_line(why, TEXT)),
         "notes": "; ".join(one_line(note, TEXT) for note in notes),

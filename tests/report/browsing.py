@@ -37,10 +37,10 @@ def device_sweep(rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None
     return DeviceSweep(**{**known, "rows": rows, **more})
 
 
-def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///results/effbench.db") -> Path:
+def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///results/effbench.db", **more: Any) -> Path:
     """Writes a site; returns its folder."""
     known = {"sweeps": [one.sweep for one in device_sweeps], "environments": device_sweeps and [make.ENVIRONMENT]}
-    write_site(ReportData(database, device_sweeps, **known), out)
+    write_site(ReportData(database, device_sweeps, **known, **more), out)
     return out
 
 

@@ -6,6 +6,7 @@ import claim_sweeps as sweeps
 import pytest
 import synthetic as make
 from browsing import EVIL, device_sweep, page_of, report_of, site
+from made_history import latencies
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
@@ -71,6 +72,15 @@ def test_changes_are_those_of_the_command(made, report):
     worst = next(event for event in past.changes if event.alarms)
     assert f"{past.names[worst.series.cell_key]}: {worst.series.metric} {worst.word}" in lead(report.history)
     assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, "figures keep their units"
+
+
+def test_a_line_lists_what_happened_without_a_change():
+    past = latencies([1.0, 1.0, 1.2, 1.2] * 4).judge()
+    [(_, line)] = lines_of(past)
+    text = {"text": "flapping", "details": "1.00 ms → 1.20 ms, 7 switches, the last in v14"}
+    assert (line["events"], line["others"]) == ([], [{"metric": "latency_ms", **text}])
+    [(_, line)] = lines_of(latencies([1 + 0.01 * sweep for sweep in range(15)]).judge())
+    assert [event["text"].split()[0] for event in line["others"]] == ["drifting"]
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 import claim_sweeps as sweeps
 import pytest
-from browsing import Visit, until, visits
+import synthetic as make
+from browsing import Visit, device_sweep, site, until, visits
+from made_history import latencies
 
 from effbench.report.history_table import line_id
 from effbench.store import Store
@@ -126,3 +128,10 @@ def test_rows_lead_to_the_cells_that_are_here(visit, made):
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
     until(one.page, f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'")
+
+
+def test_a_series_without_a_change_says_that_it_flaps(chromium, tmp_path):
+    folder = site(tmp_path, device_sweep([make.row()]), history=latencies([1.0, 1.0, 1.2, 1.2] * 4).judge())
+    with Visit(chromium, folder / "history.html") as one:
+        until(one.page, READY)
+        assert one.texts("#series-events li") == ["flapping: 1.00 ms → 1.20 ms, 7 switches, the last in v14"]

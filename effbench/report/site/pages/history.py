@@ -14,11 +14,12 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.comparison.events import History, SeriesId, Track
+from effbench.comparison.history import OTHER_KINDS
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.history_table import change_text, events_table, lead, line_id, summary
+from effbench.report.history_table import change_text, details_text, events_table, lead, line_id, summary
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.intervals import is_number
 from effbench.stats.segmentation import SHORTEST
@@ -51,6 +52,7 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
     Keys of a line: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status, reason] of results
     that are not ok), `breaks` (changes of protocol and environment since the previous point), and `environments` if
     links to cells need them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
+    `others`: metric and text of other events, such as flapping.
     """
 
     @cache
@@ -68,6 +70,10 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
             "state": event.state, "worse": event.worse, "before": past.position[event.before_sweep],
             "after": past.position[event.after_sweep],
         })  # fmt: skip
+    others: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for event in past.of(*OTHER_KINDS):
+        text = {"metric": event.series.metric, "text": change_text(event), "details": details_text(past, event)}
+        others[event.series[:2]].append(text)
     for track in past.tracks:
         rows = track.rows
         points = [(row.sweep_id, row.environment_id) for row in rows]
@@ -81,6 +87,7 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
             "breaks": {index: text for index, text in differences if text},
             "environments": {index: row.environment_id for index, row in enumerate(rows) if row.sweep_id in several},
             "events": events[track[:2]],
+            "others": others[track[:2]],
         }
         of_column = dict(zip(past.series.columns, zip(*rows, strict=True), strict=True))
         for name in past.metrics:
