@@ -116,6 +116,18 @@ def test_speedups_are_legible_in_every_shade(visit, theme):
     assert_accessible(visit("shades", "speedups", theme=theme))
 
 
+def test_narrow_windows_keep_rows_low_and_pinned_columns_in_their_lines(chromium, tmp_path):
+    tied = ("reduce-overhead", "cuda-graph", "compile+graph")
+    rows = [make.row(mode=mode, latency_ms=0.1) for mode in tied]
+    one = device_sweep([make.row(), make.row(mode="default"), *rows])
+    with Visit(chromium, page_of(site(tmp_path, one), one, "speedups"), width=420) as narrow:
+        until(narrow.page, "document.querySelectorAll('#grid tbody tr').length")
+        heights = narrow.page.evaluate("[...document.querySelectorAll('#grid tbody tr')].map((it) => it.offsetHeight)")
+        assert any(it.startswith("tie: ") for it in narrow.texts("#grid td:last-child")) and max(heights) < 90
+        borders = "getComputedStyle(document.querySelector('#grid table')).borderCollapse"
+        assert narrow.page.evaluate(borders) == "separate", "collapsed borders scroll away from pinned cells"
+
+
 def test_the_metric_switch(visit, sweeps):
     one = visit("full", "speedups")
     by_key = {row["cell_key"]: row for row in sweeps["full"].rows}
