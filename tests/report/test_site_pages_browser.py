@@ -4,7 +4,7 @@ import claim_sweeps as sweeps
 import pytest
 import synthetic as make
 from browsing import Visit, device_sweep, site, until, visits
-from made_history import latencies
+from made_history import latencies, noisy
 
 from effbench.report.history_table import line_id
 from effbench.store import Store
@@ -135,3 +135,11 @@ def test_a_series_without_a_change_says_that_it_flaps(chromium, tmp_path):
     with Visit(chromium, folder / "history.html") as one:
         until(one.page, READY)
         assert one.texts("#series-events li") == ["flapping: 1.00 ms → 1.20 ms, 7 switches, the last in v14"]
+
+
+def test_the_buttons_of_the_figure_hide_no_sign_of_a_new_change(chromium, tmp_path):
+    folder = site(tmp_path, device_sweep([make.row()]), history=latencies([*noisy(14), *noisy(2, 1.3)]).judge())
+    with Visit(chromium, folder / "history.html") as one:
+        until(one.page, READY)
+        sign, buttons = (one.page.locator(f"#series {it}").bounding_box() for it in (".annotation", ".modebar"))
+        assert sign["y"] >= buttons["y"] + buttons["height"]

@@ -130,7 +130,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       yaxis.range = [only - Math.max(1, Math.abs(only) * 0.1), only + Math.max(1, Math.abs(only) * 0.1)];
     }
     const layout = {
-      height: 380, hovermode: "closest", margin: { l: 12, r: 18, t: 30, b: 8 }, shapes, annotations, yaxis,
+      height: 380, hovermode: "closest", margin: { l: 12, r: 18, t: 46, b: 8 }, shapes, annotations, yaxis,
       xaxis: axis("sweep, oldest first", {
         showgrid: false, range: [-0.7, at.length - 0.3], tickangle: 0,
         tickvals: ticks, ticktext: ticks.map((i) => `${safe(short(sweepName(at[i]), 15))}<br>${time(at[i])}`),
