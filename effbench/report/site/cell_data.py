@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from effbench.cell import digest
+from effbench.cell import Status, digest
 from effbench.labels import PLACES, LabelledRow, flatten
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
@@ -160,8 +160,10 @@ def evenly(stored: int, shown: int) -> np.ndarray:
 
 def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call, fraction of GPU time,
-    passes], averaged over the passes that list the kernel. None without a profile."""
-    passes = [profile for row in rows if (profile := row["extra"].get("profile"))]
+    passes], averaged over the passes that list the kernel. None without a profile. Noisy trials count only alone: what
+    disturbed them also slowed their kernels."""
+    profiled = [(row["status"], profile) for row in rows if (profile := row["extra"].get("profile"))]
+    passes = [it for status, it in profiled if status != Status.NOISY] or [it for _, it in profiled]
     if not passes:
         return None
     listed: dict[str, list[tuple[float, ...]]] = {}
