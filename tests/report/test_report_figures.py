@@ -97,6 +97,7 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
         ((1.0, 9.0), None),
     ):
         assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), "at most five"
+    assert base.log_axis("ms", [4.04], narrow=True)["dtick"] == "D2", "Plotly shows two decades about a single value"
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
     assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
 

@@ -157,10 +157,11 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
 
 def log_axis(title: str, values: Sequence[float], narrow: bool = False, **more: Any) -> dict[str, Any]:
     """Return a logarithmic axis. Ticks are at 1, 2 and 5 if the values span a factor between 4 and 1000. `narrow`: at
-    most five ticks for a smaller factor, as the labels of Plotly's own overlap on the x axis of a small drawing."""
+    most five ticks for a smaller factor, as the labels of Plotly's own overlap on the x axis of a small drawing, also
+    about a single value, for which Plotly shows two decades."""
     positive = [value for value in values if value > 0]
     low, high = (min(positive), max(positive)) if positive else (1.0, 1.0)
-    ticks: dict[str, Any] = {"dtick": "D2"} if 4 < high / low < 1000 else {}
+    ticks: dict[str, Any] = {"dtick": "D2"} if 4 < high / low < 1000 or (narrow and low == high) else {}
     if narrow and low < high <= 4 * low:
         powers = range(math.floor(math.log10(high - low)) - 1, math.ceil(math.log10(high)) + 1)
         steps = (factor * 10.0**power for power in powers for factor in (1, 2, 5))
