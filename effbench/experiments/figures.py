@@ -17,6 +17,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from effbench.errors import UsageError
+from effbench.printable import one_line
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
@@ -64,7 +65,7 @@ def truth(value: Any) -> Truth:
     if value is None:
         return Missing("it has no value")
     if type(value).__name__ not in ("bool", "bool_"):  # bool_ is NumPy's
-        raise ClaimError(f"expected a condition such as value > 1, got {value!r}")
+        raise ClaimError(f"expected a condition such as value > 1, got {one_line(repr(value), 80)}")
     return Truth(bool(value))
 
 
@@ -99,7 +100,7 @@ def as_figure(value: Any) -> Figure:
         return value
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return Figure(float(value))
-    raise ClaimError(f"expected a number, got {value!r}")
+    raise ClaimError(f"expected a number, got {one_line(repr(value), 80)}")
 
 
 def less(a: Any, b: Any) -> Truth:
@@ -254,7 +255,7 @@ def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Fig
             return values
         given = figures(values)
         name = getattr(values, "name", None) or "it"
-        return function(given) if given else Missing(f"nothing was measured of {name}")
+        return function(given) if given else Missing(f"no measured row has {name}")
 
     return reduced
 

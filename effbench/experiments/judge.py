@@ -12,7 +12,7 @@ from effbench.experiments.definition import Claim, Found
 from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
 from effbench.experiments.frames import shown, split
 from effbench.metrics import is_missing
-from effbench.printable import describe, listed
+from effbench.printable import describe, listed, one_line
 from effbench.store.decisions import ClaimVerdict
 
 
@@ -93,6 +93,8 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
         raise ClaimError(f"its function raised {describe(error)}") from error
     if not isinstance(result, Found):
         raise ClaimError(f"its function returned {type(result).__name__}, not Found(holds, value, also)")
+    if not isinstance(result.also, Mapping):
+        raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
     return result
 
 

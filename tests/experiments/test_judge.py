@@ -200,6 +200,8 @@ def test_mistakes():
     for function, said in (
         (lambda rows: Found(highest(rows.speedup)), "expected a condition"),
         (lambda rows: True, "returned bool, not Found"),
+        (lambda rows: Found(True, 1, "abc"), "also: expected text -> figure, got 'abc'"),
+        (lambda rows: Found(True, rows), r"expected a number, got [^\n]{1,80}$"),
         (lambda rows: Found(rows.speedupp), "raised AttributeError: .*speedupp"),
         (lambda rows: Found(0.3 <= highest(rows.speedup) <= 0.7), "between"),
     ):
