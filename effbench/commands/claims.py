@@ -11,7 +11,7 @@ from typing import Any
 
 from effbench.commands import options
 from effbench.environments import hardware_of
-from effbench.errors import UsageError
+from effbench.errors import NothingFoundError, UsageError
 from effbench.experiments.definition import Claim, Experiment, load_all, outline
 from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
@@ -28,14 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     parser.add_argument("--gpu", metavar="TEXT", help="only verdicts of GPUs (or CPUs) whose name contains this text")
     parser.add_argument("--format", default="table", choices=["table", "markdown", "json"], help="(default: table)")
-    parser.add_argument(
-        "--experiment", action="append", default=[], metavar="FILE", help="also list the claims of your own experiment"
-    )
+    own = "list only the claims of your own experiment; may be repeated"
+    parser.add_argument("--experiment", action="append", default=[], metavar="FILE", help=own)
     options.add_out(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    experiments = {it.name: it for it in (*load_all(), *(outline(Path(path)) for path in args.experiment))}
+    own = {it.name: it for it in (outline(Path(path)) for path in args.experiment)}
+    if own and not claims_of(own.values()):
+        raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
     verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
     hardware = {reference_hardware(record) for record in reference}
     if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
-    records = entries(claims_of(experiments.values()), verdicts, reference)
+    records = entries(claims_of(own.values() or load_all()), verdicts, reference)
     table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)

@@ -103,26 +103,36 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
 
 
 def test_claims(here):
-    def claims(*args):
-        done = here.run("claims", "--experiment", "mine.py", *args)
+    def claims(*args, own=("--experiment", "mine.py")):
+        done = here.run("claims", *own, *args)
         assert (done.code, done.err) == (0, ""), done
         return done.out
 
-    rows = {row["claim"]: row for row in json.loads(claims("--format", "json"))}
-    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"] and {"P1", "O1", "S1"} <= rows.keys()
+    def by_id(*args):
+        shipped, mine = (
+            json.loads(claims("--format", "json", *args, own=own)) for own in ((), ("--experiment", "mine.py"))
+        )
+        assert {"P1", "O1", "S1"} <= {row["claim"] for row in shipped} and len(mine) == 3, "those of the file alone"
+        return {row["claim"]: row for row in (*shipped, *mine)}
+
+    rows = by_id()
+    assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
     assert rows["P1"]["reference"] and rows["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
     assert not rows["wide"]["reference"] and "sweeps" not in rows["P1"]["measured"]
     assert claims("--format", "markdown", "--out", "site/claims.md") == ""
     text = (here.folder / "site" / "claims.md").read_text()
     assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
-    other = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", "H200"))}
+    other = by_id("--gpu", "H200")
     assert other["wide"]["verdict"] == "not measured yet"
     assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, "named twice"
     assert other["P1"] == rows["P1"], "the reference machine has an H200"
     cpu = rows["wide"]["machine"].rpartition(", torch")[0]
-    own = {row["claim"]: row for row in json.loads(claims("--format", "json", "--gpu", cpu))}
+    own = by_id("--gpu", cpu)
     assert own["wide"] == rows["wide"]
     assert (own["P1"]["verdict"], own["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    (here.folder / "none.py").write_text(MINE.partition("@Claim")[0])
+    done = here.run("claims", "--experiment", "none.py")
+    assert (done.code, done.out) == (3, "") and "no claim in none.py" in done.err
     done = here.run("claims", "--gpu", "foo")
     assert (done.code, done.out) == (2, "") and "no GPU or CPU has 'foo' in its name; known: " in done.err
     assert "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
