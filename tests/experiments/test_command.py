@@ -71,8 +71,8 @@ def verdicts(db):
 def test_verdicts_are_printed_and_kept(here):
     assert (here.done.code, here.done.err) == (0, ""), here.done
     for text in (
-        "mine: Does a wider layer cost [more] :boom:?", "Latency [ms]", "wide A wider layer [of 512] is slower.: ",
-        "graph A CUDA graph is faster.: not measurable here · a CUDA graph needs CUDA",
+        "mine: Does a wider layer cost [more] :boom:?", "Latency [ms]", "wide A wider layer [of 512] is slower: ",
+        "graph A CUDA graph is faster: not measurable here · a CUDA graph needs CUDA",
         "both Yes [and] no: depends · holds for yes; not for no",
     ):  # fmt: skip
         assert text in here.done.out, text
@@ -186,7 +186,7 @@ def test_without_a_gpu_the_shipped_checks_observe_what_they_observed_beside_one(
     done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
     assert "not measured yet" not in done.out
-    assert "S16 Inductor does not need Triton.: undecided · holds for the CPU; not measured for a GPU (" in done.out
+    assert "S16 Inductor does not need Triton: undecided · holds for the CPU; not measured for a GPU (" in done.out
     expected = {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
     rows = verdicts(here.folder / "all.db")
     cpu, before = (found["S16"]["measured"]["evidence"]["triton"]["facts"]["cpu"] for found in (rows, expected))
