@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from effbench.printable import count
 from effbench.report import comparison, summary
 from effbench.report.data import Changes, DeviceSweep
+from effbench.report.summary import score_interval
 from effbench.report.tables import NO_REASON
 from effbench.table import markdown_text as escape
 
@@ -27,6 +29,9 @@ def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
     modes, speedups = summary.by_mode(rows), device_sweep.speedups
     unclear = summary.unclear_means(modes)
+    intervals = (map(score_interval, mode.scores.values()) for mode in modes)
+    brackets = [*chain(*intervals), *(text for mode in modes for _, text in (mode.memory, mode.compiled))]
+    has_bounds = any(" to " in text or "–" in text for text in brackets)
     counts = summary.count_statuses(rows)
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
     state, waiting = device_sweep.sweep.get("state") or "completed", len(device_sweep.unmeasured)
@@ -48,7 +53,7 @@ def section(device_sweep: DeviceSweep) -> str:
         f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
         f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
         summary.modes_table(modes).render("markdown"),
-        " ".join(filter(None, [HEADLINES * speedups.is_measured, f"{unclear.capitalize()}." if unclear else ""])),
+        " ".join(filter(None, [HEADLINES * has_bounds, f"{unclear.capitalize()}." if unclear else ""])),
         speedups.render("markdown"),
         f"{'; '.join(shown)}.",
         "### Not ok" if not_ok else "",

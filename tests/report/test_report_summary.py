@@ -177,6 +177,7 @@ def test_the_answer_modes_speedups_and_failures():
     text = markdown.report([device_sweep(make.sample())])
     assert text.startswith("## h200 standard on NVIDIA H200\n")
     assert "Latency: compile+graph wins 6 of 9 points (model × batch size), 3 are ties" in text
+    assert "Brackets hold 95 % intervals" in text
     assert "58 of 63 results ok; 1 incorrect, 1 timeout, 1 oom, 1 unsupported, 1 degraded." in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     (line,) = [line for line in rows if line.startswith("| max-autotune | 1.")]
@@ -189,6 +190,7 @@ def test_nothing_measured():
     assert "no result" in markdown.report([])
     text = markdown.report([device_sweep([make.row("mlp", 1, "eager")])])
     assert "whose column shows its times.\n" in text, "one mode needs no legend"
+    assert "Brackets" not in text, "a single cell has no bounds"
     text = markdown.report([device_sweep([make.failed("mlp", 1, "eager", "error", "boom")])])
     assert "0 of 1 results ok; 1 error." in text and "- error: mlp bs 1 eager: boom" in text
 
