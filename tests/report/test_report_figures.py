@@ -125,6 +125,9 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     names = [note.text for note in validated(scaling.launch_bound_draw(table)).layout.annotations]
     assert "mlp · bs 1" in names and len(names) == len(set(names)) <= 9
     assert not of(table, case="transformer", x=64), "its baseline timed out"
+    alike = [row | {"launch_ratio": 8.0, "speedup": 2.0} for row in table]
+    axes = scaling.launch_bound_draw(alike).layout
+    assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", "the axes show the whole diagonal, from 1 to 8"
 
 
 def test_break_even(sample):

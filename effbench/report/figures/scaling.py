@@ -124,13 +124,13 @@ def launch_bound_data(rows: Sequence[Row]) -> list[Row]:
 def launch_bound_draw(rows: Sequence[Row]) -> Drawing:
     """Draw speedup against launch ratio on logarithmic axes, with lines where both are equal and at speedup 1."""
     ratios, speedups = known(rows, "launch_ratio"), known(rows, "speedup")
+    ends = min(1.0, *ratios), max(ratios) * 1.05  # of the diagonal, which both axes show
     figure = Drawing(
         420,
-        xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", ratios),
-        yaxis=log_axis("latency speedup (×)", speedups),
+        xaxis=log_axis("the baseline's latency ÷ its GPU busy time (×)", [*ratios, *ends]),
+        yaxis=log_axis("latency speedup (×)", [*speedups, *ends]),
     )
     line = {"type": "line", "line": {"width": 1, "color": GRAY, "dash": "dot"}, "xref": "x", "yref": "y"}
-    ends = min(1.0, *ratios), max(ratios) * 1.05
     figure.layout["shapes"] = [
         line | {"x0": ends[0], "y0": ends[0], "x1": ends[1], "y1": ends[1]},
         line | {"y0": 1, "y1": 1, "x0": 0, "x1": 1, "xref": "x domain"},
