@@ -140,7 +140,7 @@ def claims_table(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] 
             "published": record["published"] or "",
             "why": record["reason"],
             "experiment": _experiment(record, pages or {}),
-            "machine": Shown(None, record["machine"] or "", sub=when),
+            "machine": Shown(None, record["machine"] or "", "name", sub=when),
         })  # fmt: skip
     return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
 

@@ -13,7 +13,7 @@ from effbench.comparison.compare import compare_sweeps
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
-from effbench.report.claims import claims_table
+from effbench.report.claims import claims_table, shipped_verdicts
 from effbench.report.history_table import events_table, lead
 from effbench.report.history_table import read as read_history
 from effbench.report.site import cell_data
@@ -137,7 +137,9 @@ def test_pages_without_history(tmp_path):
         made.sweep([a_cell()])
 
 
-def test_claims_with_their_verdicts(made, report):
+def test_claims_with_their_verdicts(made, report, claims_site):
+    html = (claims_site[3] / "claims.html").read_text(encoding="utf-8")
+    assert f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile and 1 of your own" in html
     rows = claims_table(report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}).rows
     assert len(report.claims) == len(rows) > 20
     own = [record["claim"] for record in report.claims if record["machine"] and not record["reference"]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from effbench.report.claims import claims_table
+from effbench.report.claims import claims_table, shipped_verdicts
 from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.table import Table
 
@@ -15,9 +15,12 @@ from effbench.table import Table
 def context(folder: PageFolder) -> Mapping[str, Any]:
     records = folder.report.claims
     counts = Counter(record["verdict"] for record in records)
+    claims = {(record["experiment"], record["claim"]) for record in records}
+    published = {(record["experiment"], record["claim"]) for record in shipped_verdicts()}
     pages = {it.sweep["id"]: f"{it.slug}/speedups.html" for it in folder.report.device_sweeps}
     return {
-        "claims": len({(record["experiment"], record["claim"]) for record in records}),
+        "published": len(claims & published),
+        "others": len(claims - published),
         "counts": dict(counts.most_common()),
         "machines": list(dict.fromkeys(record["machine"] for record in records if record["machine"])),
         "own": sum(record["machine"] is not None and not record["reference"] for record in records),
