@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
-    records = entries(claims_of(own.values() or load_all()), verdicts, reference)
+    files = {name: it.path for name, it in own.items()}
+    records = entries(claims_of(own.values() or load_all()), verdicts, reference, files)
     table = claims_table(records)
     if args.format != "table":
         options.write(table.render(args.format), args)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from effbench.experiments import FOLDER
@@ -62,21 +64,24 @@ def entries(
     claims: Sequence[tuple[str, Claim]],
     verdicts: Sequence[Mapping[str, Any]],
     shipped: Sequence[Mapping[str, Any]] = (),
+    files: Mapping[str, Path] | None = None,
 ) -> list[dict[str, Any]]:
     """Return one record per claim and machine, with the newest verdict; `machine` is None without a verdict.
 
     `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them. `shipped`: records
-    of the reference machine, for claims without a verdict of their own. Records are in natural order of the claim ids.
+    of the reference machine, for claims without a verdict of their own. `files`: name -> file of the user's own
+    experiments. Records are in natural order of the claim ids.
     """
     reference = {(record["experiment"], record["claim"]): record for record in shipped}
     records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
+        name = str((files or {}).get(experiment, experiment))
         record = {
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
             "verdict": str(ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED),
-            "reason": claim.not_measurable or f"effbench reproduce {experiment}",
+            "reason": claim.not_measurable or f"effbench reproduce {shlex.quote(name)}",
             "machine": None,
             "judged_at": None,
             "measured": {},

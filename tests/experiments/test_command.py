@@ -123,7 +123,7 @@ def test_claims(here):
     text = (here.folder / "site" / "claims.md").read_text()
     assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
     other = by_id("--gpu", "H200")
-    assert other["wide"]["verdict"] == "not measured yet"
+    assert (other["wide"]["verdict"], other["wide"]["reason"]) == ("not measured yet", "effbench reproduce mine.py")
     assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, "named twice"
     assert other["P1"] == rows["P1"], "the reference machine has an H200"
     cpu = rows["wide"]["machine"].rpartition(", torch")[0]
