@@ -17,7 +17,7 @@ from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better, percent
 from effbench.printable import count, listed
 from effbench.report.reasons import sentence
-from effbench.report.summary import by_mode, modes_table, unclear_means
+from effbench.report.summary import by_mode, modes_table, notes_on_means
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
@@ -106,8 +106,8 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
         means = modes_table(modes)
         console.print(f"\n{means.caption}", style="dim")
         console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
-        if note := unclear_means(modes):
-            console.print_line(note, "dim")
+        for note in notes_on_means(modes):
+            console.print_line(escape(note), "dim")
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:

@@ -28,7 +28,7 @@ def report(device_sweeps: Iterable[DeviceSweep]) -> str:
 def section(device_sweep: DeviceSweep) -> str:
     rows, baseline = device_sweep.labelled, device_sweep.baseline_mode
     modes, speedups = summary.by_mode(rows), device_sweep.speedups
-    unclear = summary.unclear_means(modes)
+    notes = [f"{note[0].upper()}{note[1:]}." for note in summary.notes_on_means(modes)]
     intervals = (map(score_interval, mode.scores.values()) for mode in modes)
     brackets = [*chain(*intervals), *(text for mode in modes for _, text in (mode.memory, mode.compiled))]
     has_bounds = any(" to " in text or "–" in text for text in brackets)
@@ -53,7 +53,7 @@ def section(device_sweep: DeviceSweep) -> str:
         f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
         f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
         summary.modes_table(modes).render("markdown"),
-        " ".join(filter(None, [HEADLINES * has_bounds, f"{unclear.capitalize()}." if unclear else ""])),
+        " ".join([*[HEADLINES] * has_bounds, *map(escape, notes)]),
         speedups.render("markdown"),
         f"{'; '.join(shown)}.",
         "### Not ok" if not_ok else "",

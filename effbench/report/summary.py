@@ -10,11 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
-from effbench.labels import LabelledRow, mode_order
+from effbench.labels import LabelledRow, grouped, mode_order
 from effbench.metrics import METRICS, change_text
 from effbench.report.colors import glyph_of
 from effbench.report.reasons import undecided
@@ -178,10 +179,18 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     return summaries
 
 
-def unclear_means(modes: Iterable[ModeSummary]) -> str:
-    """Return what an unclear mean is; empty if none is."""
+def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
+    """Return what an unclear mean is, if one is, and which modes were run at fewer points than others."""
     is_clear_in_all = all(score.clear for mode in modes for score in mode.scores.values())
-    return "" if is_clear_in_all else f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"
+    notes = [] if is_clear_in_all else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
+    fewer = []
+    for of_group in grouped(modes, attrgetter("group")).values():
+        # the mean of the baseline is 1 at any points
+        totals = {it.mode: it.scores["speedup"].total for it in of_group if it.scores["speedup"].value not in (None, 1)}
+        most = max(totals.values(), default=0)
+        fewer += [f"{mode} ({total} of {most})" for mode, total in totals.items() if total < most]
+    where = ", ".join(dict.fromkeys(fewer))
+    return notes + [f"do not compare the mean of a mode that was not run at every point: {where}"] * bool(fewer)
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:

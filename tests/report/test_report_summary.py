@@ -4,7 +4,7 @@ import math
 
 import pytest
 import synthetic as make
-from browsing import EVIL, device_sweep
+from browsing import EVIL, device_sweep, site
 
 from effbench.labels import label_rows
 from effbench.report import markdown, reasons
@@ -184,6 +184,16 @@ def test_the_answer_modes_speedups_and_failures():
     assert "| 89 % (8 of 9) | 1 oom | +20 % (the same in all 8) | 48.0 s (the same in all 8) |" in line
     assert "- oom: transformer bs 64 max-autotune: CUDA out of memory: tried to allocate 12.5 GiB" in text
     assert "nan" not in text.lower().split() and "None" not in text
+
+
+def test_means_over_other_points_are_named(tmp_path):
+    rows = [make.row(bs=bs, mode=mode) for bs in (1, 8, 64) for mode in ("eager", "default", "cuda-graph")]
+    assert "do not compare" not in markdown.report([device_sweep(rows)]).lower()
+    some = device_sweep([row for row in rows if (row["mode"], row["bs"]) != ("cuda-graph", 64)])
+    note = "Do not compare the mean of a mode that was not run at every point: cuda-graph (2 of 3)."
+    assert note in markdown.report([some]) and note in (site(tmp_path, some) / "index.html").read_text(encoding="utf-8")
+    without_eager = [row for row in rows if (row["mode"], row["bs"]) != ("eager", 64)]
+    assert "Do not" not in markdown.report([device_sweep(without_eager)]), "eager's mean is 1 at any points"
 
 
 def test_nothing_measured():

@@ -12,7 +12,6 @@ from effbench.report.data import Changes, DeviceSweep
 from effbench.report.site.page import Page, PageFolder
 from effbench.report.site.pages.speedups import SCALE, shown
 from effbench.report.tables import IS_UNCLEAR, SpeedupTable
-from effbench.stats.intervals import CLEAR
 from effbench.table import Column, Shown, Table
 
 #: Most rows of the heatmap; the page of speedups has the others.
@@ -21,7 +20,7 @@ MOST_ROWS = 60
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
     answers = [answer(device_sweep) for device_sweep in folder.report.device_sweeps]
-    return {"answers": answers, "clear": CLEAR, "scale": SCALE, "omitted": folder.report.omitted()}
+    return {"answers": answers, "scale": SCALE, "omitted": folder.report.omitted()}
 
 
 def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
@@ -43,6 +42,7 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
         "more_rows": len(table.rows) - MOST_ROWS,
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
         "modes": summary.modes_table(modes),
+        "mean_notes": summary.notes_on_means(modes),
         "waiting": len(device_sweep.unmeasured),
         "environment": summary.environment_line(device_sweep),
         "changes": changed(device_sweep.changes, f"{device_sweep.slug}/cell.html"),
