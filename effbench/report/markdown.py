@@ -68,11 +68,14 @@ def since(changes: Changes) -> list[str]:
     previous = changes.previous
     if previous is None:
         return []
-    heading = f"### Since sweep {escape(str(previous['name'] or previous['label'] or previous['id']))}"
+    name = str(previous["name"] or previous["label"] or previous["id"])
+    label = f" ({previous['label']})" if previous["name"] and previous["label"] else ""  # many sweeps may have the name
+    heading = f"### Since sweep {escape(name + label)}"
     if changes.compared is None:
         return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]
     sure = summary.sure_changes(changes)
     more = len(sure) - summary.MOST_CHANGES
     table = comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown") if sure else ""
     counts = f"{comparison.counts_text(changes.compared)}."
-    return [heading, counts, table, f"{more} more: `{changes.command}`" if more > 0 else ""]
+    differences = comparison.bullets(changes.compared.differences)
+    return [heading, differences, counts, table, f"{more} more: `{changes.command}`" if more > 0 else ""]

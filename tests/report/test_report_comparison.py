@@ -11,6 +11,8 @@ from effbench.comparison.limits import Limits
 from effbench.comparison.sides import Side
 from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict
 from effbench.report import comparison
+from effbench.report.data import Changes
+from effbench.report.markdown import since
 
 HOSTILE = "<img src=x onerror=alert(1)> a|b `c` ![i](http://x) *e* \\"
 
@@ -56,6 +58,13 @@ def test_markdown():
     nothing = compared(label=None)
     assert "nothing to compare" in comparison.markdown(nothing, [])
     assert ElementTree.fromstring(comparison.as_junit(nothing, [])).get("tests") == "0"
+
+
+def test_a_report_says_what_it_compares_with():
+    whole = compared(SLOWER, differences=["torch_version 2.12 → 2.13"])
+    text = "\n".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole)))
+    assert text.startswith("### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower.\n| verdict |")
+    assert since(Changes({"name": None, "label": "v1", "id": "s"}, None))[0] == "### Since sweep v1"
 
 
 def test_names_cannot_begin_anything_in_markdown():
