@@ -231,5 +231,6 @@ def environment_line(device_sweep: DeviceSweep) -> str:
 
 
 def sure_changes(changes: Changes) -> list[Any]:
-    """Return the significant changes since the previous sweep; ambiguous rows are only counted."""
-    return [change for change in changes.compared.changes if change.verdict not in ("same", "ambiguous")]
+    """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as are missing cells: a
+    sweep of a few cells after one of many is no fault."""
+    return [change for change in changes.compared.changes if change.verdict not in ("same", "ambiguous", "missing")]

@@ -61,9 +61,11 @@ def test_markdown():
 
 
 def test_a_report_says_what_it_compares_with():
-    whole = compared(SLOWER, differences=["torch_version 2.12 → 2.13"])
+    fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
+    whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
     text = "\n".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole)))
-    assert text.startswith("### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower.\n| verdict |")
+    assert text.startswith("### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |")
+    assert "gpt2" not in text
     assert since(Changes({"name": None, "label": "v1", "id": "s"}, None))[0] == "### Since sweep v1"
 
 
