@@ -59,11 +59,12 @@ class Trajectory:
     def not_finite(self) -> str | None:
         """Return which loss or gradient of eager's steps is not finite, or None."""
         for number, loss in enumerate(self.losses, 1):
+            advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
             if not math.isfinite(loss):
-                return f"eager's loss is {loss:g} in step {number}"
+                return f"eager's loss is {loss:g} in step {number}{advice}"
             when, gradients = {len(self.losses): ("last", self.last), 1: ("first", self.first)}.get(number, ("", {}))
             if name := accuracy.not_finite(gradients):
-                return f"eager's gradient of {name} is not finite in the {when} step"
+                return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
 
 
