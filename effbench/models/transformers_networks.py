@@ -126,7 +126,7 @@ def check(
     preset = PRESETS.get(arch) or Preset(arch, "")
     source_of(preset, pretrained)
     settings = configured(preset, dict(config), None)
-    if task == "decode":
+    if task == "decode" and hasattr(settings.get_text_config(), "vocab_size"):  # else it has no tokens to decode
         tokens(settings, seq)
 
 

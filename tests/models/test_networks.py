@@ -192,6 +192,8 @@ def test_tasks_and_lengths_that_do_not_suit():
     ):
         with pytest.raises(UnsupportedError, match=text):
             of_transformers(arch, task)
+    with pytest.raises(UnsupportedError, match="vit cannot generate tokens; it supports encode, logits"):
+        build({"library": "transformers", "arch": "vit", "task": "decode"})
     config = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
     with pytest.raises(UnsupportedError, match="mamba has no key-value cache"):
         build({"library": "transformers", "arch": "mamba", "task": "decode", "config": config})
