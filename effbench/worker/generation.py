@@ -197,7 +197,11 @@ class Generation(Inference):
                     found.append(f"{where}, whose logit is {gap:.3g} larger (a tie: at most {limit:.3g})")
 
         self.generated(self.calling(self.module), given, fed, see)
-        return found[0] if found else None
+        if not found:
+            return None
+        again, _ = self.generated(self.calling(self.module), given)
+        random = "; called again, eager generates other tokens, too: the module is random, or its state changed"
+        return found[0] + ("" if torch.equal(again, eager) else random)
 
     def figures(self, requests: Sequence[Request]) -> dict[str, Any]:
         """Set the trial's figures of tokens, and return further ones. `requests`: the timed ones."""

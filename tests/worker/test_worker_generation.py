@@ -70,7 +70,8 @@ def test_a_wrong_token_is_named_by_its_position():
     def late(token, position):
         return (wrong if int(position) >= P + 2 else made.module)(token, position)
 
-    assert "token 4 of request 1 is 8, but eager's is 7" in verdict(made, late)
+    reason = verdict(made, late)
+    assert "token 4 of request 1 is 8, but eager's is 7" in reason and "random" not in reason
 
 
 def test_a_step_with_a_cache_of_its_own_lacks_the_prompt():
@@ -78,6 +79,13 @@ def test_a_step_with_a_cache_of_its_own_lacks_the_prompt():
     made = generation(GPT2Decoder(B, P + N, 1, layers=1, width=16, heads=2, vocab=V))
     assert verdict(made, made.module) is None
     assert "but eager's is" in verdict(made, copy.deepcopy(made.module))
+
+
+def test_a_random_module_is_called_that():
+    made = generation(Next())
+    torch.manual_seed(0)
+    made.module.forward = lambda token, position: torch.rand(B, 1, V)
+    assert "eager generates other tokens, too: the module is random" in verdict(made, made.module)
 
 
 def test_logits_count_even_if_all_tokens_are_right():
