@@ -38,8 +38,8 @@ See = Callable[[int, Tensor], None]
 def unsuitable(cell: Cell, names: Sequence[str]) -> str | None:
     """Return why a module with inputs of these names cannot generate the cell's tokens, or None."""
     if [*names] != INPUTS:
-        needs = "a decode step with the inputs token and position"
-        return f"phase=generate needs {needs}, but {cell.model_name} has {', '.join(names)}"
+        needs = "a decode step with the inputs token and position, in this order"
+        return f"phase=generate needs {needs}; {cell.model_name} has {', '.join(names)}"
     slots, wanted = cell.model["module"].get("max_seq"), sum(cell.generate.values())
     if slots is None or wanted <= slots:
         return None

@@ -147,8 +147,8 @@ def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
 def test_what_cannot_generate():
     assert unsuitable(cell(), NAMES) is None
     assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), NAMES)
-    with pytest.raises(UnsupportedError, match="needs a decode step with the inputs token and position, but m has x"):
-        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), ["x"])
+    with pytest.raises(UnsupportedError, match="inputs token and position, in this order; m has position, token"):
+        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), [*reversed(NAMES)])
     module = Next()
     module.has_cross = True
     with pytest.raises(UnsupportedError, match="does not run encoders"):
