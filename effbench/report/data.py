@@ -153,8 +153,10 @@ class ReportData:
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {device_sweep.sweep["id"] for device_sweep in self.device_sweeps}
-        names = [row["name"] or row["id"] for row in self.sweeps if row["trials"] and row["id"] not in shown]
+        shown = {device_sweep.sweep["id"]: device_sweep.sweep["name"] for device_sweep in self.device_sweeps}
+        omitted = [row for row in self.sweeps if row["trials"] and row["id"] not in shown]
+        # the name of a sweep on the page selects that one
+        names = [row["id"] if row["name"] in {None, *shown.values()} else row["name"] for row in omitted]
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"

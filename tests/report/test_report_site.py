@@ -202,3 +202,5 @@ def test_two_machines(chromium, sites, sweeps):
 def test_omitted_sweeps_of_one_name_are_listed_once():
     rows = [{"id": str(number), "name": name, "trials": 1} for number, name in enumerate(("pr", "push", "push"))]
     assert ReportData("a.db", [], rows).omitted().startswith("3 other sweeps are not included: pr, push. Select")
+    shown = device_sweep([make.row()], {"id": "2", "name": "push"})  # its name selects it, not the other one
+    assert ReportData("a.db", [shown], rows).omitted().startswith("2 other sweeps are not included: pr, 1. Select")
