@@ -14,6 +14,7 @@ from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import cell_row, row_names
 from effbench.metrics import METRICS
+from effbench.printable import count
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
@@ -137,7 +138,7 @@ def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:
     failed = [(row, name) for row, name in zip(rows, row_names(rows), strict=True) if row["status"] != Status.OK]
     console = terminal()
     if not failed:
-        console.print(f"no failures in sweep {sweep.id}: {len(rows)} cells ok", highlight=False)
+        console.print(f"no failures in sweep {sweep.id}: {count(len(rows), 'cell')} ok", highlight=False)
         return
     if not traceback:
         print_table(("status", "cell", "reason"), [(row["status"], name, row["reason"]) for row, name in failed])

@@ -97,7 +97,8 @@ def test_failures_with_their_tracebacks(made, effbench):
 
 
 def test_no_failures_is_a_line(made, effbench):
-    sweep = made.sweep([a_cell(), a_cell("default")])
-    for words in (["--failures"], ["--failures", "--traceback"]):
-        done = effbench("ls", *words)
-        assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: 2 cells ok\n")
+    for cells, number in (([a_cell(), a_cell("default")], "2 cells"), ([a_cell()], "1 cell")):
+        sweep = made.sweep(cells)
+        for words in (["--failures"], ["--failures", "--traceback"]):
+            done = effbench("ls", *words)
+            assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: {number} ok\n")
