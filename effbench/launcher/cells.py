@@ -59,9 +59,13 @@ def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Pla
     """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
     parts, settings = split(jobs)
     for word in command.overrides:
-        phase = (key_of(word) or "").partition(".")[0]
+        key = key_of(word) or ""
+        phase = key.partition(".")[0]
         if phase in OF_PHASES and all(part["phase"] != phase for part in parts):
             raise ConfigError(f"{word} has no effect, because no cell has phase={phase}; add phase={phase}")
+        if key == "model.seq" and all(map(is_generated, parts)):  # no error: stored sweeps have it
+            why = "phase=generate makes a cache slot for each token of generate.prompt and generate.new_tokens"
+            command.progress.note(f"warning: {word} has no effect: {why}")
     interpreter = cache(interpreters.resolve)
     asked = [(interpreter(part["python"], part["folder"]), part) for part in parts]
 
@@ -129,11 +133,16 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     return parts, Settings(**{key: first[key] for key in OF_SWEEP})
 
 
+def is_generated(part: dict[str, Any]) -> bool:
+    """Return whether a network of transformers generates tokens in this part."""
+    return part["phase"] == "generate" and part["model"]["module"].get("library") == "transformers"
+
+
 def generating(part: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a cell. If phase=generate, a network of transformers becomes a decode step with a cache of as
     many slots as a request has tokens, like that of transformers' own `generate`."""
     model, settings = part["model"], part["generate"]
-    if part["phase"] != "generate" or model["module"].get("library") != "transformers":
+    if not is_generated(part):
         return part
     module = {**model["module"], "task": "decode", "seq": settings["prompt"] + settings["new_tokens"]}
     return {**part, "model": {**model, "module": module}}

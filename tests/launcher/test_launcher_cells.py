@@ -15,6 +15,8 @@ from effbench.launcher.adaptive import every_kind
 from effbench.launcher.cells import resolve
 from effbench.store import Store
 from effbench.sweeping.plan import Settings
+from effbench.sweeping.progress import Progress
+from effbench.sweeping.run import Command
 
 PART = {
     "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},
@@ -91,6 +93,14 @@ def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):
     for phase, expected in (("inference", (None, 128)), ("generate", ("decode", 12))):
         (made,), _ = cells.split([cells.Job([], compose([*words, f"phase={phase}"]))])
         assert (made["model"]["module"]["task"], made["model"]["module"]["seq"]) == expected
+
+
+def test_slots_that_a_request_sets_itself_are_a_warning(compose, capsys):
+    words = ["model=transformers", "model.arch=gpt2", "model.task=decode", "model.seq=8"]
+    for phases, warned in ((["generate"], True), (["generate", "inference"], False)):
+        jobs = [cells.Job([], compose([*words, f"phase={phase}"])) for phase in phases]
+        cells.prepare(jobs, Command([], words, progress=Progress()))
+        assert ("warning: model.seq=8 has no effect" in capsys.readouterr().out) == warned
 
 
 def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compose):
