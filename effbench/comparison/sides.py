@@ -21,6 +21,13 @@ ACROSS = ("hardware", "dtype", "numerics")
 ABOUT = ("model", "bs", "mode", "dtype", "phase", "device")
 #: What `--by` accepts besides the parameters of cells.
 BY_ENVIRONMENT = ("python", "folder", "torch_version", "triton_version", "driver_version", "cuda_version", "gpu_name")
+#: Parameter or section -> what follows it: shapes of inputs a module's width, names its architecture, a network's cache
+#: the length of requests. A phase has settings of its own.
+FOLLOWERS = {
+    "model.module": ("model.inputs", "model.name"),
+    "generate": ("model.module.seq",),
+    "phase": ("training", "generate"),
+}
 #: Most differences that a message lists.
 MOST_TEXTS = 5
 #: Hardware, interpreter and folder; words of OWN stand for an interpreter or folder that was not chosen.
@@ -187,8 +194,7 @@ def pairs_of(before: Side, after: Side, across: Collection[str] = (), by: str | 
     if a cell has several partners."""
     differing = [by, *followers(before, after, by)] if by else across
     partners = partners_of(before, after, differing)
-    # shapes of inputs follow a module's width, and names its architecture
-    for follower in ("model.inputs", "model.name") if by and by.startswith("model.module") else ():
+    for follower in next((names for part, names in FOLLOWERS.items() if by and is_below(by, [part])), ()):
         if not partners:
             differing = [*differing, follower]
             partners = partners_of(before, after, differing)

@@ -91,6 +91,20 @@ def test_names_and_inputs_follow_a_parameter_of_the_module():
     assert [pair.about.get("after") for pair in pairs_of(*both, by="model.module.width")] == [None, None]
 
 
+def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
+    def part(phase, seq=None, **settings):
+        model = {"name": "net", "module": {"seq": seq}, "inputs": []}
+        return a_side([Cell(model, 1, {"name": "eager"}, "float32", phase, "cpu", {}, **settings)])
+
+    def request(prompt):
+        return part("generate", prompt + 4, generate={"prompt": prompt, "new_tokens": 4})
+
+    (pair,) = pairs_of(request(8), request(32), by="generate.prompt")
+    assert pair.differs and pair.before and pair.after
+    (pair,) = pairs_of(part("inference"), part("training", training={"lr": 0.1}), by="phase")
+    assert pair.about["after"] == {"phase": "training"}
+
+
 def test_machines():
     assert machine_of(row(environment(gpu_name=None, cpu_name="EPYC")))[0] == "EPYC"
     chosen = environment(flags={"interpreter": "/venvs/new/bin/python"})
