@@ -133,7 +133,8 @@ class Comparison:
                 off_by = f"{off:.2g} off float64 in the {when} step"
                 return f"eager's own gradients are {off_by}: they are random, or too sensitive to compare"
             if self.loss_error(loss, near_ours.loss) > self.tolerance:
-                return f"the loss of the {when} step is {loss:.6g}, but {near_ours.loss:.6g} in float64"
+                size = self.size_of_error(loss, near_ours.loss, self.tolerance)
+                return f"the loss of the {when} step is {loss:.6g}, but {near_ours.loss:.6g} in float64{size}"
             if reason := self.far_from_exact(ours, near_ours.gradients, theirs, near_eager.gradients):
                 return f"wrong gradient in the {when} step: {reason}"
         reason = self.far_from_exact(mode.buffers, near_ours.buffers, eager.buffers, near_eager.buffers)
@@ -148,7 +149,14 @@ class Comparison:
     def losses_beyond(self, limit: float) -> Iterator[str]:
         for number, (ours, theirs) in enumerate(zip(self.ours.losses, self.eager.losses, strict=True), 1):
             if not self.loss_error(ours, theirs) <= limit:
-                yield f"the loss is {ours:.6g} in step {number}, but eager's is {theirs:.6g}"
+                size = self.size_of_error(ours, theirs, limit)
+                yield f"the loss is {ours:.6g} in step {number}, but eager's is {theirs:.6g}{size}"
+
+    def size_of_error(self, ours: float, theirs: float, limit: float) -> str:
+        """Return the size of a loss's error as the end of a sentence; empty if the losses print differently."""
+        if f"{ours:.6g}" != f"{theirs:.6g}":
+            return ""
+        return f": relative error {self.loss_error(ours, theirs):.2g}, allowed {limit:.2g}"
 
     def missing_gradient(self) -> str | None:
         for name, ours in self.ours.last.items():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from effbench.measure import accuracy
+from effbench.measure.training_accuracy import Comparison, Exact, Trajectory
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 ZERO = torch.zeros(1)
@@ -264,3 +265,15 @@ def test_small_outputs_are_compared_on_the_host():
     for rows, expected in ((2**10, "cpu"), (2**10 + 1, "cuda")):
         output = {"output 0": row.expand(rows, -1), "output 1": 3}
         assert accuracy.place(output, gpu).type == expected, rows
+
+
+def test_losses_that_look_the_same_say_how_they_differ():
+    ours, eager = (Trajectory([loss], {}, {}, {}, {}, {}, {}) for loss in (1.0000001, 1.0))
+    reason = "the loss is 1 in step 1, but eager's is 1: relative error 1e-07, allowed 1e-08"
+    assert Comparison(ours, eager, {}, 1e-9).wrong() == reason
+    ours.losses = [1.5]
+    assert Comparison(ours, eager, {}, 1e-9).wrong() == "the loss is 1.5 in step 1, but eager's is 1"
+    ours.losses = [1.0000001]
+    exact = Exact(1.0, {}, {})
+    reason = "the loss of the first step is 1, but 1 in float64: relative error 1e-07, allowed 1e-09"
+    assert Comparison(ours, eager, {}, 1e-9).far_from_float64(lambda state, number: exact) == reason
