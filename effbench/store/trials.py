@@ -83,10 +83,10 @@ def history(connection: sa.Connection, sweep_id: str, environment_id: str) -> di
 def durations(
     connection: sa.Connection, sweep_ids: Sequence[str], environment_ids: Sequence[str], most: int = 50_000
 ) -> list[tuple[Any, ...]]:
-    """Return (cell key, model, mode, device, compile_cache, wall_s) of the newest trials of these sweeps in these
-    environments."""
+    """Return (cell key, phase, model, mode, device, compile_cache, wall_s) of the newest trials of these sweeps in
+    these environments."""
     query = sa.select(
-        TRIAL.c.cell_key, CELL.c.model, CELL.c.mode, CELL.c.device, TRIAL.c.compile_cache, TRIAL.c.wall_s
+        TRIAL.c.cell_key, CELL.c.phase, CELL.c.model, CELL.c.mode, CELL.c.device, TRIAL.c.compile_cache, TRIAL.c.wall_s
     ).join(CELL, CELL.c.key == TRIAL.c.cell_key)
     chosen = TRIAL.c.sweep_id.in_(sweep_ids), TRIAL.c.environment_id.in_(environment_ids), TRIAL.c.wall_s.is_not(None)
     return [tuple(row) for row in connection.execute(query.where(*chosen).order_by(TRIAL.c.id.desc()).limit(most))]

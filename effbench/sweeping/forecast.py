@@ -110,11 +110,11 @@ def lasts(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_kind(trials: Iterable[Sequence[Any]]) -> Durations:
-    """Return the durations of (cell key, model, mode, device, compile_cache, seconds) by cell, by model and mode, and
-    by mode."""
+    """Return the durations of (cell key, phase, model, mode, device, compile_cache, seconds) by cell, by model and
+    mode, and by mode."""
     found: dict[tuple[str, ...], dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
-    for key, model, mode, device, cache, seconds in trials:
-        for kind in ((key,), (device, model, mode), (device, mode)):
+    for key, phase, model, mode, device, cache, seconds in trials:
+        for kind in ((key,), (device, phase, model, mode), (device, phase, mode)):
             found[kind][cache == "cold"].append(seconds)
     return found
 
@@ -129,7 +129,8 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
     of_others: set[Cell] = set()
     for trial in trials:
         cell = trial.run.cell
-        kinds = ((cell.key,), (cell.device, cell.model_name, cell.mode_name), (cell.device, cell.mode_name))
+        of_phase = (cell.device, cell.phase)  # a training step is longer than a call
+        kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
         kind = next((kind for kind in kinds if kind in medians), None)
         if kind is None:
             unknown.add(cell)

@@ -1,6 +1,7 @@
 """Which trials are left, in which order slots take them, and how long they take."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from schedule_parts import PROTOCOL, cell_runs, gpus, trials
@@ -97,7 +98,7 @@ def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
     recorded += [(cell_of("k", "default"), "cold", 10.0), (cell_of("k", "default"), "warm", 100.0)]
     eager, on_cpu = cell_of("m", "eager"), cell_of("m", "default", device="cpu")
     recorded += [(eager, None, 3.0), (on_cpu, "cold", 3.0)]
-    durations = by_kind((c.key, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded)
+    durations = by_kind((c.key, c.phase, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded)
     settings = Settings.with_defaults(protocol={**PROTOCOL, "rounds": 3, "compilations": 2})
 
     def text(*cells):
@@ -112,6 +113,7 @@ def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
     assert text(eager) == "duration: about 4 s, from the medians of earlier trials"
     assert text() == "duration: about 0 s, from the medians of earlier trials"
     assert "duration: unknown" in text(cell_of("n", "other"))
+    assert "duration: unknown" in text(replace(eager, phase="training"))
 
 
 @pytest.mark.parametrize(
