@@ -41,6 +41,9 @@ RANDOM = "; eager's loss depends on the random seed, so the module draws random 
 
 DETACHED = "the loss depends on no parameter that requires a gradient: forward or training.loss detaches it"
 
+#: Why a second backward fails, as of a key-value cache.
+KEEPS_GRAPH = "keeps values of the step before with their graph: detach them in forward, or use phase=inference"
+
 #: Maps a module's output, and its inputs by name, to a scalar.
 Loss = Callable[[Any, dict[str, Any]], Tensor]
 
@@ -200,7 +203,14 @@ class Training(Inference):
             loss = loss_of(forward(*args, **kwargs), {**dict(zip(names, args, strict=False)), **kwargs})
             if not loss.requires_grad:
                 raise ValueError(DETACHED)
-            loss.backward()
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                state = ((name, held[key]) for name, (held, key) in places(self.ran).items())
+                kept = next((name for name, value in state if getattr(value, "grad_fn", None)), None)
+                if kept is None or "backward through the graph a second time" not in str(error):
+                    raise
+                raise ValueError(f"the {kept} {KEEPS_GRAPH}") from None  # torch names no tensor
             update()
             return loss.detach()
 

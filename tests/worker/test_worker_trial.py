@@ -159,6 +159,18 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
         assert weight.dim() != 4 or weight.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
+    sizes = {"max_batch": 1, "max_seq": 4, "context": 1, "layers": 1, "width": 8, "heads": 2, "vocab": 11}
+    module = {"_target_": "effbench.models.gpt2.GPT2Decoder", **sizes}
+    inputs = [{"name": name, "shape": [1], "dtype": "int64", "value": 1} for name in ("token", "position")]
+    inputs[1]["batch_dim"] = None
+    settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 0.1, "loss": "mean", "set_to_none": True}
+    running = trial_of("cpu", module, inputs, "training", training=settings)
+    running.build()
+    with pytest.raises(ValueError, match=r"^the buffer blocks\.0\..* keeps values of the step before with their graph"):
+        running.workload.reference(running.checked)
+
+
 def test_the_number_of_threads_that_a_module_sets_is_measured():
     module = {**LINEAR, "in_features": 2, "out_features": 2}
     running = trial_of("cpu", module, [{"name": "x", "shape": [2]}])
