@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Other common names of settings, which are not similar to ours.
-SYNONYMS = dict.fromkeys(("batch", "batch_size", "batchsize"), "bs")
+#: Other common names of settings and metrics, for which the most similar one is another.
+SYNONYMS = dict.fromkeys(("batch", "batch_size", "batchsize"), "bs") | {"compile_s": "compile_cold_s"}
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130
 

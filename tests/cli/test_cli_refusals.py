@@ -53,6 +53,7 @@ REFUSED = (
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
     (["bz=1"], ["did you mean bs?"]),
+    (["show", "--metric", "compile_s"], ["did you mean compile_cold_s?"]),
     (["-m", "model=tiny", "batch=2"], ["unknown setting 'batch'", "did you mean bs?"]),
     (["batch_size=2"], ["did you mean bs?"]),
     (["model=mlp", "model.width=64"], ["did you mean model.module.width?"]),
