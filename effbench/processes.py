@@ -48,19 +48,23 @@ def alongside(work: Callable[[], R]) -> Iterator[Callable[[], R]]:
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     process = fork.Process(target=_send, args=(work, sender, os.getpid()), daemon=True)
-    with warnings.catch_warnings(), contextlib.suppress(OSError):  # such as too many processes
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of NumPy allow a fork
-        process.start()
-    sender.close()
 
     def result() -> R:
         with contextlib.suppress(EOFError, OSError):
             return receiver.recv()
         return work()
 
+    # Python ignores what its hooks raise after a fork, such as the KeyboardInterrupt of a Ctrl-C
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        with warnings.catch_warnings(), contextlib.suppress(OSError):  # such as too many processes
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of NumPy allow a fork
+            process.start()
+        sender.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield result
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         receiver.close()
         if process.is_alive():
             process.terminate()

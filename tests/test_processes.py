@@ -21,6 +21,7 @@ from effbench.commands import db
 from effbench.processes import alongside
 
 os.sched_getaffinity = lambda _: {0, 1}
+os.register_at_fork(after_in_parent=lambda: time.sleep(0.2))  # Python ignores what such a hook raises
 
 def sleep():
     print(os.getpid(), flush=True)
