@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     own = {it.name: it for it in (outline(Path(path)) for path in args.experiment)}
+    if len(own) < len({Path(path).resolve() for path in args.experiment}):
+        raise UsageError(f"{', '.join(args.experiment)}: files of different experiments need different names")
     if own and not claims_of(own.values()):
         raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
     verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]

@@ -160,7 +160,11 @@ def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
 
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
     """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show their status."""
-    values = pivot.value(rows) if callable(pivot.value) else rows[pivot.value]
+    from effbench.experiments.frames import column_of  # imports pandas
+
+    for name in (pivot.columns, *pivot.rows):
+        column_of(rows, name)  # names the nearest column of a misspelt one
+    values = pivot.value(rows) if callable(pivot.value) else column_of(rows, pivot.value)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     across: dict[str, None] = {}
     for (_, row), value in zip(rows.iterrows(), values, strict=True):

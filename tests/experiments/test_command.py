@@ -133,6 +133,10 @@ def test_claims(here):
     (here.folder / "none.py").write_text(MINE.partition("@Claim")[0])
     done = here.run("claims", "--experiment", "none.py")
     assert (done.code, done.out) == (3, "") and "no claim in none.py" in done.err
+    (here.folder / "other").mkdir()
+    (here.folder / "other" / "mine.py").write_text(MINE)
+    done = here.run("claims", "--experiment", "mine.py", "--experiment", "other/mine.py")
+    assert (done.code, done.out) == (2, "") and "need different names" in done.err
     done = here.run("claims", "--gpu", "foo")
     assert (done.code, done.out) == (2, "") and "no GPU or CPU has 'foo' in its name; known: " in done.err
     assert "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err

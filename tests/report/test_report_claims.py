@@ -4,8 +4,10 @@ import datetime as dt
 import json
 import math
 
+import pytest
+
 from effbench.experiments import Claim, Pivot
-from effbench.experiments.figures import UNKNOWN, Figure, Missing, Truth
+from effbench.experiments.figures import UNKNOWN, ClaimError, Figure, Missing, Truth
 from effbench.experiments.frames import frame_of
 from effbench.report.claims import claims_table, entries, pivot_table, value_text
 
@@ -80,4 +82,7 @@ def test_tables_of_an_experiment():
     made = Pivot("x", lambda rows: rows.kernels / 2, rows=["mode"], columns="bs", unit="calls")
     assert drawn(made) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
     gaps = frame_of([row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)])
+    for wrong in (Pivot("x", "kernles"), Pivot("x", "kernels", rows=["kernles"]), Pivot("x", "bs", columns="kernles")):
+        with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
+            drawn(wrong)
     assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
