@@ -43,16 +43,18 @@ Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of a sweep since the previous one.
+    """Changes of a sweep since an earlier one.
 
-    `previous`: the previous sweep, if any. `compared`: the result of `compare_sweeps`, or None for the reason `why`.
-    `command`: the command that compares the two sweeps.
+    `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for the reason `why`.
+    `command`: the command that compares the two sweeps. `is_baseline`: whether the earlier sweep is a baseline, of
+    which no cell may be missing, as in a check.
     """
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
     why: str = "There is no earlier sweep to compare with."
     command: str = ""
+    is_baseline: bool = False
 
 
 @dataclass
@@ -292,7 +294,8 @@ def read_changes(
     ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
     known = store.baselines(baseline) if baseline else []
     before = by_id.get({one.hardware: one.sweep_id for one in known}.get(after.hardware))
-    if before in (None, info):
+    is_baseline = before not in (None, info)
+    if not is_baseline:
         before = by_id.get(store.previous(info.id, ids))
     if before is None:
         return Changes(why=f"No earlier sweep measured any of these cells on {after.hardware}.")
@@ -303,4 +306,4 @@ def read_changes(
         compared = compare_sweeps(store, before, info, read_limits(), on=after.hardware)
     except EffbenchError as error:
         return Changes(previous, None, str(error))
-    return Changes(previous, compared, "", shlex.join(words))
+    return Changes(previous, compared, "", shlex.join(words), is_baseline)

@@ -64,7 +64,7 @@ def section(device_sweep: DeviceSweep) -> str:
 
 
 def since(changes: Changes) -> list[str]:
-    """Return paragraphs about the changes since the previous sweep, none without one."""
+    """Return paragraphs about the changes since an earlier sweep, none without one."""
     previous = changes.previous
     if previous is None:
         return []

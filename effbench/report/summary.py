@@ -231,6 +231,7 @@ def environment_line(device_sweep: DeviceSweep) -> str:
 
 
 def sure_changes(changes: Changes) -> list[Any]:
-    """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as are missing cells: a
-    sweep of a few cells after one of many is no fault."""
-    return [change for change in changes.compared.changes if change.verdict not in ("same", "ambiguous", "missing")]
+    """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as are missing cells,
+    unless it is a baseline: a sweep of a few cells after one of many is no fault."""
+    counted = ("same", "ambiguous") if changes.is_baseline else ("same", "ambiguous", "missing")
+    return [change for change in changes.compared.changes if change.verdict not in counted]

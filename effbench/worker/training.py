@@ -206,9 +206,11 @@ class Training(Inference):
             try:
                 loss.backward()
             except RuntimeError as error:
+                if "backward through the graph a second time" not in str(error):
+                    raise
                 state = ((name, held[key]) for name, (held, key) in places(self.ran).items())
                 kept = next((name for name, value in state if getattr(value, "grad_fn", None)), None)
-                if kept is None or "backward through the graph a second time" not in str(error):
+                if kept is None:
                     raise
                 raise ValueError(f"the {kept} {KEEPS_GRAPH}") from None  # torch names no tensor
             update()

@@ -176,7 +176,8 @@ def test_a_line(made, history, read):
         for reference, baseline, before in compared:
             shown = read_results(store, "made", [reference])
             read_past(store, shown, [reference], baseline=baseline)
-            assert shown.device_sweeps[0].changes.previous["label"] == before
+            changes = shown.device_sweeps[0].changes
+            assert (changes.previous["label"], changes.is_baseline) == (before, before == "main5")
     change = found["changes"][0]["id"]
     assert f'effbench history ack {change} --name main --reason "why"' in history("--name", "main")
     with_limits = history("--name", "main", "--config", "default")  # which decide what is a change

@@ -66,6 +66,7 @@ def test_a_report_says_what_it_compares_with():
     text = "\n".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole)))
     assert text.startswith("### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |")
     assert "gpt2" not in text
+    assert "gpt2" in "".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole, is_baseline=True)))
     assert since(Changes({"name": None, "label": "v1", "id": "s"}, None))[0] == "### Since sweep v1"
 
 

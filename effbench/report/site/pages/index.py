@@ -60,7 +60,7 @@ def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
-    """Return the values of templates/changed.html.j2: changes since the previous sweep."""
+    """Return the values of templates/changed.html.j2: changes since an earlier sweep."""
     values: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
     compared = changes.compared
     if compared is None:
@@ -68,6 +68,7 @@ def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
     sure = summary.sure_changes(changes)
     return values | {
         "counts": counts(compared.changes),
+        "faults": ["broken", "slower", *["missing"] * changes.is_baseline],
         "rows": comparison.table_of(sure[: summary.MOST_CHANGES], cell_page) if sure else None,
         "more": len(sure) - summary.MOST_CHANGES,
         "lines": comparison.summary_lines(compared),
