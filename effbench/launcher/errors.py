@@ -86,5 +86,6 @@ def wrong_type(override: str, reason: str) -> ConfigError:
     if "of type 'list'" in reason:
         several = value.removeprefix("[").removesuffix("]")
         return ConfigError(f"{override}: {key} takes one value; to sweep over several, write {key}={several}")
-    how = f"; use brackets: '{key}=[{value}]'" if "is not a ListConfig" in reason else ""
-    return ConfigError(f"{override}: {reason}{how}")
+    if "is not a ListConfig" in reason:
+        return ConfigError(f"{override}: {key} takes a list: '{key}=[{value}]'")
+    return ConfigError(f"{override}: {reason}")
