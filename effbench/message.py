@@ -86,9 +86,9 @@ class TrialRequest(Payload):
 class ProbeRequest(Payload):
     """A check that targets can be imported; the answer also has the environment.
 
-    `modules`: targets of models; `others`: targets among their arguments, and losses."""
+    `modules`: target of a model -> names of its arguments; `others`: targets among the arguments, and losses."""
 
-    modules: list[str] = field(default_factory=list)
+    modules: dict[str, list[str]] = field(default_factory=dict)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     others: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)

@@ -50,7 +50,7 @@ LEAST_FREE = 2 * 2**30
 
 def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
     """Return the findings of all checks, and the machine with the probe's answer (None if no worker starts)."""
-    request = ProbeRequest(modules=[target for target, _ in EXTRA.values()])
+    request = ProbeRequest(modules={target: [] for target, _ in EXTRA.values()})
     findings = []
     try:
         machine = replace(machine, answer=server.call("probe", request.to_json(), PROBE_TIMEOUT_S))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
@@ -50,6 +51,13 @@ def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
     if not isinstance(arch := settings.get("arch"), str):
         raise ConfigError(f"model.arch must be the name of a network, got {arch!r}; see `effbench models {library}`")
+    known = inspect.signature(module_of(library).network).parameters
+    for name in settings:
+        if name not in known:
+            where = "config" if "config" in known else "kwargs"
+            raise ConfigError(
+                f"unknown setting 'model.module.{name}'; settings of {arch} itself: model.{where}.NAME=VALUE"
+            )
     try:
         module_of(library).check(**settings)
     except ConfigError:

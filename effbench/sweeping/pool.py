@@ -171,7 +171,9 @@ def probe(
             if "." not in loss:  # neither an import path nor a file
                 allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
                 raise ConfigError(f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}")
-        request.modules = list(dict.fromkeys(target for some in targets for target in some[:1]))
+        for module in (part["model"]["module"] for part in parts):
+            names = request.modules.setdefault(str(module["_target_"]), [])
+            names += [name for name in module if name not in ("_target_", *names)]
         networks = [part["model"]["module"] for part in parts if part["model"]["module"]["_target_"] == NETWORK]
         request.networks = [*{str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks}.values()]
         request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))

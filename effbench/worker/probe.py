@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from effbench.cell import Environment, mode_settings
-from effbench.errors import ConfigError
+from effbench.errors import ConfigError, suggest
 from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
@@ -48,8 +48,9 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             errors.append(str(error))
 
     with warnings.catch_warnings(record=True) as caught:
-        for target in request.modules:
-            resolved(target, resolve_model)
+        for target, names in request.modules.items():
+            if model := resolved(target, resolve_model):
+                errors += unknown(target, names, names_of(model))
         for network in request.networks:
             resolved(network["library"], lambda _, network=network: libraries.check(**network))
     for target in request.others:
@@ -63,9 +64,20 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     return {"errors": errors, "settings": settings, "notes": notes, **machine}
 
 
+def unknown(target: str, names: Iterable[str], known: list[str] | None) -> Iterator[str]:
+    """Yield what is wrong with the names of a model's arguments."""
+    for name in names if known is not None else ():
+        if name not in known:
+            has = f"{target} has {', '.join(known) or 'none'}"
+            yield f"unknown setting 'model.module.{name}'{suggest(name, known)}; {has}"
+
+
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
-    """Return the names of a constructor's arguments, or None if it accepts any name."""
-    parameters = inspect.signature(constructor).parameters
+    """Return the names of a constructor's arguments, or None if it accepts any name or does not tell."""
+    try:
+        parameters = inspect.signature(constructor).parameters
+    except ValueError:  # of a compiled extension
+        return None
     return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else list(parameters)
 
 
