@@ -85,7 +85,7 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
         checked = None if first is None else [sweep.id for sweep in sweeps]
         faults = [line for table in METADATA.sorted_tables for line in _faulty_rows(connection, table, first, checked)]
         if not faults:  # results cannot be derived from faulty rows
-            faults = [*_missing_results(connection, checked), *_wrong_results(connection, sweeps)]
+            faults = _wrong_results(connection, sweeps)
         return [*references, *faults]
 
 
@@ -133,18 +133,6 @@ def _faulty_rows(
             count[column] += 1
     for column, line in faults.items():
         yield f"{line}{f', and {count[column] - 1} more' if count[column] > 1 else ''})"
-
-
-def _missing_results(connection: sa.Connection, checked: list[str] | None) -> list[str]:
-    """Return a line if cells have trials but no result, and one for the reverse. `checked`: see _faulty_rows."""
-    keys = [column.name for column in RESULT.primary_key]
-    trials, results = (sa.select(*(table.c[name] for name in keys)) for table in (TRIAL, RESULT))
-    if checked is not None:
-        trials, results = (query.where(query.selected_columns.sweep_id.in_(checked)) for query in (trials, results))
-    different = {"trials but no result": trials.except_(results), "a result but no trials": results.except_(trials)}
-    counts = {what: connection.scalar(sa.select(sa.func.count()).select_from(query.subquery()))
-              for what, query in different.items()}  # fmt: skip
-    return [f"{number} cells of sweeps have {what}" for what, number in counts.items() if number]
 
 
 def _wrong_results(connection: sa.Connection, sweeps: Sequence[sa.Row]) -> list[str]:

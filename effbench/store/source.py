@@ -48,21 +48,6 @@ class Source:
     name: str
     _attached_to: sqlite3.Connection | None = None
 
-    def __post_init__(self) -> None:
-        self._version = self._file_version()
-
-    def _file_version(self) -> tuple[int, int] | None:
-        """Return size and time of the last change of a SQLite file; None without one."""
-        if self.connection.dialect.name == "sqlite":
-            with suppress(OSError):
-                status = Path(self.connection.engine.url.database).stat()
-                return status.st_size, status.st_mtime_ns
-        return None
-
-    def has_changed(self) -> bool:
-        """Return whether the SQLite file was changed since it was opened."""
-        return self._file_version() != self._version
-
     @cached_property
     def columns(self) -> dict[str, list[str]]:
         """Table -> its columns in this database."""

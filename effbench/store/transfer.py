@@ -115,13 +115,9 @@ def _attempt(
             except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
                 fault = one_line(getattr(error, "orig", None) or error, 100)
                 raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
-    except connect.DamagedError as error:  # the connection has both files, if the source is attached to it
-        if not source.has_changed():
-            raise
-        again = "import it again when nothing writes to it"
-        raise StoreError(
-            f"{source.name} was changed during the import; {again}. If that fails, too: {error}"
-        ) from error
+    except connect.DamagedError as error:  # of either file, if the source is attached to the target's connection
+        what = f"{source.name} is damaged or was changed during the import: import it again when nothing writes to it"
+        raise StoreError(f"{what}. If that fails, too: {error}") from error
 
 
 @dataclass

@@ -63,7 +63,7 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
 
 OLD = [
     ("UPDATE trial SET power_w = 'high' WHERE id = 1", "trial.power_w is high, not a finite number"),
-    ("DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)", "trials but no result"),
+    ("DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)", "differs from its trials in all"),
     ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial"),
 ]
 CONTENT = [

@@ -105,6 +105,6 @@ def test_a_file_that_is_overwritten_during_its_import_is_not_taken_for_a_damaged
         arrivals = copy(arriving, store, arriving.sweep_ids())
         assert next(arrivals).outcome == "imported"
         source.write_bytes(source.read_bytes()[:100] + b"x" * 4900)
-        with pytest.raises(StoreError, match=f"^{source} was changed during the import; import it again"):
+        with pytest.raises(StoreError, match=f"^{source} is damaged or was changed during the import: import it again"):
             next(arrivals)
     assert Store.check(target) == []
