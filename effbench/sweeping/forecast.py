@@ -124,34 +124,21 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
     compilations = settings.protocol["compilations"]
     medians = {kind: {cold: statistics.median(s) for cold, s in of.items() if s} for kind, of in durations.items()}
     seconds: Counter[str] = Counter()
-    cold_s, colds = 0.0, 0
     unknown: set[Cell] = set()
-    of_others: set[Cell] = set()
     for trial in trials:
         cell = trial.run.cell
         of_phase = (cell.device, cell.phase)  # a training step is longer than a call
         kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
-        kind = next((kind for kind in kinds if kind in medians), None)
-        if kind is None:
+        if known := next((medians[kind] for kind in kinds if kind in medians), None):
+            is_cold = trial.round < compilations  # the first trial of each compile cache
+            seconds[cell.device] += known.get(is_cold, next(iter(known.values())))
+        else:
             unknown.add(cell)
-            continue
-        if kind == kinds[-1]:
-            of_others.add(cell)
-        known = medians[kind]
-        is_cold = True in known and trial.round < compilations  # the first trial of each compile cache
-        lasts_s = known[is_cold] if is_cold in known else known[True]
-        seconds[cell.device] += lasts_s
-        if is_cold:
-            cold_s, colds = cold_s + lasts_s, colds + 1
     if trials and not seconds:
         return "duration: unknown; no earlier trial of these modes on this hardware has this protocol"
     slots_of_device = Counter(slot.device for slot in slots)
     total_s = sum(value / max(1, slots_of_device[device]) for device, value in seconds.items())
     text = f"duration: about {duration(total_s)}, from the medians of earlier trials"
-    if colds:
-        text += f"; cold compilations: {count(colds, 'trial')}, {duration(cold_s)} on one device"
-    if of_others:
-        text += f"; {count(len(of_others), 'cell')} of models without history counted like other models"
     return text + (f"; unknown for {count(len(unknown), 'cell')} without history" if unknown else "")
 
 

@@ -42,7 +42,7 @@ PRELOAD = (
 )  # fmt: skip
 #: Tasks that need no compiler.
 ONLY_TORCH = ("probe", "ceilings")
-LOG_BYTES = 1 << 20  # bytes to keep of the beginning and of the end of a task's output
+LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -64,27 +64,6 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 
 @dataclass
-class Log:
-    """The beginning and the end of a task's output."""
-
-    head: bytearray = field(default_factory=bytearray)
-    tail: bytearray = field(default_factory=bytearray)
-    omitted: int = 0
-
-    def add(self, data: bytes) -> None:
-        room = LOG_BYTES - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        excess = max(len(self.tail) - LOG_BYTES, 0)
-        self.omitted += excess
-        del self.tail[:excess]
-
-    def text(self) -> str:
-        middle = f"\n[{self.omitted} bytes omitted]\n".encode() if self.omitted else b""
-        return bytes(self.head + middle + self.tail).decode(errors="replace")
-
-
-@dataclass
 class Child:
     """A running task. `refused`: why its messages were rejected."""
 
@@ -94,7 +73,7 @@ class Child:
     prints: int  # reading end of the pipe for its output
     oom_kills: int  # the machine's count when the task began
     buffer: bytearray = field(default_factory=bytearray)
-    log: Log = field(default_factory=Log)
+    log: bytearray = field(default_factory=bytearray)
     result: Any = None
     refused: str | None = None
     killed: bool = False
@@ -248,7 +227,8 @@ class Server:
             os._exit(code)
 
     def read_prints(self, child: Child) -> None:
-        self.read(child.prints, child.log.add)
+        self.read(child.prints, child.log.extend)
+        del child.log[:-LOG_BYTES]
 
     def read_results(self, child: Child) -> None:
         self.read(child.results, partial(self.accept, child))
@@ -321,7 +301,7 @@ class Server:
             result=child.result,
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
-            log=child.log.text(),
+            log=child.log.decode(errors="replace"),
             oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
             reason=child.refused,
         )

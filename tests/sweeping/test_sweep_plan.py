@@ -91,7 +91,7 @@ def test_the_expected_duration_is_the_cells_own_or_else_its_modes():
     assert expected == [2.0, 5.0, 5.0, math.inf]
 
 
-def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
+def test_an_estimate_uses_the_closest_history():
     known, alike = cell_of("m", "default"), cell_of("m", "default", bs=2)
     recorded = [(known, "cold", 100.0), *((known, "warm", seconds) for seconds in (10.0, 20.0, 90.0))]
     recorded += [(cell_of("m", "default", bs=4), "cold", 40.0), (cell_of("m", "default", bs=4), "warm", 4.0)]
@@ -107,8 +107,7 @@ def test_an_estimate_uses_the_closest_history_and_counts_cold_compilations():
 
     # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
     assert text(known, alike, cell_of("n", "default"), cell_of("n", "other"), eager, on_cpu) == (
-        "duration: about 4 min 11 s, from the medians of earlier trials; cold compilations: 8 trials, 7 min 6 s on one "
-        "device; 1 cell of models without history counted like other models; unknown for 1 cell without history"
+        "duration: about 4 min 11 s, from the medians of earlier trials; unknown for 1 cell without history"
     )
     assert text(eager) == "duration: about 4 s, from the medians of earlier trials"
     assert text() == "duration: about 0 s, from the medians of earlier trials"
