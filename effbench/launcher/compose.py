@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,10 +19,8 @@ from effbench.launcher import errors
 
 #: Groups with one option at a time; Hydra would merge the options of a list.
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
-#: Sections, and parts of them, whose values have no type that a reference would have to be converted to.
-UNTYPED = (("mode",), ("env",), ("model", "module"), ("model", "inputs"))
-REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-Path = tuple[str | int, ...]
+#: A reference: its top-level key, and the rest.
+REFERENCE = re.compile(r"\$\{([^.\[}]*)([^}]*)")
 
 
 @dataclass(frozen=True)
@@ -36,21 +34,12 @@ class Word:
     is_local: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Section:
-    """A section as plain, resolved values. `links`: paths of values that are those of other top-level keys, such as
-    `${bs}`. `is_complex`: it refers to other sections in another way."""
-
-    plain: Any
-    links: dict[Path, str]
-    is_complex: bool = False
-
-
 class Composer:
     """Compose jobs section by section (model, mode, bs …). Jobs share sections: treat these as read-only.
 
-    Hydra takes about 50 ms for a configuration. A section depends on its own words only, unless the file of an option
-    has a `defaults` list or another package: then Hydra composes each distinct choice of groups.
+    Hydra takes about 50 ms for a configuration. A section depends on its own words and on those of the sections that
+    it refers to, unless the file of an option has a `defaults` list or another package: then Hydra composes each
+    distinct choice of groups.
     """
 
     def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
@@ -60,9 +49,9 @@ class Composer:
         self.parse_override = OverridesParser.create(config_loader=config_loader).parse_override
         self.parse = cache(self.parse)
         self.section = cache(self.section)
+        self.references = cache(self.references)
         self.with_choices = cache(self.with_choices)
         self.only = cache(self.only)
-        self.batch_sizes = cache(lambda stream: streams.batch_sizes(stream.plain))
         chosen = master.hydra.runtime.choices.items()
         self.is_local = all(self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/"))
 
@@ -73,35 +62,27 @@ class Composer:
         """
         parsed = [self.parse(word) for word in words]
         is_local = self.is_local and all(word.is_local for word in parsed)
-        together = () if is_local else tuple(str(word.override.input_line) for word in parsed if word.is_choice)
-        of_section: dict[str, list[str]] = {str(name): [] for name in self.with_choices(together)}
+        together = () if is_local else self.choices_in(tuple(words))
+        of_section: dict[str, tuple[str, ...]] = {str(name): () for name in self.with_choices(together)}
         for text, word in zip(words, parsed, strict=True):
             if not (word.is_choice and word.section == "hydra"):
-                of_section.setdefault(word.section, []).append(text)
-        sections = {name: self.section(name, together, tuple(own)) for name, own in of_section.items()}
-        if any(section is not None and section.is_complex for section in sections.values()):
-            return self.compose_whole(words)
-        plain = {name: section.plain for name, section in sections.items() if section is not None}
-        stream = sections.get("stream")
-        if sizes := self.batch_sizes(stream) if stream and stream.plain else None:
-            is_set = bool(of_section.get("bs")) or plain.get("bs") != config.Config.bs
-            plain["bs"] = streams.batch_size(sizes, plain.get("bs") if is_set else None)
-        for name, section in sections.items():
-            for path, key in section.links.items() if section is not None else ():
-                plain[name] = replaced(plain[name], path, plain[key])
+                of_section[word.section] = (*of_section.get(word.section, ()), text)
+        plain: dict[str, Any] = {}
+        for name in of_section:
+            related = self.related(name, together, of_section)
+            texts = tuple(text for other in related for text in of_section[other])
+            plain |= self.section(name, related, together, texts)
         return plain
 
-    def compose_whole(self, words: Sequence[str]) -> dict[str, Any]:
-        """Compose a job that has references between sections, which only OmegaConf can resolve."""
-        parsed = [self.parse(word) for word in words]
-        choices = tuple(str(word.override.input_line) for word in parsed if word.is_choice)
-        composed = self.changed(self.with_choices(choices), parsed)
-        node = OmegaConf.select(composed, "stream")
-        settings = None if node is None else OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
-        if sizes := streams.batch_sizes(settings) if settings else None:
-            is_set = any(word.section == "bs" for word in parsed) or composed.bs != config.Config.bs
-            composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)
-        return to_plain(composed)
+    def related(self, name: str, together: tuple[str, ...], of_section: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+        """Return the sections that a section's values depend on, itself included. `of_section`: the words of each."""
+        names = [name]
+        for one in names:  # this list grows meanwhile
+            keys = self.references(one, together, of_section[one])
+            if not keys <= of_section.keys():  # a reference of another kind, such as `${oc.env:HOME}`
+                return tuple(of_section)
+            names += sorted(keys.difference(names))
+        return tuple(sorted(names))
 
     def parse(self, text: str) -> Word:
         override = self.parse_override(text)
@@ -130,80 +111,38 @@ class Composer:
             del composed["hydra"]
         return composed
 
-    def only(self, name: str, choices: tuple[str, ...]) -> DictConfig:
+    def only(self, names: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
         """Return the composition without all other sections: it is faster to copy, and as strict about types."""
         composed = copy.deepcopy(self.with_choices(choices))
         with open_dict(composed):
-            for other in [other for other in composed if other != name]:
+            for other in [other for other in composed if other not in names]:
                 del composed[other]
         return composed
 
-    def changed(self, composed: DictConfig, words: Sequence[Word]) -> DictConfig:
-        """Return a copy with the overrides that are no choices."""
-        composed = copy.deepcopy(composed)
+    def choices_in(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(word.override.input_line) for word in map(self.parse, texts) if word.is_choice)
+
+    def references(self, name: str, together: tuple[str, ...], texts: tuple[str, ...]) -> frozenset[str]:
+        """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`, and other texts for
+        references in which another one decides the key."""
+        section = OmegaConf.to_container(self.only((name,), together or self.choices_in(texts)))
+        found = REFERENCE.findall(" ".join([str(section), *texts]))
+        keys = {key if "$" not in rest else rest for key, rest in found}
+        return frozenset(keys | {"stream"} if name == "bs" else keys)  # a stream of batch sizes sets bs
+
+    def section(
+        self, name: str, related: tuple[str, ...], together: tuple[str, ...], texts: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Return the section by its name, as plain, resolved values; an empty mapping if its words remove it. `texts`:
+        the words of all `related` sections."""
+        composed = copy.deepcopy(self.only(related, together or self.choices_in(texts)))
         # Hydra has no public function for this
-        self.loader._apply_overrides_to_config([word.override for word in words if not word.is_choice], composed)
-        return composed
-
-    def section(self, name: str, together: tuple[str, ...], texts: tuple[str, ...]) -> Section | None:
-        """Return the section that its words give, with the choices `together`; None if they remove it."""
-        words = [self.parse(text) for text in texts]
-        own = tuple(str(word.override.input_line) for word in words if word.is_choice)
-        composed = self.with_choices(together or own)
-        alone = self.changed(self.only(name, together or own), words)
-        if name not in alone:
-            return None
-        found = list(references(OmegaConf.to_container(alone)[name]))
-        if not found:
-            return Section(to_plain(alone)[name], {})
-        links = {path: text[2:-1] for path, text in found if is_link((name, *path), text, composed)}
-        inner = [target for path, text in found if path not in links for target in targets(text)]
-        linked = [".".join(map(str, (name, *path))) for path in links]
-        is_inner = all(target.startswith((f"{name}.", f"{name}[")) for target in inner)
-        if not is_inner or any(overlap(target, path) for target in inner for path in linked):
-            return Section(None, {}, is_complex=True)
-        return Section(to_plain(self.changed(composed, words)[name]), links)
-
-
-def to_plain(composed: DictConfig) -> dict[str, Any]:
-    plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
-    assert isinstance(plain, dict)
-    return plain
-
-
-def references(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the path and text of every value that has a reference (`${…}`)."""
-    if isinstance(node, dict | list):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-            yield from references(value, (*path, key))
-    elif isinstance(node, str) and "${" in node:
-        yield path, node
-
-
-def targets(text: str) -> list[str]:
-    """Return what a text refers to; an empty target for a reference that contains others."""
-    found = REFERENCE.findall(text)
-    return [*found, *([""] * (text.count("${") - len(found)))]
-
-
-def overlap(key: str, other: str) -> bool:
-    """Return whether one dotted key is the other, or inside it."""
-    short, long = sorted((re.split(r"[.\[]", key), re.split(r"[.\[]", other)), key=len)
-    return long[: len(short)] == short
-
-
-def is_link(path: Path, text: str, composed: DictConfig) -> bool:
-    """Return whether the value at `path` is that of another top-level key, unchanged."""
-    key = text[2:-1]
-    if not REFERENCE.fullmatch(text) or key not in composed or not any(path[: len(part)] == part for part in UNTYPED):
-        return False
-    return not (OmegaConf.is_interpolation(composed, key) or OmegaConf.is_config(composed[key]))
-
-
-def replaced(node: Any, path: Path, value: Any) -> Any:
-    """Return a copy of nested containers with the value at `path` replaced; all else is shared."""
-    if not path:
-        return value
-    changed = node.copy()
-    changed[path[0]] = replaced(node[path[0]], path[1:], value)
-    return changed
+        changes = [word.override for word in map(self.parse, texts) if not word.is_choice]
+        self.loader._apply_overrides_to_config(changes, composed)
+        if "bs" in composed and "stream" in composed:
+            settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
+            if sizes := streams.batch_sizes(settings):
+                is_set = any(self.parse(text).section == "bs" for text in texts) or composed.bs != config.Config.bs
+                composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
+        return {key: value for key, value in plain.items() if key == name}
