@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 
 AUTO = "auto"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -75,11 +75,12 @@ def _parse_input(name: str, node: Any) -> InputSpec:
         raise ConfigError(f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys: {', '.join(KEYS)}")
     for key in node:
         if key not in KEYS:
-            raise ConfigError(f"{where}.{key} is not a setting. {_allowed(key, KEYS)}")
+            raise ConfigError(f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed: {', '.join(KEYS)}")
     given = {"shape": None, "dtype": AUTO, "batch_dim": 0, "keyword": False, **node}
     dtype, shape, low, high = given["dtype"], given["shape"], given.get("low"), given.get("high")
     if dtype not in DTYPES:
-        raise ConfigError(f"{where}.dtype has the unknown value {dtype!r}. {_allowed(dtype, DTYPES)}")
+        near = suggest(str(dtype), DTYPES)
+        raise ConfigError(f"{where}.dtype has the unknown value {dtype!r}{near}; allowed: {', '.join(DTYPES)}")
     if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
         how = "expected a list of positive integers, without the batch dimension"
         raise ConfigError(f"{where}.shape: {how}, got {shape!r}. Example: {where}.shape=[3,224,224]")
@@ -118,11 +119,6 @@ def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[
         inputs = f"dimension {dim} of the input {next(iter(lengths))}, which is {length}"
         raise ConfigError(f"stream.dim={dim}: the largest size {largest} exceeds {inputs}; set stream.high={length}")
     return {name: dim if lengths.get(name) == length else None for name in specs}
-
-
-def _allowed(word: Any, words: tuple[str, ...]) -> str:
-    near = nearest(str(word), words)
-    return (f"Did you mean {near}? " if near else "") + f"Allowed: {', '.join(words)}"
 
 
 def _is_int(value: Any) -> bool:

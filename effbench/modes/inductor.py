@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 
-from effbench.errors import ConfigError, nearest
+from effbench.errors import ConfigError, suggest
 from effbench.models.build import resolve_target
 from effbench.modes.base import Mode, needs_compiler, uses_dynamo
 
@@ -42,7 +42,8 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     options = dict(flat(given or {}, known))
     for name in options:
         if name.replace("-", "_") not in known:
-            raise ConfigError(f"mode.options.{name}: Inductor has no such option; {hint(name, known)}")
+            near = suggest(name, known, before="") or "torch._inductor.list_options() lists them"
+            raise ConfigError(f"mode.options.{name}: Inductor has no such option; {near}")
     if options:
         try:
             torch.compile(torch.nn.Identity(), options=options)  # compiles nothing, but checks the types
@@ -59,13 +60,6 @@ def flat(given: Mapping[str, Any], known: set[str], prefix: str = "") -> Iterato
             yield from flat(value, known, f"{name}.")
         else:
             yield name, value
-
-
-def hint(name: str, known: set[str]) -> str:
-    """Return a hint with the most similar option, also if only the part after the dot is similar."""
-    last = {option.rpartition(".")[2]: option for option in sorted(known, reverse=True)}
-    near = nearest(name, sorted(known)) or last.get(nearest(name.rpartition(".")[2], list(last)) or "")
-    return f"did you mean {near}?" if near else "torch._inductor.list_options() lists them"
 
 
 def use_caches_in(folder: str | None) -> str | None:

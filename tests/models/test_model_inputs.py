@@ -71,12 +71,12 @@ def test_keys_and_defaults():
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        ({"shpae": [1]}, ["model.inputs.x.shpae", "Did you mean shape?", "batch_dim"]),
-        ({"shape": [1], "zzz": 1}, ["model.inputs.x.zzz is not a setting. Allowed: shape, dtype, low"]),
+        ({"shpae": [1]}, ["model.inputs.x.shpae", "did you mean shape?", "batch_dim"]),
+        ({"shape": [1], "zzz": 1}, ["model.inputs.x.zzz is not a setting; allowed: shape, dtype, low"]),
         ({}, ["model.inputs.x.shape: expected", "got None", "without the batch dimension"]),
         ({"shape": 3}, ["got 3", "model.inputs.x.shape: expected a list of positive integers"]),
         ({"shape": [-1]}, ["model.inputs.x.shape: expected", "got [-1]", "positive"]),
-        ({"shape": [1], "dtype": "flaot32"}, ["the unknown value 'flaot32'", "Did you mean float32?", "int64"]),
+        ({"shape": [1], "dtype": "flaot32"}, ["the unknown value 'flaot32'", "did you mean float32?", "int64"]),
         ({"shape": [1], "dtype": "int64"}, ["model.inputs.x: int64 requires low and high", "value"]),
         ({"shape": [1], "dtype": "int64", "low": 0}, ["model.inputs.x: int64 requires low and high", "[low, high)"]),
         ({"shape": [1], "dtype": "int64", "low": 0, "high": 1.5}, ["x.high must be an integer", "got 1.5"]),
