@@ -6,6 +6,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
+from itertools import product
 from typing import Any
 
 from effbench.cell import Cell, Trial
@@ -25,8 +27,8 @@ FLAG = "--dry-run"
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
 NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
-#: Kind of cell -> seconds of its earlier trials, with a cold compilation (True) and without (False).
-Durations = Mapping[tuple[str, ...], Mapping[bool, list[float]]]
+#: Kind of cell, and whether it compiled with an empty cache -> median seconds of its earlier trials.
+Medians = Mapping[tuple[tuple[str, ...], bool], float]
 
 
 def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -> None:
@@ -45,7 +47,7 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
         gpus = max((pool.gpus for pool in pools.values()), key=len)
         slots = slots_of(gpus, cells, settings.executor) if is_local else [Slot("SLURM", "")]
         history: dict[CellRun, list[Trial]] = {}
-        durations: Durations = {}
+        medians: Medians = {}
         if store and settings.resume:
             info = store.find_sweep(settings.resume)
             resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
@@ -60,7 +62,7 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
             here = {(pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()}
             ids = [row["id"] for row in store.environments() if (row["gpu_name"], row["cpu_name"]) in here]
             alike = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == lasts(settings.protocol)]
-            durations = by_kind(store.durations(alike, ids))
+            medians = by_kind(store.durations(alike, ids))
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         trials = Schedule(pools, slots, settings, lambda *_: None, progress, history=history).needed(trials)
@@ -76,7 +78,7 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
         progress.note(f"shard {settings.shard}: {count(others, 'cell')} in other shards")
     if not progress.quiet:
         progress.console.print_table(plan_table(cells))
-    progress.note(estimate(trials, settings, slots, durations))
+    progress.note(estimate(trials, settings, slots, medians))
     progress.note("dry run: nothing was run or recorded")
 
 
@@ -109,43 +111,34 @@ def lasts(protocol: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in protocol.items() if name not in NOT_OF_DURATION}
 
 
-def by_kind(trials: Iterable[Sequence[Any]]) -> Durations:
-    """Return the durations of (cell key, phase, model, mode, device, compile_cache, seconds) by cell, by model and
-    mode, and by mode."""
-    found: dict[tuple[str, ...], dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
+def by_kind(trials: Iterable[Sequence[Any]]) -> Medians:
+    """Return the median durations of (cell key, phase, model, mode, device, compile_cache, seconds) by cell, by model
+    and mode, and by mode."""
+    found: dict[tuple[tuple[str, ...], bool], list[float]] = defaultdict(list)
     for key, phase, model, mode, device, cache, seconds in trials:
         for kind in ((key,), (device, phase, model, mode), (device, phase, mode)):
-            found[kind][cache == "cold"].append(seconds)
-    return found
+            found[kind, cache == "cold"].append(seconds)
+    return {kind: statistics.median(seconds) for kind, seconds in found.items()}
 
 
-def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], durations: Durations) -> str:
+def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], medians: Medians) -> str:
     """Return a sentence on how long these trials take on the slots, from the medians of earlier ones."""
-    compilations = settings.protocol["compilations"]
-    medians = {kind: {cold: statistics.median(s) for cold, s in of.items() if s} for kind, of in durations.items()}
     seconds: Counter[str] = Counter()
     unknown: set[Cell] = set()
     for trial in trials:
         cell = trial.run.cell
         of_phase = (cell.device, cell.phase)  # a training step is longer than a call
         kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
-        if known := next((medians[kind] for kind in kinds if kind in medians), None):
-            is_cold = trial.round < compilations  # the first trial of each compile cache
-            seconds[cell.device] += known.get(is_cold, next(iter(known.values())))
-        else:
+        is_cold = trial.round < settings.protocol["compilations"]  # the first trial of each compile cache
+        nearest_first = product(kinds, (is_cold, not is_cold))
+        known = next((choice for choice in nearest_first if choice in medians), None)
+        if known is None:
             unknown.add(cell)
+        else:
+            seconds[cell.device] += medians[known]
     if trials and not seconds:
         return "duration: unknown; no earlier trial of these modes on this hardware has this protocol"
     slots_of_device = Counter(slot.device for slot in slots)
     total_s = sum(value / max(1, slots_of_device[device]) for device, value in seconds.items())
-    text = f"duration: about {duration(total_s)}, from the medians of earlier trials"
+    text = f"duration: about {timedelta(seconds=round(total_s))}, from the medians of earlier trials"
     return text + (f"; unknown for {count(len(unknown), 'cell')} without history" if unknown else "")
-
-
-def duration(seconds: float) -> str:
-    """Return the two largest units, such as `1 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    hours, rest_min = divmod(minutes, 60)
-    return f"{hours} h {rest_min} min" if hours else f"{minutes} min {rest_s} s"

@@ -3,12 +3,11 @@
 import math
 from dataclasses import replace
 
-import pytest
 from schedule_parts import PROTOCOL, cell_runs, gpus, trials
 
 from effbench.cell import Cell, Status, Trial
 from effbench.sweeping.devices import Slot
-from effbench.sweeping.forecast import by_kind, duration, estimate, plan_table
+from effbench.sweeping.forecast import by_kind, estimate, plan_table
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
 
 
@@ -107,19 +106,12 @@ def test_an_estimate_uses_the_closest_history():
 
     # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
     assert text(known, alike, cell_of("n", "default"), cell_of("n", "other"), eager, on_cpu) == (
-        "duration: about 4 min 11 s, from the medians of earlier trials; unknown for 1 cell without history"
+        "duration: about 0:04:11, from the medians of earlier trials; unknown for 1 cell without history"
     )
-    assert text(eager) == "duration: about 4 s, from the medians of earlier trials"
-    assert text() == "duration: about 0 s, from the medians of earlier trials"
+    assert text(eager) == "duration: about 0:00:04, from the medians of earlier trials"
+    assert text() == "duration: about 0:00:00, from the medians of earlier trials"
     assert "duration: unknown" in text(cell_of("n", "other"))
     assert "duration: unknown" in text(replace(eager, phase="training"))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(59.4, "59 s"), (60.0, "1 min 0 s"), (3599.4, "59 min 59 s"), (3900.0, "1 h 5 min")]
-)
-def test_a_duration_has_two_units(seconds, text):
-    assert duration(seconds) == text
 
 
 def test_modes_with_the_same_sizes_share_a_row_of_the_plan():
