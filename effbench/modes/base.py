@@ -108,19 +108,6 @@ class Mode(ABC):
         return dataclasses.replace(prepared, step=step_over(prepared.step), copy_inputs=None)
 
 
-def with_defaults(mode: Any) -> Mode:
-    """Return the mode. A user's class that is not derived from Mode gets Mode's defaults for missing attributes. Raises
-    ConfigError if the class cannot have them."""
-    if not isinstance(mode, Mode):
-        user_class = type(mode)
-        try:
-            mode.__class__ = type(user_class.__name__, (user_class, Mode), {})
-        except (TypeError, AttributeError) as error:  # None, slots, a frozen dataclass
-            how = "derive it from effbench.modes.base.Mode, without slots and not frozen"
-            raise ConfigError(f"{user_class.__name__} is not a mode: {how}") from error
-    return mode
-
-
 def required(prepared: Any, method: Callable[..., Prepared]) -> Prepared:
     """Return what a mode's method returned. Raises TypeError if it is not Prepared."""
     if not isinstance(prepared, Prepared):

@@ -21,7 +21,7 @@ from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
-from effbench.modes.base import with_defaults
+from effbench.modes.base import Mode
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
 #: Prefixes of variables that change how torch runs; they belong to the environment.
@@ -84,15 +84,17 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
 def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None) -> str | None:
     """Return what is wrong with a mode or its settings' values, or None. Unknown settings are reported elsewhere."""
     given = mode_settings(mode)
-    if isinstance(constructor, type) and (inspect.isabstract(constructor) or not hasattr(constructor, "prepare")):
+    if inspect.isabstract(constructor):
         return f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module, args, kwargs)"
     if names is None or set(given) <= set(names):
         try:
-            with_defaults(constructor(**given))
+            made = constructor(**given)
         except ConfigError as error:
             return f"mode {mode['name']}: {error}"
         except Exception:  # the cell reports any other exception of a user's constructor
             return None
+        if not isinstance(made, Mode):
+            return f"mode {mode['name']}: derive {type(made).__name__} from effbench.modes.base.Mode"
     return None
 
 

@@ -30,7 +30,7 @@ from effbench.models.build import build_module, declared_inputs, resolve_target,
 from effbench.models.inputs import Batch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
-from effbench.modes.base import Mode, uses_dynamo, with_defaults
+from effbench.modes.base import Mode, uses_dynamo
 from effbench.printable import describe
 from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, failures, generation, quantization
@@ -169,7 +169,7 @@ class RunningTrial:
 
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
-        mode = self.mode = with_defaults(resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode)))
+        mode = self.mode = resolve_target(self.cell.mode["_target_"])(**mode_settings(self.cell.mode))
         self.trial.compilation = self.request.compilation if mode.compiles else None
         # other trials would mislead autotuning, which warm caches spare
         self.is_ahead &= not (mode.autotunes and self.request.is_cold)

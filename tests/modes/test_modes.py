@@ -15,7 +15,7 @@ from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch, BatchInput
 from effbench.modes import base
 from effbench.modes.backends import CudaGraphsBackend
-from effbench.modes.base import Mode, Prepared, uses_dynamo, with_defaults
+from effbench.modes.base import Mode, Prepared, uses_dynamo
 from effbench.modes.bucketed import BucketedGraph
 from effbench.modes.callables import GraphedCallables
 from effbench.modes.compiled import Compiled, mark_varied
@@ -41,27 +41,25 @@ def test_shipped_yamls_name_themselves_and_build_their_modes():
 
 
 def test_a_users_mode_gets_the_defaults():
-    class Plain:
+    class Plain(Mode):
         compiles = True
         settling_calls = 2
 
         def prepare(self, module, args, kwargs):
             return Prepared(module, copy_inputs=module)
 
-    mode = with_defaults(Plain())
-    assert isinstance(mode, Plain)
+    mode = Plain()
     assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (2, Mode.phases, False, None)
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
     Plain.prepare_training = lambda self, module, step_over, args, kwargs: "its own step"
-    assert with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {}) == "its own step"
+    assert Plain().prepare_training(len, lambda forward: forward, (), {}) == "its own step"
     Plain.prepare = lambda self, module, args, kwargs: None
     del Plain.prepare_training
     with pytest.raises(TypeError, match="Prepared, got NoneType"):
-        with_defaults(Plain()).prepare_training(len, lambda forward: forward, (), {})
-    eager = Eager()
-    assert with_defaults(eager) is eager and not uses_dynamo(eager)
+        Plain().prepare_training(len, lambda forward: forward, (), {})
+    assert not uses_dynamo(Eager())
 
 
 def test_cudagraph_trees_need_three_calls():
