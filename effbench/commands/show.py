@@ -30,7 +30,6 @@ from effbench.report.tables import (
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
-from effbench.sweeping.progress import COMPILED, NOISY_ADVICE
 from effbench.sweeping.resume import resume_command
 from effbench.terminal import Console, escape, terminal
 
@@ -39,6 +38,9 @@ HELP = "Print the speedup table of a sweep: a row per model and batch size, a co
 MOST_NAMES = 3
 #: Disturbed fraction of the timed seconds from which a cell is named.
 MUCH_DISTURBED = 0.5
+NOISY_ADVICE = "noisy cells have no figures: use a quieter machine, or accept them with protocol.host_tolerance=null"
+#: Start of the reason of noisy trials for which the advice is wrong.
+COMPILED = "a graph was compiled"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -55,7 +55,7 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
             if is_local:
                 resume.check_same_interpreters(info, ids.keys())
                 facts = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
-                for change in resume.changes(info, facts, cells):
+                for change in resume.changes(info, facts):
                     progress.note(change)
             history = recorded_trials(store, info.id, cells, ids)
         if store:

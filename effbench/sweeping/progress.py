@@ -23,11 +23,6 @@ from effbench.terminal import Console
 
 #: Number of cells from which progress is shown before the first trial.
 LARGE = 1000
-#: Number of noisy trials after which the advice is printed, once.
-MANY_NOISY = 3
-NOISY_ADVICE = "noisy cells have no figures: use a quieter machine, or accept them with protocol.host_tolerance=null"
-#: Start of the reason of noisy trials for which the advice is wrong.
-COMPILED = "a graph was compiled"
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
 
 
@@ -51,7 +46,7 @@ class Progress:
         self.console = console or Console()
         self.quiet = quiet
         self.lock = threading.Lock()
-        self.total = self.done = self.rounds = self.noisy = 0
+        self.total = self.done = self.rounds = 0
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
         #: trial -> its slot's name and its phase
@@ -153,7 +148,3 @@ class Progress:
             text.append(f": {one_line(record.reason)}")
         text.append(f" ({record.wall_s or 0:.1f} s)", style="dim")
         self.note(text)
-        is_disturbed = record.status is Status.NOISY and not (record.reason or "").startswith(COMPILED)
-        self.noisy += is_disturbed
-        if is_disturbed and self.noisy == MANY_NOISY:
-            self.note(NOISY_ADVICE)

@@ -97,12 +97,10 @@ def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interprete
         raise ResumeError(f"sweep {info.id} ran under {was}, not {now}; {HOW_TO_RESUME}")
 
 
-def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]], cells: Iterable[Cell] = ()) -> Iterator[str]:
+def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield notes on how new trials will differ from the recorded ones. `facts`: current value of
     `host["environments"]`."""
     recorded = info.host.get("environments") or {}
-    targets = [target for cell in cells for target in (*targets_in(cell.model), *targets_in(cell.mode))]
-    has_own_code = not all(target.startswith(("effbench.", "torch.")) for target in targets)
     for environment_id, now in facts.items() if info.trials else ():
         of = f" of {Interpreter.from_facts(now)}" if len(facts) > 1 else ""
         before = recorded.get(environment_id)
@@ -111,5 +109,3 @@ def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]], cells: Iter
         elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):
             was = f"was {before.get('git_description')}, now {now['git_description']}"
             yield f"the folder{of} has changed ({was}): new trials measure different code than the recorded ones"
-        elif now["git_description"] is None and has_own_code:
-            yield f"the folder{of} is not under git: whether its code has changed since the recorded trials is unknown"

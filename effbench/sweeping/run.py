@@ -289,7 +289,7 @@ def begin(
         resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
         if ids:
             resume.check_same_interpreters(info, ids.keys())
-        for change in resume.changes(info, environments, cells):
+        for change in resume.changes(info, environments):
             command.progress.note(change)
         store.note_environments(info.id, environments)
         store.finish_sweep(info.id, "running", settings.shard)

@@ -7,7 +7,7 @@ from schedule_parts import A, cell_runs, trials
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE, Interpreter
 from effbench.sweeping.plan import Settings
-from effbench.sweeping.progress import MANY_NOISY, NOISY_ADVICE, Progress
+from effbench.sweeping.progress import Progress
 from effbench.terminal import Console
 
 
@@ -71,14 +71,3 @@ def test_a_terminal_that_is_closed_does_not_end_the_sweep():
         run_one(progress, slot, trial)
 
     assert shown(file, close, force_terminal=True).live is None
-
-
-def test_advice_after_some_noisy_trials():
-    def noisy(progress, slot, trial):
-        for _ in range(MANY_NOISY + 1):
-            for reason in ("a graph was compiled during timing", "the host was disturbed"):
-                progress.ended(trial, Trial(trial.run.cell.key, 0, Status.NOISY, reason))
-
-    shown(file := io.StringIO(), noisy, width=200)
-    lines = file.getvalue().splitlines()
-    assert lines.index(NOISY_ADVICE) == 1 + 2 * MANY_NOISY and lines.count(NOISY_ADVICE) == 1

@@ -244,19 +244,6 @@ def test_resuming_notes_which_interpreter_has_changed():
         assert change.startswith(f"the folder of python={B.python} has changed (was")
 
 
-@pytest.mark.parametrize(
-    ("target", "description", "number"),
-    [("nets.Mine", None, 1), ("nets.Mine", "v1", 0), ("effbench.models.mlp.MLP", None, 0)],
-)
-def test_resuming_notes_that_own_code_is_not_under_git(target, description, number):
-    before, cell = info(HERE), a_cell(settings={"_target_": "effbench.modes.eager.Eager"})
-    before.host["environments"]["e0"] |= {"git_description": description, "git_changes": None}
-    cell.model["module"] = {"_target_": target}
-    cell.mode["_target_"] = "effbench.modes.eager.Eager"
-    notes = list(resume.changes(before, before.host["environments"], [cell]))
-    assert len(notes) == number and all("is not under git" in note for note in notes)
-
-
 def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/x; name another folder with executor"):
