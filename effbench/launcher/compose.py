@@ -19,8 +19,8 @@ from effbench.launcher import errors
 
 #: Groups with one option at a time; Hydra would merge the options of a list.
 ONE_OPTION = ("model", "stream", "mode", "protocol", "executor")
-#: A reference: its top-level key, and the rest.
-REFERENCE = re.compile(r"\$\{([^.\[}]*)([^}]*)")
+#: A reference to another value, not to an environment variable: its top-level key, and the rest.
+REFERENCE = re.compile(r"\$\{(?!oc\.env:)([^.\[}]*)([^}]*)")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Composer:
         names = [name]
         for one in names:  # this list grows meanwhile
             keys = self.references(one, together, of_section[one])
-            if not keys <= of_section.keys():  # a reference of another kind, such as `${oc.env:HOME}`
+            if not keys <= of_section.keys():  # a reference of another kind, such as `${oc.select:bs}`
                 return tuple(of_section)
             names += sorted(keys.difference(names))
         return tuple(sorted(names))

@@ -44,6 +44,7 @@ def test_equal_to_hydra_also_when_composed_again(loader):
         ["model=gpt2", "dtype=float16", "model.module.depth=${dtype}", "model.inputs.token.high=${bs}"],
         ["model=gpt2", "model.module.width=${bs}", "+model.module.b=${model.module.width}", "bs=3"],
         ["timeout_s=${bs}", "+mode.a=${timeout_s}", "env.A=${mode.a}", "bs=7"],
+        ["env.A='${oc.env:PATH}'", "env.B='${oc.env:NOT_SET,${bs}}'", "env.C='${oc.select:bs}'", "bs=6"],
         ["env.A='${oc.env:PATH}'", "+mode.a=name", "+mode.b='${model.${mode.a}}'", "+model.module.a='${..name}'"],
         [],
     )
