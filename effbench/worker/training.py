@@ -31,11 +31,6 @@ from effbench.worker.state import is_dense, on_host, places, restore, same, save
 from effbench.worker.workload import Inference
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-#: Layers with random dropout in training -> attribute with its probability.
-DROPOUT = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
-#: The same for classes outside torch, by class name.
-OTHER_DROPOUT = {"StochasticDepth": "p", "DropPath": "drop_prob"}
-
 #: Added to the reason if eager's own loss depends on the seed.
 RANDOM = "; eager's loss depends on the random seed, so the module draws random numbers: modes cannot be compared"
 
@@ -145,15 +140,13 @@ def without_dropout(module: nn.Module) -> int:
     """Set all dropout probabilities to 0, because compilers draw different masks than eager; return their number."""
     changed = 0
     for part in module.modules():
-        other = OTHER_DROPOUT.get(type(part).__name__)
-        name = next((name for kind, name in DROPOUT.items() if isinstance(part, kind)), other)
-        # probabilities that a module passes to functions: `self.attention_dropout`
-        names = [
-            one for one, value in vars(part).items() if "drop" in one and isinstance(value, float) and 0 < value <= 1
-        ]
-        for one in {*names, *([name] if name and getattr(part, name, None) else [])}:
-            setattr(part, one, 0.0)
-            changed += 1
+        has_p = isinstance(part, nn.modules.dropout._DropoutNd) or type(part).__name__ == "StochasticDepth"
+        for name, value in [*vars(part).items()]:
+            # also probabilities that a module passes to functions: `self.attention_dropout`
+            is_probability = isinstance(value, float) and 0 < value <= 1
+            if is_probability and ("drop" in name or (has_p and name == "p")):
+                setattr(part, name, 0.0)
+                changed += 1
     return changed
 
 
