@@ -6,18 +6,11 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-R = TypeVar("R")
 
 
 def _prctl(option: int, value: int) -> None:
@@ -31,55 +24,6 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-@contextlib.contextmanager
-def alongside(work: Callable[[], R]) -> Iterator[Callable[[], R]]:
-    """Run `work` in a fork of this process; yield a function that waits for the result and returns it.
-
-    If the fork fails, or with a single CPU or without Linux, the function runs `work` in this process and raises its
-    exceptions. The end of the block interrupts a fork that is still running.
-    """
-    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
-        yield work
-        return
-    import multiprocessing  # not in workers
-
-    fork = multiprocessing.get_context("fork")
-    receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=_send, args=(work, sender, os.getpid()), daemon=True)
-
-    def result() -> R:
-        with contextlib.suppress(EOFError, OSError):
-            return receiver.recv()
-        return work()
-
-    # Python ignores what its hooks raise after a fork, such as the KeyboardInterrupt of a Ctrl-C
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with warnings.catch_warnings(), contextlib.suppress(OSError):  # such as too many processes
-            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of NumPy allow a fork
-            process.start()
-        sender.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield result
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        receiver.close()
-        if process.is_alive():
-            process.terminate()
-            process.join()
-
-
-def _send(work: Callable[[], object], sender: Connection, parent: int) -> None:
-    """Send the result of `work` to the process `parent` and exit; nothing if it fails, because `parent` repeats it."""
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which then sends SIGTERM
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `work` removes temporary files
-        die_with_parent(parent)
-        sender.send(work())
-    finally:
-        os._exit(0)
 
 
 def adopt_orphans() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
 from pathlib import Path
 
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
 from effbench.printable import one_line
-from effbench.processes import alongside
 from effbench.store.store import Store
 
 HELP = "Write an HTML report of the database: static files that open from disk or from any web server."
@@ -42,30 +40,24 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--axis needs --format html: Markdown has no figures")
         with Store.open(args.db, mode="read") as store:
             store.find_sweep("last")  # raises NothingFoundError for an empty database
-            content = data.read_results(store, args.db, args.sweep)
-            data.read_past(store, content, whole=False, baseline=args.baseline)  # Markdown shows no history
+            # Markdown shows no history
+            content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
         options.write(markdown.report(content.device_sweeps), args)
         return 0
     from effbench.commands.claims import every_entry
-    from effbench.report.site.build import write_of_results, write_site
-    from effbench.report.site.writer import Writer, is_site
+    from effbench.report.site.build import write_site
+    from effbench.report.site.writer import is_site
 
     out = Path(args.out or "dashboards")
     require_folder(out, is_site, args.force)
     with Store.open(args.db, mode="read") as store:
         store.find_sweep("last")
-        content = data.read_results(store, args.db, args.sweep)
-        if args.baseline:
-            store.baselines(args.baseline)  # refuses an unknown one before anything is written
+        content = data.read(store, args.db, args.sweep, baseline=args.baseline)
+        content.claims = every_entry(store)
     if args.axis:
         content.set_axis(args.axis)
     try:
-        # the database is closed meanwhile, because a fork must not share a connection
-        with alongside(partial(write_of_results, content, Writer(out))) as write_aside:
-            with Store.open(args.db, mode="read") as store:
-                data.read_past(store, content, args.sweep, baseline=args.baseline)
-                content.claims = every_entry(store)
-            written = write_site(content, out, write_aside)
+        written = write_site(content, out)
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began

@@ -27,6 +27,7 @@ from effbench.report.history_table import read as read_history
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
 from effbench.store.connect import artifact_home
+from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
@@ -190,27 +191,26 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
 # --- reading ---
 
 
-def read_results(store: Store, database: str, references: Sequence[str] = ()) -> ReportData:
-    """Read the results of the referenced sweeps, by default of the newest of each hardware."""
-    sweeps = chosen(store, store.sweeps(brief=True), database, references)
-    return ReportData(database, sweeps, environments=store.environments())
-
-
-def read_past(
-    store: Store, data: ReportData, references: Sequence[str] = (), *, whole: bool = True, baseline: str | None = None
-) -> None:
-    """Read changes and, with `whole`, history (with `references`, of their hardware) and calibrations into `data`.
-    `baseline`: what to compare with, instead of the previous sweep."""
+def read(
+    store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True, baseline: str | None = None
+) -> ReportData:
+    """Read the results of the referenced sweeps, by default of the newest of each hardware, and their changes; with
+    `whole`, also history (with `references`, of their hardware) and calibrations. `baseline`: what to compare with,
+    instead of the previous sweep."""
     infos = store.sweeps(brief=True)
+    device_sweeps = chosen(store, infos, database, references)
+    data = ReportData(database, device_sweeps, environments=store.environments())
     if whole:
-        shown = {device_sweep.hardware for device_sweep in data.device_sweeps}
+        shown = {device_sweep.hardware for device_sweep in device_sweeps}
         ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
-        most = MOST_RESULTS * len(data.device_sweeps)
+        most = MOST_RESULTS * len(device_sweeps)
         data.history = read_history(store, everything=True, environment_ids=ids, most=most)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
-    for device_sweep in data.device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos, baseline)
+    baselines = store.baselines(baseline) if baseline else []  # refuses an unknown one
+    for device_sweep in device_sweeps:
+        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos, baselines)
+    return data
 
 
 def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:
@@ -284,16 +284,15 @@ def unmeasured(
 
 def read_changes(
     store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo],
-    baseline: str | None = None,
+    baselines: Sequence[BaselineInfo],
 ) -> Changes:  # fmt: skip
-    """Compare a sweep with the `baseline` on the same hardware. Without one there, and if the sweep is the baseline,
-    compare with the newest earlier sweep that measured one of its cells there. `environments`: all. If the comparison
-    fails, the changes hold the reason."""
+    """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the sweep is the
+    baseline, compare with the newest earlier sweep that measured one of its cells there. `environments`: all. If the
+    comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
     info = by_id[after.sweep["id"]]
     ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]
-    known = store.baselines(baseline) if baseline else []
-    before = by_id.get({one.hardware: one.sweep_id for one in known}.get(after.hardware))
+    before = by_id.get({one.hardware: one.sweep_id for one in baselines}.get(after.hardware))
     is_baseline = before not in (None, info)
     if not is_baseline:
         before = by_id.get(store.previous(info.id, ids))

@@ -23,7 +23,6 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.outputs import EXPORT_ID
 from effbench.printable import one_line
-from effbench.processes import alongside
 from effbench.store import connect, sweeps
 from effbench.store.schema import (
     ACKNOWLEDGEMENT,
@@ -46,7 +45,7 @@ from effbench.store.values import now
 
 #: rows compared or inserted at a time; a trial with its samples has at most about 60 kB
 CHUNK = 500
-#: trials in memory without their samples, 3 kB each, while another process checks them
+#: trials in memory without their samples, 3 kB each, while they are checked
 CHECKED = 10_000
 #: table -> columns that identify a row
 _KEYS = {
@@ -219,15 +218,15 @@ class _Copy:
         self.merge(table, rows)
 
     def copy_trials(self, sweep_id: str, with_samples: bool) -> bool:
-        """Copy the trials of a new sweep within SQLite, and derive the results while another process checks the copies.
-        Return False, with nothing copied, if that is impossible or a row may be invalid."""
+        """Copy the trials of a new sweep within SQLite, check the copies and derive the results. Return False, with
+        nothing copied, if that is impossible or a row may be invalid."""
         if {connection.dialect.name for connection in (self.connection, self.source.connection)} != {"sqlite"}:
             return False
         names = ", ".join(name for name in self.source.columns.get("trial", ()) if name in TRIAL.c and name != "id")
         ids = f"SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM {ATTACHED}.trial"
         ids = f"({ids} WHERE sweep_id = :sweep)"
         blobs = f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE data END"
-        added, known, unchecked = Counter[str](), [], []
+        added, known = Counter[str](), []
 
         def copied(table: sa.Table, insert: str, select: str, size: int) -> Iterator[list[Any]]:
             added[table.name] = cursor.execute(f"INSERT INTO {table.name} {insert}", given).rowcount
@@ -241,16 +240,13 @@ class _Copy:
                 cursor = self.connection.connection.cursor()  # SQLAlchemy's rows take longer
                 insert = f"(id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id = old"
                 for rows in copied(TRIAL, insert, ", ".join(TRIAL.c.keys()), CHECKED):
-                    require_sound(TRIAL, unchecked)
-                    unchecked = rows
+                    require_sound(TRIAL, rows)
                     known += summary_rows(rows)
-                with alongside(partial(require_sound, TRIAL, unchecked)) as require_last:
-                    facts = "timer, count, stored, codec"
-                    insert = f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
-                    for rows in copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK) if with_samples else ():
-                        require_sound(SAMPLE, rows)
-                    rebuild_results(self.connection, sweep_id, known=known)
-                    require_last()
+                facts = "timer, count, stored, codec"
+                insert = f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
+                for rows in copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK) if with_samples else ():
+                    require_sound(SAMPLE, rows)
+                rebuild_results(self.connection, sweep_id, known=known)
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
             if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
                 raise

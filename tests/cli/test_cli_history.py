@@ -11,7 +11,7 @@ import pytest
 from made_sweeps import a_cell, copied, environment, spread
 
 from effbench.cell import Status
-from effbench.report.data import read_past, read_results
+from effbench.report import data
 from effbench.store import Store
 
 OLD = environment(torch_version="2.11.0")
@@ -143,9 +143,7 @@ def test_re_runs_make_no_history(made, read):
     assert latencies(found["recent"]) == [("recent", "pr")]
     assert "cells: 1 · sweeps: 9" in found["summary"]
     with Store.open(made.path) as store:
-        newest, shown = read_results(store, "made"), read_results(store, "made", [again])
-        read_past(store, newest)
-        read_past(store, shown, [again])
+        newest, shown = data.read(store, "made"), data.read(store, "made", [again])
     past = newest.history
     (track,) = past.tracks
     assert [row.sweep_id for row in track.rows] == sweeps
@@ -174,8 +172,7 @@ def test_a_line(made, history, read):
         compared = [("main", None, "main8"), ("pr-9", None, "main9")]  # of the same name, if there is one
         compared += [("pr-9", "v1", "main5"), (pinned, "v1", "main4")]
         for reference, baseline, before in compared:
-            shown = read_results(store, "made", [reference])
-            read_past(store, shown, [reference], baseline=baseline)
+            shown = data.read(store, "made", [reference], baseline=baseline)
             changes = shown.device_sweeps[0].changes
             assert (changes.previous["label"], changes.is_baseline) == (before, before == "main5")
     change = found["changes"][0]["id"]

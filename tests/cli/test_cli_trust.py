@@ -15,7 +15,7 @@ from effbench.cell import Cell
 from effbench.commands import show
 from effbench.comparison import confirm as rerun
 from effbench.launcher import overrides
-from effbench.report.data import read_results
+from effbench.report.data import read
 from effbench.report.site.pages import failures
 from effbench.store import Store
 from effbench.sweeping.interpreters import Interpreter
@@ -123,7 +123,7 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own
-        assert [subject.sweep["id"] for subject in read_results(store, str(made.path)).device_sweeps] == [own]
+        assert [subject.sweep["id"] for subject in read(store, str(made.path)).device_sweeps] == [own]
     assert effbench("baseline", "set", "main").code == 0
     assert own in effbench("baseline", "ls").out
 
@@ -224,7 +224,7 @@ def test_no_command_is_shown_that_runs_an_imported_sweep(made, stranger, effbenc
     sweep_id = stranger.sweep({OWN: FAST, EVIL: None}, state="interrupted", host=facts())
     taken(stranger, effbench)
     with Store.open(made.path) as store:
-        (subject,) = read_results(store, str(made.path)).device_sweeps
+        (subject,) = read(store, str(made.path)).device_sweeps
         command, why = subject.command(OWN.params(), environment().id)
     assert command is None and "imported" in why
     assert "resume" not in failures.how_to_resume(subject.sweep, "a.db")

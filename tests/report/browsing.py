@@ -10,7 +10,7 @@ from typing import Any
 
 import synthetic as make
 
-from effbench.report.data import DeviceSweep, ReportData, read_past, read_results
+from effbench.report.data import DeviceSweep, ReportData, read
 from effbench.report.site.build import write_site
 from effbench.store import Store
 
@@ -47,9 +47,7 @@ def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///resu
 def report_of(path: Path, references: Sequence[str] = ()) -> ReportData:
     """What a report of the database is made of."""
     with Store.open(path) as store:
-        report = read_results(store, str(path), references)
-        read_past(store, report, references)
-        return report
+        return read(store, str(path), references)
 
 
 def content(path: Path) -> Any:

@@ -1,7 +1,5 @@
 """What the pages of history, claims, failures and environments show is what the database holds."""
 
-import os
-
 import claim_sweeps as sweeps
 import pytest
 import synthetic as make
@@ -83,36 +81,15 @@ def test_a_line_lists_what_happened_without_a_change():
     assert [event["text"].split()[0] for event in line["others"]] == ["drifting"]
 
 
-@pytest.fixture
-def reported(made, effbench, monkeypatch):
-    """Runs `effbench report` as with this number of CPUs."""
-
-    def run(cpus, out):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cpus)})
-        return effbench("report", "--db", str(made[0].path), "--out", str(out))
-
-    return run
-
-
-def test_a_second_process_writes_the_same_site(reported, tmp_path):
-    sites = []
-    for cpus in (1, 2):
-        assert reported(cpus, tmp_path / str(cpus)).code == 0
-        files = [path for path in (tmp_path / str(cpus)).rglob("*") if path.is_file()]
-        sites.append({str(path.relative_to(tmp_path / str(cpus))): path.read_bytes() for path in files})
-    assert sites[0] == sites[1]
-    assert {"index.html", "history.html"} < sites[0].keys() and any("/data/cells-0.js" in name for name in sites[0])
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")])
-def test_an_error_in_a_second_process_reads_as_in_the_first(error, reported, tmp_path, monkeypatch):
+def test_an_error_leaves_no_overview(error, made, effbench, tmp_path, monkeypatch):
     def fail(*_):
         raise error
 
     monkeypatch.setattr(cell_data, "entry", fail)
-    first, second = (reported(cpus, tmp_path / "site") for cpus in (1, 2))
-    assert first == second and first.code == 2 and first.out == ""
-    assert str(getattr(error, "strerror", error)) in first.err
+    done = effbench("report", "--db", str(made[0].path), "--out", str(tmp_path / "site"))
+    assert done.code == 2 and done.out == ""
+    assert str(getattr(error, "strerror", error)) in done.err
     assert not (tmp_path / "site" / "index.html").exists()
 
 

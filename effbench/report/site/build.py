@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,13 +26,10 @@ ASSETS = "assets"
 PAGES = (
     index.PAGE, speedups.PAGE, *scaling.PAGES, cell.PAGE, history.PAGE, claims.PAGE, failures.PAGE, environments.PAGE,
 )  # fmt: skip
-#: Pages that show only results. They take about as long as the others, whose history and changes must also be read.
-OF_RESULTS = ("cell", "cost")
 
 
-def write_site(data: ReportData, out: Path, write_aside: Callable[[], dict[str, int]] | None = None) -> Writer:
-    """Write all pages into the folder `out`, creating it, and return the writer. `write_aside`: writes the pages of
-    OF_RESULTS and returns their files as in `Writer.written`.
+def write_site(data: ReportData, out: Path) -> Writer:
+    """Write all pages into the folder `out`, creating it, and return the writer.
 
     Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
     """
@@ -43,29 +39,13 @@ def write_site(data: ReportData, out: Path, write_aside: Callable[[], dict[str, 
     writer.copy(f"{ASSETS}/{plotly.name}", plotly)
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
-    others = dict(rendered(data, writer, {page.name for page in PAGES}.difference(OF_RESULTS)))
-    writer.written |= write_aside() if write_aside else write_of_results(data, writer)
-    # the overview comes last, when its link targets exist
-    for path in sorted(others, key=lambda path: path == "index.html"):
-        writer.text(path, others[path])
-    writer.close()
-    return writer
-
-
-def write_of_results(data: ReportData, writer: Writer) -> dict[str, int]:
-    """Write the pages of OF_RESULTS, and return the files of the writer."""
-    for path, html in rendered(data, writer, OF_RESULTS):
-        writer.text(path, html)
-    return writer.written
-
-
-def rendered(data: ReportData, writer: Writer, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Write the data of the pages with these names; yield path and HTML of each page."""
     env = environment()
-    for page in (page for page in PAGES if page.name in names):
+    for page in reversed(PAGES):  # the overview comes last, when its link targets exist
         for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
             folder = PageFolder(page.name, data, writer, device_sweep)
-            yield f"{folder.folder}{page.name}.html", html_of(env, page, folder)
+            writer.text(f"{folder.folder}{page.name}.html", html_of(env, page, folder))
+    writer.close()
+    return writer
 
 
 def html_of(env: jinja2.Environment, page: Page, folder: PageFolder) -> str:
