@@ -20,15 +20,14 @@ from effbench.experiments.figures import (
     mean,
     median,
     only,
-    share,
 )
-from effbench.experiments.frames import fact, relative, where
+from effbench.experiments.frames import relative, where
 
 _shipped = Path(__file__).parent / "shipped"  # in a wheel; in a checkout they are in the repository's top folder
 FOLDER = _shipped if _shipped.is_dir() else Path(__file__).parents[2] / "experiments"
 __path__.append(str(FOLDER))
 
 __all__ = [
-    "FOLDER", "Claim", "Found", "Pivot", "all_of", "any_of", "between", "exp", "fact", "figures", "geomean", "highest",
-    "log", "lowest", "mean", "median", "only", "relative", "share", "where",
+    "FOLDER", "Claim", "Found", "Pivot", "all_of", "any_of", "between", "exp", "figures", "geomean", "highest", "log",
+    "lowest", "mean", "median", "only", "relative", "where",
 ]  # fmt: skip

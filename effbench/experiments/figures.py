@@ -85,15 +85,6 @@ def any_of(truths: Iterable[Any]) -> Truth:
     return truths if isinstance(truths, Missing) else ~all_of([~truth(item) for item in truths])
 
 
-def share(truths: Iterable[Any]) -> Figure:
-    """Return the fraction of conditions that are true; open ones widen the interval."""
-    known = [item for item in map(truth, truths) if not isinstance(item, Missing)]
-    if not known:
-        return Missing("nothing was measured")
-    certain, undecided = (sum(item.holds is held for item in known) for held in (True, None))
-    return Figure(*((certain + part * undecided) / len(known) for part in (0.5, 0, 1)))
-
-
 def as_figure(value: Any) -> Figure:
     """Return a number as a figure. Raises ClaimError for anything else."""
     if isinstance(value, Figure):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
 
-    `paths`: name of a further column -> dotted path of its parameter. A row's `facts` are those of its mode.
+    `paths`: name of a further column -> dotted path of its parameter.
     """
     import pandas as pd
 
@@ -28,7 +28,6 @@ def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None 
     for row in rows:
         line = {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
         line |= {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
-        line["facts"] = row.get("facts", {}) if row["status"] == Status.OK else {}
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
     # parts of the frame need the whole; a function, because pandas copies other attributes with every part
@@ -78,11 +77,6 @@ def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
     for name, value in values.items():
         rows = rows[column_of(rows, name).isin(value if isinstance(value, list) else [value])]
     return rows
-
-
-def fact(rows: pd.DataFrame, name: str) -> pd.Series:
-    """Return for each row the fact `name` that its mode reported about its preparation (the median over trials)."""
-    return rows["facts"].map(lambda facts: facts.get(name, math.nan)).rename(name)
 
 
 def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:

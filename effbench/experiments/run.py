@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from statistics import median
 from typing import Any
 
 from effbench.cell import Cell, Environment, Status
@@ -160,7 +159,6 @@ class Run:
                 left = [job for job, cell in zip(jobs, cells, strict=True) if cell.key in lacking]
                 self.interrupted = plan.conduct(left, command).state == "interrupted"
                 rows = stored()
-            add_facts(store, rows)
         self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
@@ -260,21 +258,3 @@ def stored_rows(
         for case in [case for case, keys in cases.items() if keys <= rows.keys()]:
             complete += [rows[key] for key in cases.pop(case)]
     return complete
-
-
-def add_facts(store: Store, rows: Sequence[dict[str, Any]]) -> None:
-    """Add `facts` to each row: what its mode reported in its `ok` trials, as the median of numbers, else the last."""
-    values: dict[tuple[str, ...], dict[str, list[Any]]] = {}
-    for sweep_id in {row["sweep_id"] for row in rows}:
-        for trial in store.trials(sweep_id):
-            if trial["status"] == Status.OK:
-                key = (sweep_id, trial["cell_key"], trial["environment_id"])
-                for name, value in (trial["extra"] or {}).get("facts", {}).items():
-                    values.setdefault(key, {}).setdefault(name, []).append(value)
-    for row in rows:
-        facts = values.get((row["sweep_id"], row["cell_key"], row["environment_id"]), {})
-        row["facts"] = {name: middle(reported) for name, reported in facts.items()}
-
-
-def middle(values: Sequence[Any]) -> Any:
-    return median(values) if all(type(value) in (int, float) for value in values) else values[-1]

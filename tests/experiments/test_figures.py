@@ -9,7 +9,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, mean, only, share
+from effbench.experiments import all_of, any_of, between, exp, figures, geomean, highest, log, mean, only
 from effbench.experiments.figures import (
     NO_INTERVAL,
     OPEN,
@@ -40,12 +40,6 @@ def test_bounds_hold_for_all_values_within(function):
         for x, y in product(a, b):
             inner = function(x, y)
             assert made.low - 1e-9 <= inner <= made.high + 1e-9, (function, a, b)
-
-
-def test_share():
-    assert bounds(share([YES, YES, NO, MAYBE])) == (0.625, 0.5, 0.75)
-    assert bounds(share([True, False, GAP])) == (0.5, 0.5, 0.5)
-    assert isinstance(share([]), Missing) and isinstance(share([GAP]), Missing)
 
 
 def test_arithmetic():

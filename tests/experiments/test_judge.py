@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from effbench.experiments import Claim, Found, fact, figures, geomean, highest, mean, only, relative, where
+from effbench.experiments import Claim, Found, geomean, highest, mean, only, relative, where
 from effbench.experiments.figures import NO_INTERVAL, ClaimError, Facts, Missing
 from effbench.experiments.frames import frame_of
 from effbench.experiments.judge import judge
@@ -171,13 +171,12 @@ def test_relative():
 
 
 def test_rows_as_claims_see_them():
-    alone = row("default", spread=None, settings={"shape": [1, 2]}, facts={"capture_s": 3})
+    alone = row("default", spread=None, settings={"shape": [1, 2]})
     rows = frame_of([eager(), row(status="oom"), alone], {"shape": "mode.shape"})
     assert rows.speedup.iloc[0].is_exact and math.isnan(rows.speedup.iloc[1]) and rows.speedup.iloc[2].high == math.inf
     assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
     assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
     assert list(where(rows, mode=["eager", "default"]).bs) == [1, 1]
-    assert [one.value for one in figures(fact(rows, "capture_s"))] == [3]
     with pytest.raises(ClaimError, match="nearest: model"):
         where(rows, modell="mlp")
 
