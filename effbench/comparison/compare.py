@@ -13,7 +13,6 @@ from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thre
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
-from effbench.printable import count
 from effbench.stats.intervals import LogEstimate, mean_of_estimates
 from effbench.stats.significance import noise_threshold
 from effbench.store.decisions import BaselineInfo
@@ -23,13 +22,13 @@ from effbench.store.sweeps import SweepInfo
 
 @dataclass(frozen=True)
 class ModeChange:
-    """The change of a mode: geometric mean of after ÷ before over the `cells`, of all `of`, with figures on both sides
-    (None without such a cell), with its 95 % bounds (None if a cell has no interval)."""
+    """The change of a mode: geometric mean of after ÷ before over the `cells`, of all `of`, with figures on both sides,
+    with its 95 % bounds (None if a cell has no interval)."""
 
     phase: str
     mode: str
     metric: str
-    ratio: float | None
+    ratio: float
     low: float | None
     high: float | None
     cells: int
@@ -103,9 +102,7 @@ def compare_parts(
     across = ("hardware",) if by == "gpu_name" else ()
     compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both ran in the same rounds
     if by == "mode":
-        # modes whose cells are only on one side get no line
-        lines = [line for line in compared.modes if line.cells] or compared.modes[:1]
-        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in lines]
+        compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
     compared.notes += [unfinished(whole)] if whole.state != "completed" else []
     if others := [name for name in parts if name not in (old_name, new_name)]:
         compared.notes.append(f"not compared: {by}={', '.join(others)}")
@@ -201,38 +198,28 @@ def unfinished(side: Side) -> str:
 
 def two_of(by: str, known: list[str], values: Sequence[str], title: str) -> tuple[str, str]:
     """Return the values to compare. Raises UsageError that lists the known ones."""
-    chosen = list(known)
-    if values:
-        fitting = [[name for name in known if name == value] or [n for n in known if value in n] for value in values]
-        if any(len(names) != 1 for names in fitting):
-            raise UsageError(f"--values {' '.join(values)}: each must name one of {', '.join(known)}")
-        chosen = list(dict.fromkeys(name for names in fitting for name in names))
     if len(known) < 2:
         raise UsageError(f"{title} has only {by}={', '.join(known)}: sweep two values, or compare two sweeps")
-    if values and len(chosen) != 2:
-        raise UsageError(f"--values {' '.join(values)}: give two different ones of {', '.join(known)}")
-    if len(chosen) != 2:
-        raise UsageError(f"{title} has {count(len(chosen), 'value')} of {by}, not two: "
-                         f"{', '.join(chosen)}; choose with --values BEFORE AFTER")  # fmt: skip
+    fitting = [[name for name in known if name == value] or [n for n in known if value in n] for value in values]
+    chosen = list(dict.fromkeys(name for names in fitting for name in names)) if values else known
+    if len(chosen) != 2 or any(len(names) != 1 for names in fitting):
+        raise UsageError(f"{title} has {by}={', '.join(known)}; choose two of them with --values BEFORE AFTER")
     return chosen[0], chosen[1]
 
 
 def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
-    """Return a change for each phase and mode in latency and period, if these are compared; one change without a ratio
-    if no cell has figures on both sides."""
+    """Return a change for each phase and mode in latency and period, if these are compared and a cell has figures on
+    both sides."""
     timed = [name for name in ("latency_ms", "period_ms") if name in limits.metrics]
-    groups = grouped(changes if timed else (), lambda change: (change.about["phase"], change.about["mode"]))
+    groups = grouped(changes, lambda change: (change.about["phase"], change.about["mode"]))
     order = mode_order((mode, mode) for _, mode in groups)
     found = []
     for (phase, mode), rows in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
         cells = len({row.key for row in rows})
-        lines = []
         for metric in timed:
             rated = [row for row in rows if row.metric == metric and row.ratio and math.isfinite(row.ratio)]
             if rated:
                 means = [LogEstimate(math.log(row.ratio), row.test.error, row.test.df) for row in rated]
                 mean = mean_of_estimates(means).interval()
-                lines.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
-        # without `lines` all cells broke, for example
-        found += lines or [ModeChange(phase, mode, timed[0], None, None, None, 0, cells)]
+                found.append(ModeChange(phase, mode, metric, mean.value, mean.low, mean.high, len(rated), cells))
     return found

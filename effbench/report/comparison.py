@@ -87,14 +87,14 @@ def heading(compared: Compared) -> str:
 def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, the detectable slowdowns, and the source of the limits."""
     phases = {line.phase for line in compared.modes}
-    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes if line.cells]
+    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
     limits = f"limits: {compared.limits.source}" if compared.limits.source else None
     return [*lines, *filter(None, [sensitivity(compared), limits])]
 
 
 def mode_text(line: ModeChange) -> str:
     """Return `eager: latency after ÷ before 1.003 (0.998–1.008) over 12 cells`, or why the mean is unclear."""
-    text = ratio_text(line.ratio, line.low, line.high) or "–"
+    text = ratio_text(line.ratio, line.low, line.high)
     if not is_clear(line.low, line.high):
         text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
     count = f"{line.cells} {'' if line.of == line.cells else f'of {line.of} '}"

@@ -123,7 +123,7 @@ def test_what_is_refused(made, two, effbench):
         ("last last --floor nan", "--floor=nan: expected a number"),
         ("last last --metric latency", "choose from latency_ms"),
         ("last last", "both sides are sweep "),
-        ("last --by mode --values eager eager", "--values eager eager: give two different ones of"),
+        ("last --by mode --values eager eager", "choose two of them with --values"),
         ("first last --on B200", "on 'B200'; trials ran on NVIDIA H200"),
         ("first last --cell gpt2", "is selected"),
         (f"first {empty}", "has no trial yet"),

@@ -81,13 +81,6 @@ def test_names_cannot_begin_anything_in_markdown():
     assert "a&#124;b" in text
 
 
-def test_a_mode_without_a_compared_cell_has_no_line():
-    modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3),
-             ModeChange("inference", "default", "latency_ms", None, None, None, 0, 6)]  # fmt: skip
-    assert comparison.summary_lines(compared(SLOWER, modes=modes))[0].startswith("eager:")
-    assert "default" not in " ".join(comparison.summary_lines(compared(SLOWER, modes=modes)))
-
-
 def test_json_and_csv():
     modes = [ModeChange("inference", "eager", "latency_ms", 1.05, 1.04, 1.06, 3, 3)]
     whole = json.loads(comparison.as_json(compared(SLOWER, BROKEN, modes=modes), [SLOWER, BROKEN]))
