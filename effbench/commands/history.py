@@ -9,7 +9,7 @@ from typing import Any
 
 from effbench.commands import options
 from effbench.commands.show import metric_name
-from effbench.comparison.events import History, SeriesId, event_id
+from effbench.comparison.events import History, SeriesId, event_id, short_id
 from effbench.comparison.history import DEFAULT_METRICS, JUDGED
 from effbench.comparison.limits import PATTERNS, ExceptionRule, Limits
 from effbench.comparison.limits import read as read_limits
@@ -97,7 +97,7 @@ def show(console: Console, found: History, args: argparse.Namespace) -> None:
         first += f" --config {shlex.quote(args.config)}" if args.config else ""
         named = "" if args.name is None else f" --name {shlex.quote(args.name)}"
         db = "" if args.db == options.DEFAULT_DB else f" --db {shlex.quote(masked_url(args.db))}"
-        accept = f'effbench history{first} ack {found.short_id(alarms[0].id)}{named}{db} --reason "why"'
+        accept = f'effbench history{first} ack {short_id(alarms[0].id)}{named}{db} --reason "why"'
         console.print_line(escape(f"open: still worse and not acknowledged; to accept one: {accept}"), "dim")
 
 
@@ -123,7 +123,7 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
     ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
     chosen = {name: changes[name] for name in ids}
     if unsure := [name for name, event in chosen.items() if event.kind == "recent"]:  # its size is not known yet
-        raise UsageError(f"{found.short_id(unsure[0])} is unconfirmed; acknowledge it if further sweeps confirm it")
+        raise UsageError(f"{short_id(unsure[0])} is unconfirmed; acknowledge it if further sweeps confirm it")
     if patterns:
         rule = ExceptionRule(**patterns, ignore=True)
         known = [event for event in found.changes if event.kind != "recent" and event.acknowledged is None]
@@ -141,7 +141,7 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
         store.acknowledge(rows, reason)
     for event in chosen.values():
         cell = one_line(found.names[event.series.cell_key])
-        print(f"acknowledged {found.short_id(event.id)}: {change_text(event)} {cell} {event.series.metric}, "
+        print(f"acknowledged {short_id(event.id)}: {change_text(event)} {cell} {event.series.metric}, "
               f"first in {event.after_sweep}")  # fmt: skip
     return 0
 
@@ -163,7 +163,7 @@ def take_back(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="write") as store:
         store.unacknowledge([row["id"] for row in gone])
     for row in gone:
-        print(f"removed acknowledgement {row['change'][:6]}: {row['cell']} {row['metric']}")
+        print(f"removed acknowledgement {short_id(row['change'])}: {row['cell']} {row['metric']}")
     return 0
 
 
@@ -175,7 +175,7 @@ def list_acknowledgements(args: argparse.Namespace) -> int:
         print("no acknowledgements")
         return 0
     columns = [
-        Column("change", "id", format=lambda whole: whole[:6]),
+        Column("change", "id", format=short_id),
         *(Column(name) for name in ("cell", "hardware", "metric")),
         Column("sweep_id", "first sweep after"),
         Column("acknowledged_at", "acknowledged (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),

@@ -166,15 +166,6 @@ class History:
             ids[environment_id].append(sweep_id)
         return ids
 
-    @cached_property
-    def _digits(self) -> int:
-        """Number of leading digits, at least 6, that make the ids of all changes unique."""
-        ids = {event.id for event in self.changes}
-        return next(n for n in range(6, 17) if len({event_id[:n] for event_id in ids}) == len(ids))
-
-    def short_id(self, event_id: str) -> str:
-        return event_id[: self._digits]
-
     def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
         """Return whether an exception matches the metric and the cell of an event."""
         cell = {**self.series.cells[event.series.cell_key], "hardware": self.hardware[event.series.place]}
@@ -192,3 +183,8 @@ def place_of(environment: Mapping[str, Any]) -> str:
 def event_id(series: SeriesId, sweep_id: str) -> str:
     """Return the id of a change: 16 hex digits."""
     return digest([series.cell_key, series.place, series.metric, sweep_id])[:16]
+
+
+def short_id(event_id: str) -> str:
+    """Return the start of an id, which is unique among thousands of changes."""
+    return event_id[:8]

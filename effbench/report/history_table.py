@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from effbench.cell import digest
-from effbench.comparison.events import Event, History
+from effbench.comparison.events import Event, History, short_id
 from effbench.comparison.history import DEFAULT_METRICS, OTHER_KINDS, columns_of, history
 from effbench.comparison.limits import Limits
 from effbench.comparison.limits import read as read_limits
@@ -109,15 +109,15 @@ def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
 # --- texts ---
 
 
-def summary(past: History, short_ones: bool = True) -> str:
-    """Return the numbers of short series (with `short_ones`), changes, judged series, cells and sweeps, on one line."""
+def summary(past: History) -> str:
+    """Return the numbers of short series, changes, judged series, cells and sweeps, on one line."""
     if not past.tracks:
         return "no results yet, so no history"
     states = Counter(past.states.values())
     short, total = states.pop("short", 0), len(past.states)
     sweeps = len({row.sweep_id for track in past.tracks for row in track.rows})
     texts = []
-    if short and short_ones:
+    if short:
         which = f"all {total}" if short == total else f"{short} of {total}"
         texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
     changes = Counter(event.state for event in past.changes)
@@ -130,20 +130,14 @@ def summary(past: History, short_ones: bool = True) -> str:
 
 
 def lead(past: History) -> str:
-    """Return how many series are too short to judge, then the conclusion: open changes and the worst of them."""
-    total, short = len(past.states), sum(state == "short" for state in past.states.values())
-    texts = []
-    if short:
-        which = "All" if short == total else f"{short} of"
-        texts.append(f"{which} {total} series are too short to judge (times need {SHORTEST} sweeps of a cell).")
+    """Return the conclusion: open changes and the worst of them."""
     alarms = [event for event in past.changes if event.alarms]
-    if alarms:
-        worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
-        what = f"{worst.series.metric} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
-        texts.append(f"{len(alarms)} open change{several}: {past.names[worst.series.cell_key]}: {what}.")
-    elif short < total:
-        texts.append(f"No open change in {total - short} judged series.")
-    return one_line(" ".join(texts))
+    if not alarms:
+        judged = sum(state != "short" for state in past.states.values())
+        return f"No open change in {judged} judged series." if judged else "All series are too short to judge."
+    worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
+    what = f"{worst.series.metric} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
+    return one_line(f"{len(alarms)} open change{several}: {past.names[worst.series.cell_key]}: {what}.")
 
 
 def _details(counts: Mapping[str, int]) -> str:
@@ -239,7 +233,7 @@ def _row(past: History, event: Event) -> dict[str, Any]:
     notes += [f"coincides with {', '.join(event.coincides)}"] if event.coincides else []
     notes += [event.reason] if event.reason else []
     return {
-        "id": past.short_id(event.id or ""),
+        "id": short_id(event.id or ""),
         "change": Shown(None, f"{sign}{event.word}", tone),
         "cell": Shown(None, one_line(past.names[series.cell_key]), "name", link=link, hint="show its series"),
         "hardware": series.place,
@@ -280,7 +274,7 @@ def record(past: History, event: Event) -> dict[str, Any]:
     values = vars(event) | event.series._asdict()
     values |= {"cell": past.names[event.series.cell_key], "coincides": list(event.coincides)}
     values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}
-    values |= {name: values[name] and past.short_id(values[name]) for name in ("id", "undoes")}
+    values |= {name: values[name] and short_id(values[name]) for name in ("id", "undoes")}
     if event.kind in ("new", "dead"):
         values["metric"] = None
     for side in ("before", "after"):

@@ -1,7 +1,6 @@
 """Series, states, events and coincidences from rows of results, without a database."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,12 +87,6 @@ def test_the_worst_open_change_comes_first_and_a_change_for_the_better_last():
     assert [(event.series.cell_key, event.word) for event in found] == [
         ("b", "slower"), ("a", "slower"), ("a", "faster"), ("c", "faster"),
     ]  # fmt: skip
-
-
-def test_short_ids_are_unique():
-    found = latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.3, 2)).judge()
-    found.events = [replace(event, id=f"aaaaaaa{number}bb") for number, event in enumerate(found.events)]
-    assert [found.short_id(event.id) for event in found.events] == ["aaaaaaa0", "aaaaaaa1"]
 
 
 def test_another_machine_or_interpreter_is_another_series():

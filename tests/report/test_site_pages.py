@@ -8,6 +8,7 @@ from made_history import latencies
 from made_sweeps import a_cell, copied, environment, template
 
 from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.events import short_id
 from effbench.comparison.limits import read as read_limits
 from effbench.comparison.verdicts import Verdict, counts
 from effbench.report import data, summary
@@ -61,9 +62,9 @@ def test_changes_are_those_of_the_command(made, report):
     with Store.open(made[0].path) as store:
         past = read_history(store, report.history.metrics, everything=True)
     rows = [texts(row) for row in events_table(report.history).rows]
-    assert [row["id"] for row in rows if row["id"]] == [past.short_id(event.id) for event in past.changes]
+    assert [row["id"] for row in rows if row["id"]] == [short_id(event.id) for event in past.changes]
     slower = next(event for event in past.changes if event.series.metric == "latency_ms")
-    row = next(row for row in rows if row["id"] == past.short_id(slower.id))
+    row = next(row for row in rows if row["id"] == short_id(slower.id))
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"

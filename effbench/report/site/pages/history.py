@@ -13,7 +13,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from effbench.cell import Status
-from effbench.comparison.events import History, SeriesId, Track
+from effbench.comparison.events import History, SeriesId, Track, short_id
 from effbench.comparison.history import OTHER_KINDS
 from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
@@ -40,7 +40,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         listed = past.events[:MOST_CHANGES]
         values["changes"] = folder.grid("changes", events_table(past, listed)) if listed else None
         values["index"] = write_lines(folder, past)
-        values |= {"summary": summary(past, short_ones=False), "lead": lead(past), "older": past.series.older}
+        values |= {"summary": summary(past), "lead": lead(past), "older": past.series.older}
         values["judged"] = sum(state != "short" for state in past.states.values())
         values["metrics"] = [METRICS[name] for name in past.metrics]
     return values
@@ -66,7 +66,7 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
     events: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for event in past.changes:
         events[event.series[:2]].append({
-            "id": past.short_id(event.id), "metric": event.series.metric, "text": change_text(event),
+            "id": short_id(event.id), "metric": event.series.metric, "text": change_text(event),
             "state": event.state, "worse": event.worse, "before": past.position[event.before_sweep],
             "after": past.position[event.after_sweep],
         })  # fmt: skip
