@@ -8,10 +8,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,7 +19,7 @@ from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
-from effbench.config import DEFAULT_DB, db_option, quoted, shipped
+from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import INTERVALS, METRICS, percent
@@ -30,7 +29,6 @@ from effbench.report.reasons import outcome_of, reason
 from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
-from effbench.store.connect import NoDatabaseError
 from effbench.store.secrets import masked
 from effbench.store.store import Store
 from effbench.store.summary import break_even_calls
@@ -54,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files")
     measuring = mode.add_mutually_exclusive_group()
     measuring.add_argument("--fresh", action="store_true", help="measure MODEL even if there are stored results")
-    stored = "measure nothing; answer from the stored results of MODEL on any machine"
+    stored = "measure nothing; answer from the sweep with most results of MODEL (and bs=N), on any machine"
     measuring.add_argument("--stored", action="store_true", help=stored)
     for part in (buckets, mode):
         options.add_db(part)
@@ -84,11 +82,10 @@ def byte_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    is_named = args.what == "mode" and bool(args.stored or args.words) and find_named(args)
-    if is_named and not args.stored:
-        what = f"unknown model {args.model!r}: no YAML file describes it, so it cannot be measured"
-        raise UsageError(f"advise mode: {what}; --stored answers from its stored results")
-    if args.what == "mode" and not is_named and (args.words or args.fresh or args.stored):
+    is_stored = args.what == "mode" and args.stored
+    if is_stored:
+        choose_stored(args)
+    if args.what == "mode" and not is_stored and (args.words or args.fresh):
         table, lines, data = advise_model(args)
     else:
         with Store.open(args.db, mode="read") as store:
@@ -99,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
                 rows = rows_at(rows_of(store, sweep), args.model, args.bs)
                 race = race_in(store, sweep, [row.source for row in rows], CALL[args.metric])
                 table, lines, data = advise_mode(args, rows, sweep.baseline_mode, race)
-        lines += [f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC: sweep {sweep.id}"] * is_named
+                data["sweep"] = sweep.id
+                if is_stored:
+                    lines.append(source_text(sweep, rows[0].source, is_new=False))
     if args.format == "json":
         options.write(as_json(data), args)
     else:
@@ -176,23 +175,19 @@ def remedy(size: int, costs: Costs, eager: str) -> str:
     return f"the largest size with an ok result is {largest}; measure bs={size}"
 
 
-def find_named(args: argparse.Namespace) -> bool:
-    """Return whether stored results have the name MODEL and no YAML file has it; if so, choose their sweep."""
-    match = re.fullmatch(r"([^=]+?)(?: bs=(\d+))?", " ".join([*args.words, *filter(None, [args.model])]))
-    if not match or args.sweep != "last" or None not in (match[2], args.bs):
-        return False
-    sweep, bs = None, int(match[2]) if match[2] else args.bs
-    without = (NothingFoundError,) if args.stored else (NothingFoundError, NoDatabaseError)
-    if not any(Path(it, "model", f"{match[1]}.yaml").exists() for it in (shipped("conf"), args.config_dir) if it):
-        with suppress(*without), Store.open(args.db, mode="read") as store:
-            sweep = sweep_with(store, match[1], bs)
-    if sweep:
-        args.sweep, args.model, args.bs = sweep, match[1], bs
-    return sweep is not None
+def choose_stored(args: argparse.Namespace) -> None:
+    """Choose the sweep with most results of MODEL at its batch size. Raises UsageError for other overrides."""
+    match = re.fullmatch(r"([^=]+?)(?: bs=(\d+))?", " ".join([*filter(None, [args.model]), *args.words]))
+    if not match or args.sweep != "last":
+        how = "for other settings, name a sweep: effbench advise mode --sweep SWEEP --model MODEL"
+        raise UsageError(f"advise mode --stored takes one model, and bs=N; {how}")
+    args.model, args.bs = match[1], int(match[2]) if match[2] else args.bs
+    with Store.open(args.db, mode="read") as store:
+        args.sweep = sweep_with(store, args.model, args.bs)
 
 
 def advise_model(args: argparse.Namespace) -> Answer:
-    """Recommend the mode of a model from stored results of it, or after a short sweep."""
+    """Recommend the mode of a model from stored results of this matrix, or after a short sweep."""
     from effbench.sweeping.client import ForkServer
 
     overrides = [word for word in args.words if "=" in word or word.startswith("~")]
@@ -219,19 +214,21 @@ def advise_model(args: argparse.Namespace) -> Answer:
         own = ["protocol=advise", f"protocol.eliminate={CALL[args.metric]}", "sweep.name=advise", "on_failure=ignore"]
         own = [word for word in own if key_of(word) not in given]
         is_quiet = args.format == "json" or args.out is not None
-        found = find(["-m", *own, *matrix, *db], server, args.fresh, args.stored, is_quiet)
+        found = find(["-m", *own, *matrix, *db], server, args.fresh, is_quiet)
     table, lines, data = advise_mode(args, rows_at(found.rows), found.sweep.baseline_mode, found.race)
-    if args.stored:  # `auto` may mean something else here
-        matrix = [word for word in matrix if key_of(word) not in ("device", "dtype")]
-        matrix += [f"{name}={found.rows[0][name]}" for name in ("device", "dtype")]
     commands = [shlex.join(masked(["effbench", "-m", *matrix, *db]))]
     commands.append(f"effbench report --sweep {found.sweep.id}{db_option(found.database)}")
     at = found.sweep.started_at
     data |= {"sweep": found.sweep.id, "measured_at": at, "is_new": found.is_new, "commands": commands}
-    when = "measured now" if found.is_new else f"stored results of {at:%Y-%m-%d %H:%M} UTC, nothing was measured"
-    when += f" ({found.rows[0]['device']}, {found.rows[0]['dtype']})"
-    lines += [f"{when}: sweep {found.sweep.id}", f"full matrix: {commands[0]}", f"report: {commands[1]}"]
+    source = source_text(found.sweep, found.rows[0], found.is_new)
+    lines += [source, f"full matrix: {commands[0]}", f"report: {commands[1]}"]
     return table, lines, data
+
+
+def source_text(sweep: SweepInfo, row: Mapping[str, Any], is_new: bool) -> str:
+    """Return when the results were measured, and where: `measured now (cuda, bfloat16): sweep 20270301-120000-1a2b`."""
+    stored = f"stored results of {sweep.started_at:%Y-%m-%d %H:%M} UTC, nothing was measured"
+    return f"{'measured now' if is_new else stored} ({row['device']}, {row['dtype']}): sweep {sweep.id}"
 
 
 def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_mode: str, race: Race | None) -> Answer:

@@ -91,14 +91,16 @@ def rows_at(rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int
     return [row for row in case if row.labels["bs"] == bs]
 
 
-def sweep_with(store: Store, model: str, bs: int | None) -> str | None:
+def sweep_with(store: Store, model: str, bs: int | None) -> str:
     """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), or the
-    newest of several; None without any result of the model."""
+    newest of several. Raises NothingFoundError without any result of the model."""
     sizes: dict[str, list[int]] = {}
     for sweep in (sweep for sweep in store.sweeps() if sweep.state == "completed"):
         ok = [row["bs"] for row in store.results(sweep.id) if (row["model"], row["status"]) == (model, Status.OK)]
         sizes |= {sweep.id: ok} if ok else {}
-    return max(sizes, key=lambda one: (sizes[one].count(bs), len(sizes[one])), default=None)
+    if not sizes:
+        raise NothingFoundError(f"{store.name} has no ok result of {model} in a completed sweep; omit --stored")
+    return max(sizes, key=lambda one: (sizes[one].count(bs), len(sizes[one])))
 
 
 def the_only(values: Sequence[Any], option: str) -> Any:

@@ -11,7 +11,6 @@ from effbench.cell import Cell
 from effbench.config import quoted
 from effbench.errors import ConfigError, UsageError
 from effbench.launcher import cells, overrides
-from effbench.launcher.adaptive import every_kind
 from effbench.launcher.cells import resolve
 from effbench.store import Store
 from effbench.sweeping.plan import Settings
@@ -51,13 +50,6 @@ def test_auto_is_decided_by_the_machine():
     ):
         (cell,) = resolve([part(**changed)], has_cuda=has_cuda)
         assert (cell.device, cell.dtype) == expected
-
-
-def test_every_kind_that_auto_may_mean():
-    usual, *others = every_kind([part()])
-    assert usual == {cell.key for cell in resolve([part()], has_cuda=True)}
-    assert len(others) == 7 and keys(part()) in others
-    assert every_kind([part(device="cpu", dtype="float16")]) == [keys(part(device="cpu", dtype="float16"))]
 
 
 def test_what_defines_a_cell():
