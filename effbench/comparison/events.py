@@ -45,9 +45,9 @@ class Event:
 
     `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
     `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between these with 95 % confidence.
-    `undone_sweep`: the first sweep with the old level again. `undoes`: id of the change that this one reverts.
-    `coincides`: what else changed between the two sweeps. `reason`: the reason of the status. `acknowledged`: why the
-    change is accepted; `acknowledgement`: the key of that row.
+    `undone_sweep`: the first sweep with the old level again. `coincides`: what else changed between the two sweeps.
+    `reason`: the reason of the status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that
+    row.
     """
 
     kind: str
@@ -64,7 +64,6 @@ class Event:
     earliest_sweep: str | None = None
     latest_sweep: str | None = None
     undone_sweep: str | None = None
-    undoes: str | None = None
     coincides: tuple[str, ...] = ()
     reason: str | None = None
     acknowledged: str | None = None

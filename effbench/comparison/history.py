@@ -151,7 +151,6 @@ def _add_found(timeline: History, series: SeriesId, rows: list[Any], values: Seq
             earliest_sweep=rows[change.earliest or change.at].sweep_id,
             latest_sweep=rows[change.latest or change.at].sweep_id,
             undone_sweep=None if change.undone_at is None else rows[change.undone_at].sweep_id,
-            undoes=None if change.undoes is None else event_id(series, rows[change.undoes].sweep_id),
         )  # fmt: skip
     if (apart := judged.alternation) is not None:
         _add_flapping(timeline, series, rows, apart, level(apart.low), level(apart.high))
@@ -210,7 +209,6 @@ def _judge_statuses(timeline: History, track: Track) -> None:
             old=before.status, new=after.status, worse=not is_fixed,
             reason=before.reason if is_fixed else after.reason,
             undone_sweep=rows[starts[index + 1]].sweep_id if index + 1 < len(starts) else None,
-            undoes=event_id(series, rows[starts[index - 1]].sweep_id) if index > 1 else None,
         )  # fmt: skip
 
 

@@ -155,9 +155,6 @@ class Figure:
     def __neg__(self) -> Any:
         return self * -1
 
-    def __pow__(self, exponent: Any) -> Any:
-        return exp(log(self) * exponent)
-
     __lt__ = less
 
     def __gt__(self, other: Any) -> Truth:

@@ -32,7 +32,7 @@ FORMATS = ("markdown", "json", "csv")
 COLUMNS = (
     "id", "kind", "word", "alarms", "cell", "cell_key", "place", "metric", "old", "new", "ratio", "low", "high",
     "before_sweep", "before_label", "before_started_at", "after_sweep", "after_label", "after_started_at",
-    "earliest_sweep", "latest_sweep", "undone_sweep", "undoes", "coincides", "reason", "acknowledged", "switches",
+    "earliest_sweep", "latest_sweep", "undone_sweep", "coincides", "reason", "acknowledged", "switches",
 )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def record(past: History, event: Event) -> dict[str, Any]:
     values = vars(event) | event.series._asdict()
     values |= {"cell": past.names[event.series.cell_key], "coincides": list(event.coincides)}
     values |= {"word": event.word, "alarms": event.alarms} if event.id else {"word": None, "alarms": None}
-    values |= {name: values[name] and short_id(values[name]) for name in ("id", "undoes")}
+    values["id"] = event.id and short_id(event.id)
     if event.kind in ("new", "dead"):
         values["metric"] = None
     for side in ("before", "after"):

@@ -58,8 +58,8 @@ class Change:
     """A change of level between the values `at - 1` and `at` of a series.
 
     `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
-    None for exact values. `undone_at`: where a later change returned to within the floor of `before`. `undoes`: `at` of
-    the earliest change that this one reverts. `earliest`, `latest`: 95 % bounds of `at`; None for exact values.
+    None for exact values. `undone_at`: where a later change returned to within the floor of `before`. `earliest`,
+    `latest`: 95 % bounds of `at`; None for exact values.
     """
 
     at: int
@@ -67,7 +67,6 @@ class Change:
     after: Any
     ratio: Interval | None = None
     undone_at: int | None = None
-    undoes: int | None = None
     earliest: int | None = None
     latest: int | None = None
 
@@ -206,15 +205,12 @@ def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
 
 
 def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
-    """Return the changes with `undone_at` and `undoes`. A change is undone if a later level is within `floor` of the
-    level before it (both as logarithms)."""
-    undone = [
-        next((later.at for later in changes[index + 1 :] if abs(later.after - change.before) <= floor), None)
-        for index, change in enumerate(changes)
+    """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of the level before it
+    (both as logarithms)."""
+    return [
+        replace(change, undone_at=next((it.at for it in changes[n:] if abs(it.after - change.before) <= floor), None))
+        for n, change in enumerate(changes, 1)
     ]
-    pairs = list(zip(changes, undone, strict=True))
-    undoes = {back: change.at for change, back in reversed(pairs)}  # the earliest change counts
-    return [replace(change, undone_at=back, undoes=undoes.get(change.at)) for change, back in pairs]
 
 
 def _whereabouts(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment, spread: float) -> tuple[int, int]:

@@ -49,8 +49,6 @@ def test_arithmetic():
     assert (1 / Figure(1, -1, 2)).high == INF, "a divisor that may be 0 has no bounds"
     assert math.isnan((x / 0).value) and math.isnan(log(-1).value)
     assert bounds(exp(log(x))) == pytest.approx((4, 2, 8)) and log(Figure(1, 0, 2)).low == -INF
-    assert bounds(x**0.5) == pytest.approx((2, 2**0.5, 8**0.5))
-    assert bounds(x**2) == pytest.approx((16, 4, 64)) and math.isnan((Figure(-1) ** 2).value)
     assert bounds(Figure(2, 1, INF) * Figure(0)) == (0, 0, 0)
     assert math.isnan(x + NAN) and isinstance(x + NAN, float), "a row that lacks a figure still lacks it"
     with pytest.raises(ClaimError, match="expected a number, got 'a'"):

@@ -35,10 +35,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     return {
         "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in shown.items()},
         "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
-        "notes": speedups.notes(),
-        "is_measured": speedups.is_measured,
-        "has_intervals": speedups.has_intervals,
-        "modes": speedups.modes,
+        "table": speedups,
         "unknown": UNKNOWN,
         "scale": SCALE,
     }
