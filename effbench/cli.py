@@ -129,6 +129,15 @@ def run_sweep(argv: list[str]) -> int:
         outcome = hydra_sweep(argv, server=server)
     if outcome is None:  # --help, --cfg or --info
         return 0
-    from effbench.commands.show import end_of_sweep
+    try:
+        from effbench.commands.show import end_of_sweep
 
-    return end_of_sweep(outcome)
+        return end_of_sweep(outcome)
+    except KeyboardInterrupt:  # a second Ctrl-C, before the table with the command that resumes the sweep is there
+        if outcome.state != "interrupted":
+            raise
+        from effbench.store.secrets import masked_url
+        from effbench.sweeping.resume import resume_command
+
+        again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db), shard=outcome.shard)
+        raise KeyboardInterrupt(f"resume with: {again}") from None

@@ -14,6 +14,7 @@ from effbench.launcher import launch
 from effbench.launcher.launch import hydra_sweep
 from effbench.store import Store
 from effbench.sweeping import client
+from effbench.sweeping.run import Outcome
 
 CUSTOM = ("model=custom", "model.inputs.x.shape=[3]")
 
@@ -224,3 +225,13 @@ def test_a_terminal_that_was_closed_is_no_traceback(monkeypatch):
     monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=closed))
     monkeypatch.setattr(os, "dup2", lambda *_: None)
     assert command_line.run(["bs=1"]) == 130
+
+
+@pytest.mark.parametrize("state", ["interrupted", "completed"])
+def test_a_second_interrupt_before_the_table_still_names_the_command_that_resumes(state, effbench, monkeypatch):
+    outcome = Outcome("20261127", "postgresql://me:secret@host/x", state, "fail", [], shard="1/2")
+    monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: outcome)
+    monkeypatch.setattr("effbench.commands.show.end_of_sweep", Mock(side_effect=KeyboardInterrupt))
+    done = effbench("python=x")  # needs no server
+    hint = "; resume with: effbench -m resume=20261127 shard=1/2 'db=\"postgresql://me:***@host/x\"'"
+    assert (done.code, done.err) == (130, f"effbench: interrupted{hint if state == 'interrupted' else ''}\n")
