@@ -20,7 +20,7 @@ from effbench.buckets import PRESETS, capture_sizes
 from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB, db_option, quoted
-from effbench.errors import NothingFoundError, UsageError
+from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
 from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
@@ -86,7 +86,12 @@ def run(args: argparse.Namespace) -> int:
     if is_stored:
         choose_stored(args)
     if args.what == "mode" and not is_stored and (args.words or args.fresh):
-        table, lines, data = advise_model(args)
+        try:
+            table, lines, data = advise_model(args)
+        except ConfigError as error:
+            if str(error).startswith("unknown model"):  # names of imported results may belong to no YAML file here
+                raise ConfigError(f"{error}\n--stored answers from stored results of any name") from error
+            raise
     else:
         with Store.open(args.db, mode="read") as store:
             sweep = store.find_sweep(args.sweep)

@@ -283,6 +283,7 @@ def test_stored_results_of_a_name(cli):
         text = cli.run("advise", "mode", *words, "--stored").out
         assert text.startswith("Run mine at bs 2 with ") and "jit-script" in text and "stored results of" in text
     assert "bs=4 was not measured; measured: 2" in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+    assert "--stored answers from stored results" in cli.run("advise", "mode", "mine", "bs=2").err
     refused = cli.run("advise", "mode", "mine", "dtype=float32", "--stored")
     assert refused.code == 2 and "--stored takes one model, and bs=N; for other settings, name a sweep" in refused.err
 
