@@ -92,15 +92,16 @@ def rows_at(rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int
 
 
 def sweep_with(store: Store, model: str, bs: int | None) -> str:
-    """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), or the
-    newest of several. Raises NothingFoundError without any result of the model."""
-    sizes: dict[str, list[int]] = {}
+    """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), of several
+    that with most trials, or the newest. Raises NothingFoundError without any result of the model."""
+    weights: dict[str, tuple[int, ...]] = {}
     for sweep in (sweep for sweep in store.sweeps() if sweep.state == "completed"):
-        ok = [row["bs"] for row in store.results(sweep.id) if (row["model"], row["status"]) == (model, Status.OK)]
-        sizes |= {sweep.id: ok} if ok else {}
-    if not sizes:
+        ok = [row for row in store.results(sweep.id) if (row["model"], row["status"]) == (model, Status.OK)]
+        trials = [row["trials"] for row in ok if bs in (None, row["bs"])]
+        weights |= {sweep.id: (len(trials), sum(trials), len(ok))} if ok else {}
+    if not weights:
         raise NothingFoundError(f"{store.name} has no ok result of {model} in a completed sweep; omit --stored")
-    return max(sizes, key=lambda one: (sizes[one].count(bs), len(sizes[one])))
+    return max(weights, key=weights.__getitem__)
 
 
 def the_only(values: Sequence[Any], option: str) -> Any:

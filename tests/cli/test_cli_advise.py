@@ -12,6 +12,7 @@ from effbench.config import shipped
 from effbench.errors import NothingFoundError
 from effbench.stats.elimination import Race, moderated
 from effbench.stats.intervals import log_mean
+from effbench.store import Store
 
 SIZES = (1, 4, 16, 64)
 #: ms of a call, MiB of its pool, seconds of preparation, by mode.
@@ -282,7 +283,13 @@ def test_stored_results_of_a_name(cli):
     for words in (("mine", "bs=2"), ("mine", "--bs", "2"), ("--model", "mine")):
         text = cli.run("advise", "mode", *words, "--stored").out
         assert text.startswith("Run mine at bs 2 with ") and "jit-script" in text and "stored results of" in text
-    assert "bs=4 was not measured; measured: 2" in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+    assert cli.sweep(*own, "bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise").code == 0
+    for modes, sizes in (("eager,jit-script", "bs=1,2"), ("eager", "bs=2")):
+        assert cli.sweep(*own, sizes, f"mode={modes}").code == 0
+    found = json.loads(cli.run("advise", "mode", "mine", "bs=2", "--stored", "--format", "json").out)
+    with Store.open(cli.db) as store:
+        assert store.find_sweep("precise").id == found["sweep"], "as many modes at this size, and more trials"
+    assert "bs=4 was not measured; measured: 1, 2" in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
     assert "--stored answers from stored results" in cli.run("advise", "mode", "mine", "bs=2").err
     refused = cli.run("advise", "mode", "mine", "dtype=float32", "--stored")
     assert refused.code == 2 and "--stored takes one model, and bs=N; for other settings, name a sweep" in refused.err
