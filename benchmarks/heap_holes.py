@@ -19,6 +19,7 @@ from statistics import median
 
 import torch
 
+from effbench.sweeping.client import SERVER_ENVIRONMENT
 from effbench.worker import server
 
 SECONDS = 0.4
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--pairs", type=int, default=100)
     arguments = parser.parse_args()
+    os.environ |= SERVER_ENVIRONMENT  # imports that ask for CUDA would otherwise break it in forks
     for name in server.PRELOAD:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
