@@ -5,9 +5,9 @@
 
 Each model is a sweep of its own with five rounds and two compilations. The command resumes the sweeps that have begun,
 then begins others, in order; after `--minutes` it interrupts the current one. Run it again, on the same kind of GPU,
-until it says that all are complete. Compiling with autotuning takes 95 s for a vision transformer, 130 s for bert-base
-and minutes for convolutional networks. Thus only language and speech models have these three modes, in sweeps of their
-own for each batch size.
+until it says that all are complete. Compiling with autotuning takes 130 s for bert-base and a vision transformer and
+more for convolutional networks. Thus convolutional networks do not have these three modes; the others have them in
+sweeps of their own for each batch size.
 
 `--join` adds the trials of the complete sweeps, without samples, to one sweep of a reference database, which has one
 kind of GPU. They replace its trials of the same cells.
@@ -38,10 +38,11 @@ ALWAYS = ["executor.ahead=10"]
 MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 TUNED = "eager,max-autotune,max-autotune-no-cudagraphs,compile+graph"
 SIZES = "bs=1,8,64"
-CONVOLUTIONS = {
+VISION = {
     "torchvision": ["resnet50", "convnext_tiny"],
     "timm": ["mobilenetv3_large_100", "vit_base_patch16_224"],
 }
+CONVOLUTIONS = {"resnet50", "convnext_tiny", "mobilenetv3_large_100"}
 #: Architecture -> tasks.
 TRANSFORMERS = {
     "gpt2": ["decode"],
@@ -58,18 +59,15 @@ MARGIN_S = 30  # the least time that is worth beginning a sweep, and that an int
 
 def sweeps() -> dict[str, list[str]]:
     """Return name of a sweep -> its model and modes."""
-    found = {
-        f"{NAME}-{arch}": [f"model={library}", f"model.arch={arch}", f"mode={MODES}", SIZES]
-        for library, names in CONVOLUTIONS.items()
-        for arch in names
-    }
-    models = [(arch, task) for arch, tasks in TRANSFORMERS.items() for task in tasks]
-    matrices = {"": [f"mode={MODES}", SIZES]}
-    matrices |= {f"-autotuned{suffix}": [f"mode={TUNED}", f"bs={size}"] for suffix, size in AUTOTUNED.items()}
-    for suffix, matrix in matrices.items():
-        for arch, task in models:
-            words = ["model=transformers", f"model.arch={arch}", f"model.task={task}", f"model.name={arch}-{task}"]
-            found[f"{NAME}-{arch}-{task}{suffix}"] = [*words, *matrix]
+    networks = {arch: [f"model={library}", f"model.arch={arch}"] for library, names in VISION.items() for arch in names}
+    for arch, tasks in TRANSFORMERS.items():
+        for task in tasks:
+            name = f"{arch}-{task}"
+            networks[name] = ["model=transformers", f"model.arch={arch}", f"model.task={task}", f"model.name={name}"]
+    found = {f"{NAME}-{name}": [*words, f"mode={MODES}", SIZES] for name, words in networks.items()}
+    for suffix, size in AUTOTUNED.items():
+        for name in [name for name in networks if name not in CONVOLUTIONS]:
+            found[f"{NAME}-{name}-autotuned{suffix}"] = [*networks[name], f"mode={TUNED}", f"bs={size}"]
     return found
 
 
