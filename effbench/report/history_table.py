@@ -118,8 +118,8 @@ def summary(past: History) -> str:
     sweeps = len({row.sweep_id for track in past.tracks for row in track.rows})
     texts = []
     if short:
-        which = f"all {total}" if short == total else f"{short} of {total}"
-        texts.append(f"{which} series are too short to judge (times need {SHORTEST} sweeps, counters {EXACT_SHORTEST})")
+        need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
+        texts.append(f"too short to judge: {short} of {total} series ({need})")
     changes = Counter(event.state for event in past.changes)
     changes["acknowledged and omitted"] = past.left_out
     if changes.total() or total > short:
@@ -130,11 +130,11 @@ def summary(past: History) -> str:
 
 
 def lead(past: History) -> str:
-    """Return the conclusion: open changes and the worst of them."""
+    """Return the conclusion: open changes and the worst of them; empty without a series to judge."""
     alarms = [event for event in past.changes if event.alarms]
     if not alarms:
         judged = sum(state != "short" for state in past.states.values())
-        return f"No open change in {judged} judged series." if judged else "All series are too short to judge."
+        return f"No open change in {judged} judged series." if judged else ""
     worst, several = alarms[0], "s. The worst" if len(alarms) > 1 else ""
     what = f"{worst.series.metric} {change_text(worst)} since {sweep_text(past, worst.after_sweep)}"
     return one_line(f"{len(alarms)} open change{several}: {past.names[worst.series.cell_key]}: {what}.")

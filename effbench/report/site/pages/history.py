@@ -41,7 +41,6 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         values["changes"] = folder.grid("changes", events_table(past, listed)) if listed else None
         values["index"] = write_lines(folder, past)
         values |= {"summary": summary(past), "lead": lead(past), "older": past.series.older}
-        values["judged"] = sum(state != "short" for state in past.states.values())
         values["metrics"] = [METRICS[name] for name in past.metrics]
     return values
 
