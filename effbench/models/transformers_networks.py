@@ -272,10 +272,12 @@ def described(model: nn.Module, config: Any, seq: int) -> dict[str, Any]:
 
 
 def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
-    """Return the decode step of a network. A run of a short sequence shows the shapes of its cache."""
+    """Return the decode step of a network. A run of two tokens shows the shapes of its cache. Raises UnsupportedError
+    if the network has no such cache, or other logits with a static one, for example because it attends to empty slots.
+    """
     inputs = {"token": tokens(config, slots) | {"shape": [1], "keyword": False}}
     inputs["position"] = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
-    ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    ids = torch.tensor([[0, 1]], device=model.device)
     given = {"input_ids": ids}
     if config.is_encoder_decoder:
         ((name, described_input),) = described(model, config, slots).items()
@@ -284,7 +286,8 @@ def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
         given = {name: torch.zeros(1, *described_input["shape"], dtype=dtype, device=model.device)}
         given["decoder_input_ids"] = ids
     with torch.no_grad():
-        cache = getattr(model.eval()(**given, use_cache=True), "past_key_values", None)
+        output = model.eval()(**given, use_cache=True)
+        cache = getattr(output, "past_key_values", None)
 
     def shapes(cache: Any) -> list[tuple[list[int], list[int]]]:
         """Return the shapes [G, T, K] of keys and values of each layer."""
@@ -293,6 +296,12 @@ def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
         return [tuple([*tensor.shape[1:]] for tensor in (layer.keys, layer.values)) for layer in cache.layers]
 
     if not config.is_encoder_decoder:
-        return Decoder(model, inputs, batch, shapes(cache), slots, None)
+        step = Decoder(model, inputs, batch, shapes(cache), slots, None)
+        alone = Decoder(model, inputs, 1, shapes(cache), min(max(slots, 3), 1024), None).to(model.device)
+        with torch.no_grad():
+            logits, wanted = alone(ids, torch.tensor([0, 1], device=model.device)), output.logits[:, -1:]
+        if not (logits - wanted).norm() < 0.01 * wanted.norm():
+            raise UnsupportedError(f"{config.model_type} has other logits with a static key-value cache than without")
+        return step
     own, cross = shapes(cache.self_attention_cache), shapes(cache.cross_attention_cache)
     return Decoder(model, inputs, batch, own, slots, cross)
