@@ -255,14 +255,14 @@ def tokens(config: Any, length: int) -> dict[str, Any]:
 
 def described(model: nn.Module, config: Any, seq: int) -> dict[str, Any]:
     """Return the description of the network's main input. Raises UnsupportedError for an unknown kind of input."""
-    name = model.main_input_name
-    if name == "input_ids":
+    name = getattr(model, "main_input_name", "input_ids")
+    if name == "input_ids" and hasattr(config.get_text_config(), "vocab_size"):
         return {name: tokens(config, seq)}
     if name == "pixel_values":
         size = getattr(config, "image_size", 224)
         sides = list(size) if isinstance(size, list | tuple) else [size, size]
         shape = [getattr(config, "num_channels", 3), *sides]
-    elif name == "input_features" and hasattr(config, "max_source_positions"):
+    elif name == "input_features" and hasattr(config, "max_source_positions") and hasattr(config, "num_mel_bins"):
         shape = [config.num_mel_bins, 2 * config.max_source_positions]  # frames of 30 s of speech
     elif name == "input_values":
         shape = [16_000]  # one second of speech

@@ -197,6 +197,9 @@ def test_tasks_and_lengths_that_do_not_suit():
     config = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
     with pytest.raises(UnsupportedError, match="mamba has no key-value cache"):
         build({"library": "transformers", "arch": "mamba", "task": "decode", "config": config})
+    config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with pytest.raises(UnsupportedError, match="effbench cannot make the input input_ids of canine"):
+        build({"library": "transformers", "arch": "canine", "task": "encode", "config": config})
     config = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
     settings = {"library": "transformers", "arch": "gpt_neo", "task": "decode", "seq": 16}
     build(settings | {"config": config | {"vocab_size": 32, "window_size": 16}})
