@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from effbench.cell import Cell, Environment, Status
 from effbench.environments import MACHINE
 from effbench.errors import StoreError
+from effbench.metrics import TRIAL_METRICS
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
@@ -29,7 +30,8 @@ from effbench.store.values import CODEC, SAMPLE_LIMIT, artifact_folder, cell_row
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
 #: columns that must not be negative
-COUNTS = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored"}
+NOT_NEGATIVE = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored", "compile_s"}
+NOT_NEGATIVE |= {metric.name for metric in TRIAL_METRICS if metric.title}
 LISTS = {"command", "overrides"}
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
 JSON_DEPTH = 64
@@ -120,12 +122,14 @@ def _check_of(column: sa.Column, as_stored: bool) -> Callable[[Any], Any]:
     kind, time = column.type, _stored_time if as_stored else _time
     if isinstance(kind, sa.JSON):
         return _list if column.name in LISTS else partial(_json, wanted=dict)
-    for known, check in ((UtcDateTime, time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean), (sa.Double, _number)):
+    for known, check in ((UtcDateTime, time), (sa.LargeBinary, _blob), (sa.Boolean, _boolean)):
         if isinstance(kind, known):
             return check
+    lowest = 0 if column.name in NOT_NEGATIVE else -math.inf
+    if isinstance(kind, sa.Double):
+        return partial(_number, lowest=lowest)
     if isinstance(kind, sa.Integer):
-        limit = 2**63 if isinstance(kind, sa.BigInteger) else 2**31
-        return partial(_integer, lowest=0 if column.name in COUNTS else -limit, limit=limit)
+        return partial(_integer, lowest=lowest, limit=2**63 if isinstance(kind, sa.BigInteger) else 2**31)
     return partial(_text, choices=CHOICES.get(column.name))
 
 
@@ -141,16 +145,16 @@ def _boolean(value: Any) -> bool:
     return bool(value)
 
 
-def _integer(value: Any, lowest: int, limit: int) -> int:
-    if not (isinstance(value, int) and lowest <= value < limit):
+def _integer(value: Any, lowest: float, limit: int) -> int:
+    if not (isinstance(value, int) and max(lowest, -limit) <= value < limit):
         _require(isinstance(value, int) and -limit <= value < limit, value, f"an integer of {limit.bit_length()} bits")
         _require(False, value, "0 or more")
     return value
 
 
-def _number(value: Any) -> float:
-    if not (isinstance(value, int | float) and math.isfinite(value)):
-        _require(False, value, "a finite number")
+def _number(value: Any, lowest: float = -math.inf) -> float:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value >= lowest):
+        _require(False, value, "a finite number" if lowest else "a finite number, 0 or more")
     return float(value)
 
 

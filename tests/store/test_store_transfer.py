@@ -247,6 +247,9 @@ FORGED = [
     ("DELETE FROM cell", "FOREIGN KEY"),
     # types, bounds and sizes
     ("UPDATE trial SET latency_ms = 'fast'", "trial.latency_ms is fast, not a finite number"),
+    *((f"UPDATE trial SET {name} = -0.5 WHERE id = 1", f"trial.{name} is -0.5, not a finite number, 0 or more")
+      for name in ("latency_ms", "compile_s", "rel_error", "energy_mj")),
+    ("UPDATE trial SET peak_reserved_bytes = -1 WHERE id = 1", "_bytes is -1, not 0 or more"),
     ("UPDATE trial SET reason = printf('%.*c', 2000000, 'x')", "at most 1048576 characters"),
     ("UPDATE trial SET round = -1 WHERE id = 1", "trial.round is -1, not 0 or more"),
     ("UPDATE trial SET round = 4294967296 WHERE id = 1", "not an integer of 32 bits"),
