@@ -26,7 +26,7 @@ from effbench.metrics import INTERVALS, METRICS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_at, sweep_with
 from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import SPEEDUPS, TIMES, figure_texts, rows_of, speedup_table, speedup_text
+from effbench.report.tables import SPEEDUPS, TIMES, UNCLEAR, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
 from effbench.store.secrets import masked
@@ -343,8 +343,8 @@ def gains(chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, bas
     ratios = []
     for name, column in sorted(SPEEDUPS.items(), key=lambda item: item[1] != CALL[metric]):
         value, low, high = (chosen[each] for each in (name, *INTERVALS[name]))
-        if value is not None:
-            figure, bounds = figure_texts(name, value, low, high)
+        figure, bounds = figure_texts(name, value, low, high)
+        if value is not None and figure != UNCLEAR:
             of = (f" ({bounds}×)" if bounds else "") + f" the speed of {base['mode']}" if not ratios else ""
             ratios.append(f"{figure}{of} in {column.removesuffix('_ms')}")
     if more := (chosen["memory_bytes"] or 0) - (base["memory_bytes"] or 0):

@@ -159,6 +159,13 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert "default is faster per call; from" in text
 
 
+def test_an_unclear_speedup_is_omitted_from_the_answer(made, effbench):
+    calls = {"eager": [8.0, 8.0], "default": [0.14, 0.07]}
+    cells = {a_cell(mode, "net"): {"latency_ms": ms, "period_ms": None} for mode, ms in calls.items()}
+    made.sweep(cells, rounds=2)
+    assert "Run net at bs 8 with default: preparation takes" in effbench("advise", "mode", "--db", str(made.path)).out
+
+
 def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
     """What a race leaves out may be the answer for few calls, and what it leaves open may not be close."""
     keys = {mode: a_cell(mode, "net", 64).key for mode in MODES}
