@@ -158,8 +158,8 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     params = [OMITTED | flatten(row.get("params") or {}) for row in rows]
     unusual = {"phase"} if any(row.get("phase") not in (None, "inference") for row in rows) else ()
     columns = [name for name in COLUMNS if name in unusual or _varies(row.get(name) for row in rows)]
-    labels = [{name: _text(row.get(name)) for name in ("model", *columns)} for row in rows]
-    modes, sizes = [_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
+    labels = [{name: override_text(row.get(name)) for name in ("model", *columns)} for row in rows]
+    modes, sizes = [override_text(row.get("mode")) for row in rows], [row.get("bs") for row in rows]
     groups: dict[tuple, list[dict[str, Hashable]]] = defaultdict(list)
     for label, mode, values in zip(labels, modes, params, strict=True):
         groups[mode, *label.values()].append(values)
@@ -181,16 +181,16 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     always = [path for path in _ALWAYS if any(path in values for values in params)]
     # the length of the cache follows the prompt, not the other way round
     known = [
-        (*label.values(), bs, *(_text(values.get(path)) for path in always))
+        (*label.values(), bs, *(override_text(values.get(path)) for path in always))
         for label, bs, values in zip(labels, sizes, params, strict=True)
     ]
     paths = [*_undetermined(others, known, params), *always]
     for label, values in zip(labels, params, strict=True):
-        label |= {"stream" if path == _STREAM else path: _text(values.get(path)) for path in paths}
+        label |= {"stream" if path == _STREAM else path: override_text(values.get(path)) for path in paths}
     names = []
     for mode, values in zip(modes, params, strict=True):
         settings = [
-            f"{path.removeprefix('mode.')}={_text(values[path])}"
+            f"{path.removeprefix('mode.')}={override_text(values[path])}"
             for path in sorted(of_mode[mode] & values.keys())
             if values[path] is not None
         ]
@@ -198,7 +198,7 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
     for name in _FALLBACKS:
         points = {(*label.values(), *point) for label, *point in zip(labels, sizes, names, strict=True)}
         if len(points) < len(rows) and _varies(row.get(name) for row in rows):
-            labels = [label | {name: _text(row.get(name))} for label, row in zip(labels, rows, strict=True)]
+            labels = [label | {name: override_text(row.get(name))} for label, row in zip(labels, rows, strict=True)]
     return [
         LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row)
         for label, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
@@ -252,7 +252,7 @@ def _undetermined(paths: set[str], known: list[tuple], params: list[dict[str, Ha
     a shape that follows a width. Arguments of the module are tried first, because inputs refer to them."""
     kept = []
     for path in sorted(paths, key=lambda path: (not path.startswith("model.module."), path)):
-        more = [(*before, _text(values.get(path))) for before, values in zip(known, params, strict=True)]
+        more = [(*before, override_text(values.get(path))) for before, values in zip(known, params, strict=True)]
         if len(set(more)) > len(set(known)):
             kept.append(path)
             known = more
@@ -260,9 +260,9 @@ def _undetermined(paths: set[str], known: list[tuple], params: list[dict[str, Ha
 
 
 def _varies(values: Iterable[Any]) -> bool:
-    return len({_text(value) for value in values}) > 1
+    return len({override_text(value) for value in values}) > 1
 
 
-def _text(value: Any) -> str:
+def override_text(value: Any) -> str:
     """Return a value as an override spells it."""
     return str(value).lower() if isinstance(value, bool) else ABSENT if value is None else str(value)

@@ -10,7 +10,7 @@ from effbench.cell import digest
 from effbench.comparison.verdicts import Pair
 from effbench.environments import FLAGS, OWN, diff_environments, hardware_of, names_by
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import flatten, grouped, row_names
+from effbench.labels import flatten, grouped, override_text, row_names
 from effbench.printable import listed
 from effbench.store.sides import CellResult
 from effbench.store.store import Store
@@ -168,8 +168,8 @@ def full_name(cells: Mapping[str, Mapping[str, Any]], by: str) -> str:
 
 def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, str]:
     """Return cell key -> the text of a parameter, for the cells that have it. A value with a name (such as a mode) is
-    shown by its name, plus the settings in which cells with this name differ that are otherwise the same: a model's
-    cache size that follows bs does not count."""
+    shown as in tables, by its name plus the settings in which cells with this name differ that are otherwise the same:
+    a model's cache size that follows bs does not count."""
     known = {key: {**flatten(row["params"]), **row["params"]} for key, row in cells.items()}
     values = {key: params[by] for key, params in known.items() if by in params}
     named = {key: flatten(value) for key, value in values.items() if isinstance(value, Mapping) and "name" in value}
@@ -180,8 +180,9 @@ def parameter_names(cells: Mapping[str, Mapping[str, Any]], by: str) -> dict[str
         shared = set.intersection(*settings)
         differing.setdefault(name, set()).update(setting for one in settings for setting, _ in one - shared)
     for key, settings in named.items():
-        if shown := {setting: item for setting, item in settings.items() if setting in differing[names[key]]}:
-            names[key] += f" {shown}"
+        shown = [name for name in sorted(differing[names[key]] & settings.keys()) if settings[name] is not None]
+        if shown:
+            names[key] += f" ({', '.join(f'{name}={override_text(settings[name])}' for name in shown)})"
     return names
 
 

@@ -90,8 +90,8 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
     found, (note,) = names("mode.fullgraph", "settings")
     assert found == {"mlp bs=1 default bfloat16", "mlp bs=8 default bfloat16"}
     assert note == "omitted, because they have no mode.fullgraph: mlp bs=8 eager bfloat16"
-    told = names("mode", "settings", "--values", "default {'fullgraph': True}", "eager")
-    assert told[1] == ["not compared: mode=default {'fullgraph': False}"]
+    told = names("mode", "settings", "--values", "default (fullgraph=true)", "eager")
+    assert told[1] == ["not compared: mode=default (fullgraph=false)"]
 
 
 def test_across(made, effbench):

@@ -179,7 +179,7 @@ def test_by_models_whose_cache_follows_bs(made):
     wide = made.sweep([cached("a", bs, width) for bs in (1, 8) for width in (64, 256)])
     found = halves(made, wide, "model")
     assert [side.title for side in (found.before, found.after)] == [
-        "model=a {'module.width': 64}", "model=a {'module.width': 256}"
+        "model=a (module.width=64)", "model=a (module.width=256)"
     ]  # fmt: skip
 
 
