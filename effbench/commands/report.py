@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from effbench.commands import options
 from effbench.errors import StoreError, UsageError
 from effbench.outputs import require_folder
 from effbench.printable import one_line
 from effbench.store.store import Store
+
+if TYPE_CHECKING:
+    from effbench.report.data import ReportData
 
 HELP = "Write an HTML report of the database: static files that open from disk or from any web server."
 
@@ -42,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
             store.find_sweep("last")  # raises NothingFoundError for an empty database
             # Markdown shows no history
             content = data.read(store, args.db, args.sweep, whole=False, baseline=args.baseline)
+        warn_of_other_references(content, args.baseline)
         options.write(markdown.report(content.device_sweeps), args)
         return 0
     from effbench.commands.claims import every_entry
@@ -54,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         store.find_sweep("last")
         content = data.read(store, args.db, args.sweep, baseline=args.baseline)
         content.claims = every_entry(store)
+    warn_of_other_references(content, args.baseline)
     if args.axis:
         content.set_axis(args.axis)
     try:
@@ -65,3 +72,12 @@ def run(args: argparse.Namespace) -> int:
     if omitted := one_line(content.omitted()):
         print(omitted)
     return 0
+
+
+def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
+    """Say on stderr which sweeps are not compared with the chosen baseline."""
+    for device_sweep in content.device_sweeps:
+        if baseline is not None and not device_sweep.changes.is_baseline:
+            instead = "compared with the previous sweep" if device_sweep.changes.previous else "compared with nothing"
+            what = f"baseline {baseline!r} is no other sweep on {device_sweep.hardware}"
+            print(f"effbench: {what}: {device_sweep.sweep['id']} is {instead}", file=sys.stderr)

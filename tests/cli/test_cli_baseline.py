@@ -76,6 +76,18 @@ def test_refusals(made, effbench):
         assert f"`effbench baseline set main last --db '{other}'`" in said
 
 
+def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, effbench):
+    first, second = made.sweep([a_cell()]), made.sweep([a_cell()])
+    effbench("baseline", "set", "main", first)
+    words = ("report", "--baseline", "main", "--format", "markdown", "--sweep")
+    assert effbench(*words, second).err == ""
+    done = effbench(*words, first)
+    assert done.code == 0
+    assert done.err == f"effbench: baseline 'main' is no other sweep on NVIDIA H200: {first} is compared with nothing\n"
+    effbench("baseline", "set", "main", second)
+    assert f"{second} is compared with the previous sweep" in effbench(*words, second).err
+
+
 def test_failures_with_their_tracebacks(made, effbench):
     """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
     error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}
