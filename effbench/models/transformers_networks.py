@@ -152,7 +152,8 @@ def network(
     base = auto.MODEL_MAPPING.get(kind, None)
     for_images = base is not None and base.main_input_name == "pixel_values"
     task = task or ("prefill" if is_decoder else "logits" if encoder_decoder or for_images else "encode")
-    suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": is_decoder or encoder_decoder}
+    writes = heads and (is_decoder or encoder_decoder)
+    suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": writes}
     if not suits[task]:
         has = ", ".join(name for name, fits in suits.items() if fits)
         # phase=generate sets the task, too
@@ -295,13 +296,15 @@ def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
             raise UnsupportedError(f"{config.model_type} has no key-value cache that effbench can make static")
         return [tuple([*tensor.shape[1:]] for tensor in (layer.keys, layer.values)) for layer in cache.layers]
 
-    if not config.is_encoder_decoder:
-        step = Decoder(model, inputs, batch, shapes(cache), slots, None)
-        alone = Decoder(model, inputs, 1, shapes(cache), min(max(slots, 3), 1024), None).to(model.device)
-        with torch.no_grad():
-            logits, wanted = alone(ids, torch.tensor([0, 1], device=model.device)), output.logits[:, -1:]
-        if not (logits - wanted).norm() < 0.01 * wanted.norm():
-            raise UnsupportedError(f"{config.model_type} has other logits with a static key-value cache than without")
-        return step
-    own, cross = shapes(cache.self_attention_cache), shapes(cache.cross_attention_cache)
+    own, cross = shapes(getattr(cache, "self_attention_cache", cache)), None
+    if config.is_encoder_decoder:
+        cross = shapes(cache.cross_attention_cache)
+    alone = Decoder(model, inputs, 1, own, min(max(slots, 3), 1024), cross).to(model.device)
+    with torch.no_grad():
+        for number, layer in enumerate(cache.cross_attention_cache.layers if cross else ()):
+            alone.get_buffer(f"cross_keys_{number}").copy_(layer.keys)
+            alone.get_buffer(f"cross_values_{number}").copy_(layer.values)
+        logits, wanted = (it[:, -1:] for it in (alone(ids, torch.tensor([0, 1], device=model.device)), output.logits))
+    if not (logits - wanted).norm() < 0.01 * wanted.norm():
+        raise UnsupportedError(f"{config.model_type} has other logits with a static key-value cache than without")
     return Decoder(model, inputs, batch, own, slots, cross)

@@ -205,6 +205,11 @@ def test_tasks_and_lengths_that_do_not_suit():
     build(settings | {"config": config | {"vocab_size": 32, "window_size": 16}})
     with pytest.raises(UnsupportedError, match="gpt_neo has other logits with a static key-value cache"):
         build(settings | {"config": config | {"vocab_size": 32, "window_size": 4}})
+    config = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "src_vocab_size": 32, "tgt_vocab_size": 32}
+    with pytest.raises(UnsupportedError, match="fsmt has other logits with a static key-value cache"):
+        build(settings | {"arch": "fsmt", "config": config | HEADS})
+    with pytest.raises(UnsupportedError, match="informer cannot generate tokens"):  # an encoder-decoder without a head
+        build(settings | {"arch": "informer", "config": {}})
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
 
