@@ -202,16 +202,16 @@ KINDS: dict[str, Callable[[Sweep, random.Random], None]] = {
     "SIGSTOP, worker": partial(sends, "worker", "SIGSTOP"),
     "database deleted": takes_database,
     "two sweeps, one device": races,
-    "SIGTERM, worker": partial(sends, "worker", "SIGTERM"),
     "model forks": partial(misbehaves, "forks"),
     "SIGSTOP, orchestrator": partial(sends, "orchestrator", "SIGSTOP"),
     "database locked": locks_database,
-    "model daemonises": partial(misbehaves, "daemonises"),
-    "SIGHUP, orchestrator": partial(sends, "orchestrator", "SIGHUP"),
     "GPU lost": loses_gpu,
     "model ignores SIGTERM": ignores_sigterm,
-    "model fills stdout": partial(misbehaves, "fills-stdout"),
     "database read-only": protects_database,
+    "SIGTERM, worker": partial(sends, "worker", "SIGTERM"),
+    "model daemonises": partial(misbehaves, "daemonises"),
+    "SIGHUP, orchestrator": partial(sends, "orchestrator", "SIGHUP"),
+    "model fills stdout": partial(misbehaves, "fills-stdout"),
     "model fills /dev/shm": partial(misbehaves, "fills-shm"),
     "SIGTERM, orchestrator": partial(sends, "orchestrator", "SIGTERM"),
     "SIGTERM, fork server": partial(sends, "server", "SIGTERM"),
@@ -222,7 +222,7 @@ KINDS: dict[str, Callable[[Sweep, random.Random], None]] = {
     "database locked for 35 s": partial(locks_database, seconds=35),
     "GPU lost for good": partial(loses_gpu, for_good=True),
 }
-SLOW = 20
+SLOW = 15
 
 
 def kind_of(number: int) -> str:
