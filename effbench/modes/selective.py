@@ -152,7 +152,8 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
     repeated = {where: parts for where, parts in siblings.items() if len(parts) > 1 and weights_in(parts)}
     if not repeated:
         raise UnsupportedError(
-            f"mode.regional=true: {type(module).__name__} contains no repeated siblings with weights; {has}"
+            f"mode.regional=true: {type(module).__name__} contains no repeated siblings with weights "
+            f"(nn.Sequential does not count); mode.only compiles parts by name; {has}"
         )
 
     def rank(where: tuple[str, str]) -> tuple[bool, int, int]:
