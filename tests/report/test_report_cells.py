@@ -213,6 +213,6 @@ def test_each_gpu_is_there_once_with_its_newest_sweep_and_links_name_the_environ
     bad_rows = failures.worst_first(failures.named(own)[0])
     assert failures.reasons_table(own, bad_rows).rows[0]["one of them"].link == f"cell.html{link}"
     hostile = {"cell_key": "../../x", "environment_id": "&"}
-    assert cell_page.address(own, hostile) == "#cell=..%2F..%2Fx&env=%26"
+    assert cell_page.link(own, hostile) == "cell.html#cell=..%2F..%2Fx&env=%26"
     found, about = written(path, tmp_path / "site")
     assert {entry["env"] for entry in found[eager.key]} == {GPU.id, LATER.id} == set(about["environments"])

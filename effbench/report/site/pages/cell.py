@@ -21,12 +21,12 @@ from effbench.report.tables import IS_UNCLEAR, time_cells, time_columns
 from effbench.table import Column, Shown, Table
 
 
-def address(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
-    """Return the fragment of the URL of a result's cell."""
+def link(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
+    """Return the URL of a result's cell, relative to the folder of the device sweep."""
     key = row["cell_key"]
     key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
-    several = len(device_sweep.environments) > 1
-    return f"#cell={quote(key, safe='')}" + (f"&env={quote(row['environment_id'], safe='')}" if several else "")
+    environment = f"&env={quote(row['environment_id'], safe='')}" if len(device_sweep.environments) > 1 else ""
+    return f"cell.html#cell={quote(key, safe='')}{environment}"
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -56,14 +56,10 @@ CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True,
 TRIALS = Column("trials", numeric=True)
 
 
-def link(device_sweep: DeviceSweep, row: LabelledRow) -> str:
-    return f"cell.html{address(device_sweep, row.source)}"
-
-
 def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[str, Any]:
     """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's page."""
     return {
-        "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row) if device_sweep else ""),
+        "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row.source) if device_sweep else ""),
         "model": row.case,
         "bs": row.labels["bs"],
         "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),

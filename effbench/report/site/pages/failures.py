@@ -9,7 +9,7 @@ from effbench.cell import Status
 from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import Page, PageFolder
-from effbench.report.site.pages.cell import CELL, TRIALS, cell_of, link
+from effbench.report.site.pages.cell import CELL, TRIALS, cell_of
 from effbench.report.summary import count_statuses, severity, worst_first
 from effbench.report.tables import NO_REASON
 from effbench.store.secrets import masked_url
@@ -88,8 +88,7 @@ def reasons_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Tab
     columns = [Column("status", filter=True), Column("cells", numeric=True), Column("reason", wide=True),
                Column("one of them", "example")]  # fmt: skip
     rows_shown = [
-        [status, len(cells), reason, Shown(cells[0].name, cells[0].name, "name", link=link(device_sweep, cells[0]))]
-        for (status, reason), cells in ordered
+        [status, len(cells), reason, cell_of(cells[0], device_sweep)["cell"]] for (status, reason), cells in ordered
     ]
     return Table.of(columns, rows_shown, "By reason")
 

@@ -20,7 +20,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     sections = [section for figure in all_figures(folder.page) if (section := folder.section(figure)).caption]
     if folder.page == "scaling":
         device_sweep = folder.device_sweep
-        table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row))
+        table = bottleneck_table(device_sweep.labelled, lambda row: link(device_sweep, row.source))
         caption = BOTTLENECKS + f" {IS_UNCLEAR.capitalize()}." * device_sweep.speedups.is_unclear
         sections.append(folder.table("why", table, caption, page=11, linked=True))
     names = models(folder.device_sweep)

@@ -11,7 +11,7 @@ from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.report.data import DeviceSweep
 from effbench.report.site.page import GRIDS, Page, PageFolder
-from effbench.report.site.pages.cell import address
+from effbench.report.site.pages.cell import link
 from effbench.report.tables import NO_REASON, SPEEDUPS, UNCLEAR, UNKNOWN, Entry, SpeedupTable, speedup_table
 from effbench.table import Shown, Table
 
@@ -55,9 +55,9 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     `brief`: show the interval on hover only."""
     if entry.status is None:
         return Shown(None, entry.text, "absent")
-    link = f"{folder}cell.html{address(device_sweep, entry.source)}"
+    url = f"{folder}{link(device_sweep, entry.source)}"
     if entry.status != "ok":
-        return Shown(None, entry.text, "status hatched", link=link, hint=entry.reason or NO_REASON)
+        return Shown(None, entry.text, "status hatched", link=url, hint=entry.reason or NO_REASON)
     words = []
     if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
@@ -69,7 +69,7 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     value = entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
     tone, beyond = shade(entry) if metric in SPEEDUPS else (entry.tone, "")
     text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    return Shown(value, text, tone, "" if brief else entry.interval, link, ", ".join(words))
+    return Shown(value, text, tone, "" if brief else entry.interval, url, ", ".join(words))
 
 
 def shade(entry: Entry) -> tuple[str, str]:
