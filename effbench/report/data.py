@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from effbench.cell import digest
@@ -26,7 +25,6 @@ from effbench.printable import listed
 from effbench.report.history_table import read as read_history
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
-from effbench.store.connect import artifact_home
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
@@ -90,11 +88,6 @@ class DeviceSweep:
         return drawn_rows(self.labelled, self.baseline_mode, self.axis)
 
     @property
-    def artifacts(self) -> Path | None:
-        """The folder that artifact names are relative to."""
-        return artifact_home(self.database) if self.database else None
-
-    @property
     def baseline_mode(self) -> str:
         return str(self.sweep.get("baseline_mode") or "eager")
 
@@ -110,11 +103,10 @@ class DeviceSweep:
         return f"{readable}-{mark}".lstrip("-")
 
     def trials(self) -> Iterator[Trial]:
-        """Yield the trials by cell key and environment."""
-        if self.database is not None:
-            environments = [row["id"] for row in self.environments]
-            with Store.open(self.database, mode="read") as store:
-                yield from store.trials_with_samples(self.sweep["id"], environments)
+        """Yield the trials by cell key and environment. Requires `database`."""
+        environments = [row["id"] for row in self.environments]
+        with Store.open(self.database, mode="read") as store:
+            yield from store.trials_with_samples(self.sweep["id"], environments)
 
     def command(self, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
         """Return (command that measures a cell again under its interpreter, None), or (None, reason). Imported sweeps

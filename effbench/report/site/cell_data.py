@@ -25,6 +25,7 @@ from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
 from effbench.report.site.writer import Writer, as_json
+from effbench.store.connect import artifact_home
 from effbench.store.schema import TRIAL
 
 #: Columns of `trial` that the page shows side by side, round and attempt first.
@@ -79,8 +80,10 @@ def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, l
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were read.
     """
+    if device_sweep.database is None:
+        return
     rows = {(row.source["cell_key"], row.source["environment_id"]): row for row in device_sweep.labelled}
-    files = ArtifactFiles(writer, f"{device_sweep.slug}/", device_sweep.artifacts)
+    files = ArtifactFiles(writer, f"{device_sweep.slug}/", artifact_home(device_sweep.database))
     for key, of_cell in groupby(device_sweep.trials(), key=lambda trial: trial[0]["cell_key"]):
         entries = [
             entry(device_sweep, rows[key, environment], list(trials), files)
@@ -199,7 +202,7 @@ class ArtifactFiles:
 
     writer: Writer
     folder: str
-    home: Path | None
+    home: Path
     room: int = MOST
 
     def links(self, trials: Iterable[Trial]) -> list[list[str | None]]:
@@ -208,8 +211,6 @@ class ArtifactFiles:
         return [[name, *self._link(name)] for name in dict.fromkeys(names)]
 
     def _link(self, name: str) -> tuple[str | None, str | None]:
-        if self.home is None:
-            return None, "file not found"
         try:
             path = (self.home / name).resolve()
             if not path.is_relative_to((self.home / "artifacts").resolve()) or not path.is_file():
