@@ -119,7 +119,9 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def claims_table(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None) -> Table:
+def claims_table(
+    records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None, with_machine: bool = True
+) -> Table:
     """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on the site."""
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
@@ -129,7 +131,7 @@ def claims_table(records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] 
         Column("published", wide=True, help="figures of others, measured on other machines"),
         Column("why", wide=True),
         Column("experiment", filter=True),
-        Column("machine", filter=True, optional=True),
+        *([Column("machine", filter=True, optional=True)] if with_machine else []),
     ]
     rows = []
     for record in records:
