@@ -78,6 +78,6 @@ def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
     """Say on stderr which sweeps are not compared with the chosen baseline."""
     for device_sweep in content.device_sweeps:
         if baseline is not None and not device_sweep.changes.is_baseline:
-            instead = "compared with the previous sweep" if device_sweep.changes.previous else "compared with nothing"
-            what = f"baseline {baseline!r} is no other sweep on {device_sweep.hardware}"
-            print(f"effbench: {what}: {device_sweep.sweep['id']} is {instead}", file=sys.stderr)
+            what = "with the previous sweep" if device_sweep.changes.previous else "with nothing"
+            why = f"{baseline!r} names no other sweep on {device_sweep.hardware}"
+            print(f"effbench: sweep {device_sweep.sweep['id']} is compared {what}: {why}", file=sys.stderr)

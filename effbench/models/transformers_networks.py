@@ -152,8 +152,8 @@ def network(
     base = auto.MODEL_MAPPING.get(kind, None)
     for_images = base is not None and base.main_input_name == "pixel_values"
     task = task or ("prefill" if is_decoder else "logits" if encoder_decoder or for_images else "encode")
-    writes = heads and (is_decoder or encoder_decoder)
-    suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": writes}
+    decodes = heads and (is_decoder or encoder_decoder)
+    suits = {"encode": base, "logits": heads, "prefill": is_decoder, "decode": decodes}
     if not suits[task]:
         has = ", ".join(name for name, fits in suits.items() if fits)
         # phase=generate sets the task, too

@@ -83,7 +83,8 @@ def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, eff
     assert effbench(*words, second).err == ""
     done = effbench(*words, first)
     assert done.code == 0
-    assert done.err == f"effbench: baseline 'main' is no other sweep on NVIDIA H200: {first} is compared with nothing\n"
+    said = "compared with nothing: 'main' names no other sweep on NVIDIA H200"
+    assert done.err == f"effbench: sweep {first} is {said}\n"
     effbench("baseline", "set", "main", second)
     assert f"{second} is compared with the previous sweep" in effbench(*words, second).err
 

@@ -10,7 +10,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))  # its 
 faults = importlib.import_module("faults")
 
 
-@pytest.mark.timeout(900)  # 60 s on two idle cores
+@pytest.mark.timeout(900)  # 70 s on two idle cores
 @pytest.mark.parametrize(
     "numbers", [range(faults.SLOW), pytest.param(range(faults.SLOW, len(faults.KINDS)), marks=pytest.mark.slow)]
 )
