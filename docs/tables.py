@@ -342,6 +342,7 @@ MEASURED: dict[str, Callable[[], str]] = {
     "atlas-in-short": atlas_in_short,
     "atlas-h100": lambda: speedups("atlas-h100").render("markdown"),
     "autotuned-h100": lambda: speedups("autotuned-h100").render("markdown"),
+    "autotuned-h200": lambda: speedups("autotuned-h200").render("markdown"),
     "compiled-graphs": lambda: speedups("compiled-graphs").render("markdown"),
     "small-models": lambda: speedups("h200").render("markdown"),
     "claims": claims,

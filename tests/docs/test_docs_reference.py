@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 
 import pages
 import pytest
 
 from effbench.store import Store
+from effbench.store.maintenance import check
 from effbench.store.source import opened
 from effbench.store.transfer import copy
 
@@ -37,10 +39,15 @@ def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
         results = [row for sweep in store.sweeps() for row in store.results(sweep.id)]
     found = {(row["sweep_id"], row["cell_key"]): row["latency_ms"] for row in results}
     rows = TABLES.reference_rows()
-    assert len(rows) == 483
-    assert len(found) == 493, "and a server at five rates in two modes"
+    assert len(rows) == 495
+    assert len(found) == 505, "and a server at five rates in two modes"
     for row in rows:
         assert found[row["sweep_id"], row["cell_key"]] == pytest.approx(row["latency_ms"])
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.glob("*.db")), ids=lambda path: path.name)
+def test_references_have_no_faults(path, tmp_path):
+    assert check(str(shutil.copy(path, tmp_path)), deep=True) == []
 
 
 @pytest.mark.parametrize("path", sorted(TABLES.REFERENCE.iterdir()), ids=lambda path: path.name)
