@@ -6,7 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 #: Other common names of settings and metrics, for which the most similar one is another.
-SYNONYMS = dict.fromkeys(("batch", "batch_size", "batchsize"), "bs") | {"compile_s": "compile_cold_s"}
+SYNONYMS = {
+    **dict.fromkeys(("batch", "batch_size", "batchsize"), "bs"),
+    "compile_s": "compile_cold_s",
+    "quantization": "numerics.quantize",
+}
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130
 

@@ -70,7 +70,9 @@ def unknown_setting(name: str) -> str:
         hint = f": did you mean model.{'inputs' if '.' in key else 'module'}.{key}?"
     else:
         settings = [f"{section}.{key}".lstrip(".") for section, keys in sections.items() for key in keys]
-        hint = suggest(name, [setting for setting in settings if setting.count(".") <= name.count(".") + 1])
+        same = [setting for setting in settings if setting.endswith(f".{name}")]  # tf32 for numerics.tf32
+        similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
+        hint = f": did you mean {' or '.join(same)}?" if same else suggest(name, similar)
     return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
 
 

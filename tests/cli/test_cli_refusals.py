@@ -55,6 +55,8 @@ REFUSED = (
     (["bz=1"], ["did you mean bs?"]),
     (["show", "--metric", "compile_s"], ["did you mean compile_cold_s?"]),
     (["-m", "model=tiny", "batch=2"], ["unknown setting 'batch'", "did you mean bs?"]),
+    (["-m", "model=tiny", "tf32=true"], ["did you mean numerics.tf32?"]),
+    (["-m", "model=tiny", "seed=1"], ["did you mean stream.seed or numerics.seed or sweep.seed?"]),
     (["batch_size=2"], ["did you mean bs?"]),
     (["model=mlp", "model.width=64"], ["did you mean model.module.width?"]),
     (["model=custom", "model._target_=a.Net"], ["did you mean model.module._target_?"]),
