@@ -107,5 +107,5 @@ def why(row: Mapping[str, Any]) -> str | None:
 
 def _si(value: float) -> str:
     """Return a number with an SI prefix and one to three digits before the point: `340 G` for `3.4e11`."""
-    power = min(4, int(math.log10(value) // 3)) if value >= 1000 else 0
+    power = min(4, int(math.log10(float(f"{value:.2e}")) // 3)) if value >= 1000 else 0  # 999,999 is 1.00 M
     return f"{significant(value / 1000**power, 3)} {' kMGT'[power]}" if power else f"{value:.0f} "

@@ -50,6 +50,7 @@ def test_sentences_hold_their_figures():
         ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes", "gaps between kernels"]),
         ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth (at least 16.0 MiB"]),
         ({"bound": "compute", "roofline_fraction": 0.613, "flops": 3.43597e11}, ["61 % of the matrix rate (344 G"]),
+        ({"bound": "compute", "roofline_fraction": 0.613, "flops": 9.99999e11}, ["the matrix rate (1.00 TFLOP"]),
         ({"latency_ms": 0.17, "period_ms": None, "gpu_idle_fraction": None}, ["busy 40 % of the latency"]),
         ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13}, ["busy 90 %", "8.7 µs on average"]),
     ]:
