@@ -16,6 +16,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,10 @@ def speedups(sweep: str) -> SpeedupTable:
     return speedup_table(label_rows([row for row in reference_rows() if row["sweep_name"] == sweep]))
 
 
+def speedups_of(sweep: str) -> str:
+    return speedups(sweep).render("markdown")
+
+
 def atlas_in_short() -> str:
     made = speedups("atlas-h100")
     made.metrics = ["speedup"]
@@ -337,14 +342,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "status_changes": status_changes,
 }
+SWEEPS = ("atlas", "atlas-h100", "autotuned-h100", "autotuned-h200", "compiled-graphs")
 MEASURED: dict[str, Callable[[], str]] = {
-    "atlas": lambda: speedups("atlas").render("markdown"),
+    **{name: partial(speedups_of, name) for name in SWEEPS},
+    "small-models": partial(speedups_of, "h200"),
     "atlas-in-short": atlas_in_short,
-    "atlas-h100": lambda: speedups("atlas-h100").render("markdown"),
-    "autotuned-h100": lambda: speedups("autotuned-h100").render("markdown"),
-    "autotuned-h200": lambda: speedups("autotuned-h200").render("markdown"),
-    "compiled-graphs": lambda: speedups("compiled-graphs").render("markdown"),
-    "small-models": lambda: speedups("h200").render("markdown"),
     "claims": claims,
 }
 MAKERS: dict[str, Callable[[str], str]] = {
