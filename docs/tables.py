@@ -342,7 +342,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "status_changes": status_changes,
 }
-SWEEPS = ("atlas", "atlas-h100", "autotuned-h100", "autotuned-h200", "compiled-graphs")
+SWEEPS = ("atlas", "atlas-h100", "autotuned-h100", "autotuned-h200", "compiled-graphs", "graphs-h200")
 MEASURED: dict[str, Callable[[], str]] = {
     **{name: partial(speedups_of, name) for name in SWEEPS},
     "small-models": partial(speedups_of, "h200"),
