@@ -37,7 +37,7 @@ class Word:
 class Composer:
     """Compose jobs section by section (model, mode, bs …). Jobs share sections: treat these as read-only.
 
-    Hydra takes about 50 ms for a configuration. A section depends on its own words and on those of the sections that
+    Hydra takes about 100 ms for a configuration. A section depends on its own words and on those of the sections that
     it refers to, unless the file of an option has a `defaults` list or another package: then Hydra composes each
     distinct choice of groups.
     """
@@ -52,6 +52,7 @@ class Composer:
         self.references = cache(self.references)
         self.with_choices = cache(self.with_choices)
         self.only = cache(self.only)
+        self.local: dict[tuple[str, ...], DictConfig] = {}  # choices that affect only their sections -> composition
         chosen = master.hydra.runtime.choices.items()
         self.is_local = all(self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/"))
 
@@ -62,8 +63,11 @@ class Composer:
         """
         parsed = [self.parse(word) for word in words]
         is_local = self.is_local and all(word.is_local for word in parsed)
-        together = () if is_local else self.choices_in(tuple(words))
-        of_section: dict[str, tuple[str, ...]] = {str(name): () for name in self.with_choices(together)}
+        choices = self.choices_in(words)
+        together = () if is_local else choices
+        if is_local and not self.local:
+            self.local[choices] = self.with_choices(choices)  # it has every section of this job
+        of_section: dict[str, tuple[str, ...]] = {str(name): () for name in self.having((), together, ())}
         for text, word in zip(words, parsed, strict=True):
             if not (word.is_choice and word.section == "hydra"):
                 of_section[word.section] = (*of_section.get(word.section, ()), text)
@@ -111,21 +115,32 @@ class Composer:
             del composed["hydra"]
         return composed
 
-    def only(self, names: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
-        """Return the composition without all other sections: it is faster to copy, and as strict about types."""
-        composed = copy.deepcopy(self.with_choices(choices))
+    def having(self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
+        """Return a composition of all choices `together`, or one in which these sections have these choices and others
+        may have any; do not change it."""
+        if together:
+            return self.with_choices(together)
+        for known, composed in self.local.items():
+            if tuple(text for text in known if self.parse(text).section in names) == choices:
+                return composed
+        return self.local.setdefault(choices, self.with_choices(choices))
+
+    def only(self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
+        """Return such a composition without all other sections: it is faster to copy, and as strict about types."""
+        composed = copy.deepcopy(self.having(names, together, choices))
         with open_dict(composed):
             for other in [other for other in composed if other not in names]:
                 del composed[other]
         return composed
 
-    def choices_in(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+    def choices_in(self, texts: Sequence[str]) -> tuple[str, ...]:
         return tuple(str(word.override.input_line) for word in map(self.parse, texts) if word.is_choice)
 
     def references(self, name: str, together: tuple[str, ...], texts: tuple[str, ...]) -> frozenset[str]:
         """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`, and other texts for
         references in which another one decides the key."""
-        section = OmegaConf.to_container(self.only((name,), together or self.choices_in(texts)))
+        composed = self.having((name,), together, self.choices_in(texts))
+        section = OmegaConf.to_container(OmegaConf.masked_copy(composed, name))
         found = REFERENCE.findall(" ".join([str(section), *texts]))
         keys = {key if "$" not in rest else rest for key, rest in found}
         return frozenset(keys | {"stream"} if name == "bs" else keys)  # a stream of batch sizes sets bs
@@ -135,10 +150,12 @@ class Composer:
     ) -> dict[str, Any]:
         """Return the section by its name, as plain, resolved values; an empty mapping if its words remove it. `texts`:
         the words of all `related` sections."""
-        composed = copy.deepcopy(self.only(related, together or self.choices_in(texts)))
-        # Hydra has no public function for this
-        changes = [word.override for word in map(self.parse, texts) if not word.is_choice]
-        self.loader._apply_overrides_to_config(changes, composed)
+        choices = self.choices_in(texts)
+        if changes := [word.override for word in map(self.parse, texts) if not word.is_choice]:
+            composed = copy.deepcopy(self.only(related, together, choices))
+            self.loader._apply_overrides_to_config(changes, composed)  # Hydra has no public function for this
+        else:
+            composed = OmegaConf.masked_copy(self.having(related, together, choices), related)
         if "bs" in composed and "stream" in composed:
             settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
             if sizes := streams.batch_sizes(settings):

@@ -51,6 +51,9 @@ def test_equal_to_hydra_also_when_composed_again(loader):
     expected = [by_hydra(loader, overrides) for overrides in jobs]
     for overrides, composed in zip((*jobs, *jobs), (*expected, *expected), strict=True):
         assert composer.compose(overrides) == composed, overrides
+    backwards = Composer(*loader)
+    for overrides, composed in zip(reversed(jobs), reversed(expected), strict=True):
+        assert backwards.compose(overrides) == composed, overrides
     for overrides in (["bs=many"], ["nothing=1"], ["model=nothing"], ["+bs=1"]):
         with pytest.raises(HydraException):
             composer.compose(overrides)
