@@ -258,11 +258,15 @@ def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
 
 
 def register() -> None:
-    """Add the typed configuration to Hydra's ConfigStore; users may add keys to its open nodes."""
+    """Add the typed configuration to Hydra's ConfigStore, unless it is there; users may add keys to its open nodes."""
     # here, because most commands need only the constants of this module
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
+    store = ConfigStore.instance()
+    known = store.repo.get("schema.yaml")  # another application of this process may use the name too
+    if known and known.provider == "effbench":
+        return
     schema = OmegaConf.structured(Config)
     OmegaConf.set_struct(schema, True)
     model = schema.model
@@ -270,4 +274,4 @@ def register() -> None:
         model.module, model.inputs, model.config, model.kwargs, schema.env, schema.mode, schema.executor.sbatch
     ):  # fmt: skip
         OmegaConf.set_struct(open_node, False)
-    ConfigStore.instance().store(name="schema", node=schema, provider="effbench")
+    store.store(name="schema", node=schema, provider="effbench")
