@@ -20,6 +20,7 @@ from math import prod
 from typing import Any
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -30,6 +31,7 @@ from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobRuntime, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from effbench import config
@@ -106,10 +108,12 @@ def own_hydra(argv: list[str]) -> Iterator[None]:
         level, handlers, raising = log.level, log.handlers[:], logging.raiseExceptions
         kept = {kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances}
         sys.argv, os.environ[FULL_ERROR] = argv, "1"
+        # Hydra would compose everything once more to read hydra.mode, which is never another here
+        get_mode, Hydra.get_mode = Hydra.get_mode, lambda *_, **__: RunMode.MULTIRUN
         try:
             yield
         finally:
-            sys.argv = before
+            sys.argv, Hydra.get_mode = before, get_mode
             log.setLevel(level)
             log.handlers[:], logging.raiseExceptions = handlers, raising
             del os.environ[FULL_ERROR]
