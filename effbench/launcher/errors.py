@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -14,8 +14,8 @@ from effbench.errors import ConfigError, nearest, suggest
 from effbench.printable import first_line
 
 
-def explain(error: Exception) -> ConfigError:
-    """Return a ConfigError with the same meaning in one or two lines."""
+def explain(error: Exception, words: Sequence[str]) -> ConfigError:
+    """Return a ConfigError with the same meaning in one or two lines. `words`: the overrides."""
     causes = list(chain(error))
     text = " ".join(map(str, causes))
     last = first_line(str(causes[-1]), limit=None) or type(causes[-1]).__name__
@@ -25,7 +25,7 @@ def explain(error: Exception) -> ConfigError:
         how = "write key=value, or key=value,value to sweep; quote a value with = ? or ä twice: 'key=\"a=b\"'"
         return ConfigError(f"cannot parse the override {error.override!r}: {how}")
     if match := re.search(r"Could not override '(.+?)'", text):
-        return ConfigError(unknown_setting(match[1]))
+        return ConfigError(unknown_setting(match[1], words))
     if match := re.search(r"Error merging override (\S+)", text):
         return wrong_type(match[1], last)
     if "Config group override must be a string" in text:
@@ -60,7 +60,7 @@ def missing_config(error: MissingConfigException) -> ConfigError:
     return ConfigError(f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}")
 
 
-def unknown_setting(name: str) -> str:
+def unknown_setting(name: str, words: Sequence[str]) -> str:
     sections = dict(config.sections())
     group, _, key = name.partition(".")
     if group == "model" and key in sections[""]:
@@ -71,9 +71,18 @@ def unknown_setting(name: str) -> str:
     else:
         settings = [f"{section}.{key}".lstrip(".") for section, keys in sections.items() for key in keys]
         same = [setting for setting in settings if setting.endswith(f".{name}")]  # tf32 for numerics.tf32
+        if not same and (argument := name.removeprefix("module.")) in arguments(words):
+            same = [f"model.module.{argument}"]
         similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
         hint = f": did you mean {' or '.join(same)}?" if same else suggest(name, similar)
     return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
+
+
+def arguments(words: Sequence[str]) -> set[str]:
+    """Return the names of arguments of the models that these overrides choose from effbench's, such as `width`."""
+    chosen = [name for word in words for name in word.removeprefix("model=").split(",") if word.startswith("model=")]
+    files = [file for file in (config.shipped("conf") / "model").glob("*.yaml") if file.stem in (chosen or ["mlp"])]
+    return {name for file in files for name in yaml.safe_load(file.read_bytes()).get("module", ())}
 
 
 def wrong_type(override: str, reason: str) -> ConfigError:

@@ -96,7 +96,7 @@ def hydra_sweep(
             raise UsageError("Hydra could not parse this command line (see above); see effbench --help") from end
         return command.outcome
     except Exception as error:
-        raise errors.explain(error) from error
+        raise errors.explain(error, words) from error
 
 
 @contextmanager

@@ -59,6 +59,8 @@ REFUSED = (
     (["-m", "model=tiny", "seed=1"], ["did you mean stream.seed or numerics.seed or sweep.seed?"]),
     (["batch_size=2"], ["did you mean bs?"]),
     (["model=mlp", "model.width=64"], ["did you mean model.module.width?"]),
+    (["model=mlp", "depth=2"], ["did you mean model.module.depth?"]),
+    (["model=mlp", "module.width=64"], ["did you mean model.module.width?"]),
     (["model=custom", "model._target_=a.Net"], ["did you mean model.module._target_?"]),
     (["model=custom", "model.x.shape=[3]"], ["did you mean model.inputs.x.shape?"]),
     (["model.input.x.shape=[3]"], ["did you mean model.inputs?"]),
