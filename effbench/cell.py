@@ -24,7 +24,6 @@ class Status(StrEnum):
     OOM = "oom"
     UNSUPPORTED = "unsupported"  # cannot run on this machine; not a failure
     DEGRADED = "degraded"  # it ran, but not in the way that the mode's name promises
-    NOISY = "noisy"  # throttled or disturbed on every attempt
     OK = "ok"
 
     @property
@@ -35,7 +34,7 @@ class Status(StrEnum):
     @property
     def is_measured(self) -> bool:
         """Whether a trial with this status has measurements. Speedups are shown only for `ok`."""
-        return self in (Status.OK, Status.DEGRADED, Status.NOISY)
+        return self in (Status.OK, Status.DEGRADED)
 
 
 SEVERITY = tuple(Status)

@@ -141,14 +141,27 @@ _ALL = (
     Metric("timing_s", help="time of both timers"),
     Metric("warmup_calls", kind=int, help="calls of the warm-up"),
     Metric("steady", kind=bool, help="whether calls were steady at the end of the warm-up"),
-    Metric("latency_median_low_ms", help="lower bound of the median's 95 % interval within the trial"),
-    Metric("latency_median_high_ms", help="upper bound of the median's 95 % interval within the trial"),
+    Metric(
+        "latency_median_low_ms",
+        help="lower bound of the median's 95 % interval within the trial; if the trial is marked, also of the medians "
+        "of its undisturbed and disturbed samples",
+    ),
+    Metric("latency_median_high_ms", help="the upper bound"),
+    Metric("period_median_low_ms", help="the same bound of the period"),
+    Metric("period_median_high_ms", help="the upper bound"),
     Metric("latency_samples", kind=int, help="timed calls"),
     Metric("period_samples", kind=int, help="timed blocks"),
     Metric("calls_per_block", kind=int, help="calls per block"),
     Metric("input_copy_ms", help="copy into a manual CUDA graph's static inputs, per call; part of latency and period"),
     Metric("discarded_blocks", kind=int, help="series of samples discarded after a disturbance"),
     Metric("host_ms", help="time of a fixed piece of host work in this trial's quietest moments: the host's speed"),
+    Metric("host_high_ms", help="the same in its slower moments, as far as the kernel saw no other process"),
+    Metric(
+        "disturbance", kind=str,
+        help="what disturbed the host or the GPU so much that too few samples are undisturbed: then all samples give "
+        "the times, which are marked; NULL for times that are not marked",
+    ),
+    Metric("threads", kind=int, help="torch's threads on the CPU"),
     Metric("peak_host_bytes", kind=int, help="peak resident host memory of the process"),
     Metric("compute_floor_ms", help="`flops` ÷ this machine's matrix rate"),
     Metric("memory_floor_ms", help="`min_bytes` ÷ this machine's copy rate"),
@@ -307,8 +320,14 @@ _ALL = (
     ),
     Metric(
         "disturbed_fraction", "disturbed fraction", "", LOWER, combine="max", explains=True,
-        help="fraction of the timed seconds in which the host was disturbed; these samples only count for arrivals",
+        help="fraction of the timed seconds in which the host was disturbed",
     ),
+    Metric(
+        "marked", kind=bool, of_trial=False,
+        help="whether the times come from a disturbed host or GPU: a number to read with `~`, never a verdict; NULL "
+        "without figures",
+    ),
+    Metric("disturbance", kind=str, of_trial=False, help="why the times are marked; NULL if they are not"),
     Metric(
         "compilations", "compilations", help="compile caches behind the figures; NULL if nothing compiles", kind=int,
         of_trial=False,

@@ -94,7 +94,7 @@ def look(
         own = [row for row in rows if row["environment_id"] == one["id"]]
         least = 1 if is_adaptive else LEAST_TRIALS
         is_known = all(not Status(row["status"]).is_measured or row["trials"] >= least for row in own)
-        is_whole = len(own) == len(keys) and is_known and all(row["status"] != Status.NOISY for row in own)
+        is_whole = len(own) == len(keys) and is_known and all(not row["marked"] for row in own)
         recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
         every = [trial for known in recorded.values() for trial in known]
         is_whole &= all(trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s for trial in every)

@@ -37,18 +37,30 @@ class Interval:
 
 @dataclass(frozen=True)
 class LogEstimate:
-    """The logarithm of a geometric mean or ratio, with its standard error (None: too few values)."""
+    """The logarithm of a geometric mean or ratio, with its standard error (None: too few values).
+
+    `below`, `above`: how much lower and higher the logarithm may be because marked values were measured on a disturbed
+    host. Repetition does not reduce them, so the interval adds them to the statistical error.
+    """
 
     value: float
     error: float | None
     df: float
+    below: float = 0.0
+    above: float = 0.0
+
+    @property
+    def is_widened(self) -> bool:
+        return self.below > 0.0 or self.above > 0.0
 
     def interval(self) -> Interval:
         """Return the mean or ratio itself, with its confidence bounds."""
-        if self.error is None:
+        if self.error is None and not self.is_widened:
             return Interval(_exp(self.value))
-        half = t_quantile(self.df) * self.error
-        return Interval(_exp(self.value), _exp(self.value - half), _exp(self.value + half))
+        half = 0.0 if self.error is None else t_quantile(self.df) * self.error
+        low = _exp(self.value - half - self.below)
+        high = _exp(self.value + half + self.above)
+        return Interval(_exp(self.value), low, high)
 
 
 def is_number(value: object) -> bool:
@@ -135,14 +147,18 @@ def stored_log_mean(
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
     """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom. The interval covers
     94 to 96.5 % with equal numbers of trials on both sides."""
+    value = a.value - b.value
+    below = a.below + b.above
+    above = a.above + b.below
     if a.error is None or b.error is None:
-        return LogEstimate(a.value - b.value, None, 0)
+        return LogEstimate(value, None, 0, below, above)
     error = math.hypot(a.error, b.error)
     if error == 0.0:
-        return LogEstimate(a.value - b.value, 0.0, a.df + b.df)
+        return LogEstimate(value, 0.0, a.df + b.df, below, above)
     # scaled, because fourth powers of tiny errors would underflow to 0 ÷ 0
     part_a, part_b = (a.error / error) ** 2, (b.error / error) ** 2
-    return LogEstimate(a.value - b.value, error, 1.0 / (part_a**2 / a.df + part_b**2 / b.df))
+    df = 1.0 / (part_a**2 / a.df + part_b**2 / b.df)
+    return LogEstimate(value, error, df, below, above)
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
@@ -172,16 +188,18 @@ def median_interval(samples: Sequence[float]) -> Interval:
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
     """Return the mean of independent estimates. Its error is None if the error of any estimate is."""
     value = math.fsum(estimate.value for estimate in estimates) / len(estimates)
+    below = math.fsum(estimate.below for estimate in estimates) / len(estimates)
+    above = math.fsum(estimate.above for estimate in estimates) / len(estimates)
     if any(estimate.error is None for estimate in estimates):
-        return LogEstimate(value, None, 0)
+        return LogEstimate(value, None, 0, below, above)
     largest = max(estimate.error for estimate in estimates)
     if largest == 0.0:
-        return LogEstimate(value, 0.0, math.fsum(estimate.df for estimate in estimates))
+        return LogEstimate(value, 0.0, math.fsum(estimate.df for estimate in estimates), below, above)
     # scaled, because squares of tiny errors would underflow to 0 ÷ 0
     variances = [(estimate.error / largest) ** 2 for estimate in estimates]
     variance = math.fsum(variances)
     df = variance**2 / math.fsum(v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True))
-    return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df)
+    return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df, below, above)
 
 
 def enough(mean: LogEstimate, rounds: int, target: float) -> bool:

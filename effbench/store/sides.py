@@ -41,7 +41,8 @@ PER_SWEEP = tuple(name for name, metric in METRICS.items() if metric.compare == 
 class CellResult:
     """One sweep's result of a cell in one environment. `bound`: its bottleneck; `figures`: metric -> round -> figure of
     that round's trial. A metric with one value per sweep has it under round 0. `compiled`: round -> the trial's
-    `compilation` and `kernel_fingerprint`. `disturbed`: `disturbed_fraction`."""
+    `compilation` and `kernel_fingerprint`. `disturbed`: `disturbed_fraction`. `disturbance`: why its times are marked,
+    None if they are not."""
 
     status: str
     reason: str | None = None
@@ -49,6 +50,7 @@ class CellResult:
     figures: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
     compiled: Mapping[int, tuple[int | None, str | None]] = field(default_factory=dict)
     disturbed: float | None = None
+    disturbance: str | None = None
 
     def __str__(self) -> str:
         return f"{self.status}: {self.reason}" if self.reason else str(self.status)
@@ -57,7 +59,7 @@ class CellResult:
 def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], CellResult]:
     """Return (cell key, environment id) -> result, with the figures of its counted trials, for a sweep."""
     keys = (TRIAL.c.cell_key, TRIAL.c.environment_id)
-    facts = ("round", "attempt", "status", "compile_cache", "compilation", "kernel_fingerprint")
+    facts = ("round", "attempt", "status", "disturbance", "compile_cache", "compilation", "kernel_fingerprint")
     query = (
         sa.select(*keys, *(TRIAL.c[name] for name in (*facts, "compile_s", "first_call_s", *PER_TRIAL)))
         .where(TRIAL.c.sweep_id == sweep_id)
@@ -69,19 +71,30 @@ def sides(connection: sa.Connection, sweep_id: str) -> dict[tuple[str, str], Cel
         kept = [row for row in counted(rows) if row.status in _MEASURED]
         figures = figures_of(kept, [row for row in rows if row.status in _MEASURED])
         measured[key] = figures, {row.round: (row.compilation, row.kernel_fingerprint) for row in kept}
-    columns = ("cell_key", "environment_id", "status", "reason", "bound", "disturbed_fraction", *PER_SWEEP)
+    columns = (
+        "cell_key",
+        "environment_id",
+        "status",
+        "reason",
+        "bound",
+        "disturbed_fraction",
+        "disturbance",
+        *PER_SWEEP,
+    )
     query = sa.select(*(RESULT.c[name] for name in columns)).where(RESULT.c.sweep_id == sweep_id)
     results = {}
-    for cell_key, environment_id, status, reason, bound, disturbed, *values in connection.execute(query):
+    for cell_key, environment_id, status, reason, bound, disturbed, disturbance, *values in connection.execute(query):
         whole = {name: {0: value} for name, value in zip(PER_SWEEP, values, strict=True)}
         figures, compiled = measured.get((cell_key, environment_id), ({}, {}))
-        results[cell_key, environment_id] = CellResult(status, reason, bound, figures | whole, compiled, disturbed)
+        results[cell_key, environment_id] = CellResult(
+            status, reason, bound, figures | whole, compiled, disturbed, disturbance
+        )
     return results
 
 
 def figures_of(kept: Sequence[sa.Row], seen: Sequence[sa.Row]) -> dict[str, dict[int, Any]]:
     """Return metric -> round -> figure. As in results, the sizes of trials that compiled with an empty cache only count
-    if there are no others. `seen`: also noisy trials, which give the metrics of PREPARING."""
+    if there are no others. `seen`: also marked trials that do not count, which give the metrics of PREPARING."""
     figures, warm = by_round(kept), [row for row in kept if row.compile_cache != "cold"]
     if len(warm) < len(kept):
         of_warm = by_round(warm)
@@ -104,7 +117,8 @@ def levels(
     connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime,
     metrics: Iterable[str], host: str | None = None, most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
-    """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells, oldest first.
+    """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells without a mark,
+    oldest first.
 
     They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
     before `before`, and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded.
@@ -130,6 +144,7 @@ def levels(
         sa.select(RESULT.c.cell_key, RESULT.c.environment_id, *(RESULT.c[name] for name in metrics))
         .join(SWEEP, SWEEP.c.id == RESULT.c.sweep_id)
         .where(SWEEP.c.id.in_(recent), here, RESULT.c.cell_key.in_(cells), RESULT.c.status == Status.OK)
+        .where(RESULT.c.marked.is_not(True))
         .order_by(SWEEP.c.started_at, SWEEP.c.id)
     )
     for key, environment_id, *values in connection.execute(query):

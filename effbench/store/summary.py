@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import Any, Self
@@ -16,8 +16,15 @@ from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fra
 
 #: speedup -> the time that it compares
 SPEEDUPS = {"period_speedup": "period_ms", "speedup": "latency_ms"}
-#: noisy rounds are ignored if at least this many ok rounds remain
-ENOUGH_OK = 3
+#: marked trials do not count if at least this many unmarked ones remain
+ENOUGH_UNMARKED = 3
+#: time of a trial -> the columns with the bounds that a marked trial's time has; times of requests follow their latency
+BOUNDS = {
+    "latency_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
+    "ttft_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
+    "tpot_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
+    "period_ms": ("period_ms", "period_median_low_ms", "period_median_high_ms"),
+}
 
 _MEASURED = [status for status in Status if status.is_measured]
 _COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
@@ -31,11 +38,18 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def counted(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials (or rows of `trial`) that count: last attempts, without noisy ones if enough ok ones remain."""
+    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if enough others are ok."""
     kept = last_attempts(trials)
-    if [trial.status for trial in kept].count(Status.OK) >= ENOUGH_OK:
-        kept = [trial for trial in kept if trial.status != Status.NOISY]
-    return kept
+    unmarked = [trial for trial in kept if trial.disturbance is None]
+    if sum(trial.status == Status.OK for trial in unmarked) < ENOUGH_UNMARKED:
+        return kept
+    # a failure always counts
+    return [trial for trial in kept if trial.disturbance is None or trial.status != Status.OK]
+
+
+def marked(trials: Iterable[Trial]) -> list[str]:
+    """Return why the times of these counted trials are marked: one reason for each marked trial."""
+    return [trial.disturbance for trial in trials if trial.disturbance is not None]
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
@@ -76,7 +90,7 @@ def summarise(
     decisive = worst(kept)
     status, is_measured = Status(decisive.status), decisive.status in _MEASURED
     row = {"status": status, "reason": decisive.reason, "trials": len(kept), **dict.fromkeys(RESULT_FIGURES)}
-    # few trials compile cold, so they count even if their timing was disturbed
+    # few trials compile cold, so they count even if they are marked
     seen = [trial for trial in trials if trial.status in _MEASURED]
     cold = [trial for trial in seen if trial.compile_cache == "cold"]
     some = {"warm": _warm(kept), "cold": cold or kept}
@@ -85,6 +99,9 @@ def summarise(
             row[metric.name] = _COMBINE[metric.combine](map(value_of, some.get(metric.combine, kept)))
     if not is_measured:
         return row
+    disturbances = marked(kept)
+    row["marked"] = bool(disturbances)
+    row["disturbance"] = disturbances[0] if disturbances else None
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
@@ -148,7 +165,30 @@ def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
     compilations = [trial.compilation for trial in used]
     # a single compilation says nothing about others, even if its processes run different kernels
     kernels = {trial.kernel_fingerprint for trial in trials} if len(set(compilations)) > 1 else ()
-    return log_mean_of_compilations([getattr(trial, name) for trial in used], compilations, kernels)
+    mean = log_mean_of_compilations([getattr(trial, name) for trial in used], compilations, kernels)
+    below, above = offsets(used, name)
+    return replace(mean, below=below, above=above)
+
+
+def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
+    """Return how much lower and higher the mean logarithm of a time may be, because some trials are marked.
+
+    The bounds of a marked trial contain the medians of its disturbed and of its undisturbed samples. Trials that are
+    not marked add nothing, so this is the mean over all trials of what a marked one adds.
+    """
+    if name not in BOUNDS:
+        return 0.0, 0.0
+    time, low, high = BOUNDS[name]
+    below, above = 0.0, 0.0
+    for trial in trials:
+        value = getattr(trial, time)
+        if trial.disturbance is None or not value:
+            continue
+        least = getattr(trial, low) or value
+        most = getattr(trial, high) or value
+        below += max(0.0, math.log(value / least))
+        above += max(0.0, math.log(most / value))
+    return below / len(trials), above / len(trials)
 
 
 def _warm(kept: list[Trial]) -> list[Trial]:

@@ -97,7 +97,7 @@ def trials_left(
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
-    `history`: the last attempt of each recorded round. A noisy trial is retried at the end of its round, together with
+    `history`: the last attempt of each recorded round. A marked trial is retried at the end of its round, together with
     the trials of the cell's other interpreters in that round, whether they are recorded or missing. A lost trial gets
     another attempt.
     """
@@ -111,12 +111,12 @@ def trials_left(
         for group in round_order(runs, seed, round):
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
             can_retry = {run for run, trial in known.items() if trial and trial.attempt + 1 < attempts}
-            is_noisy = any(known[run].status is Status.NOISY for run in can_retry)
-            planned = retried if is_noisy else left
+            is_marked = any(known[run].disturbance is not None for run in can_retry)
+            planned = retried if is_marked else left
             for run, trial in known.items():
                 if trial is None:
                     planned.append(PlannedTrial(run, round))
-                elif LOST in trial.extra or (is_noisy and run in can_retry):
+                elif LOST in trial.extra or (is_marked and run in can_retry):
                     planned.append(PlannedTrial(run, round, trial.attempt + 1))
         left += retried
     return left

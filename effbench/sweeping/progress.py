@@ -23,7 +23,7 @@ from effbench.terminal import Console
 
 #: Number of cells from which progress is shown before the first trial.
 LARGE = 1000
-STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.NOISY: "yellow", Status.UNSUPPORTED: "dim"}
+STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
 
 
 def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:

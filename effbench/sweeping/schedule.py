@@ -99,7 +99,7 @@ class Schedule:
             for index, record in enumerate(judged[run]):
                 slowdown = record.extra.get("usual_host_ms", 0.0) / usual_ms - 1
                 if record.status is Status.OK and slowdown > (protocol["host_tolerance"] or math.inf):
-                    judged[run][index] = replace(record, status=Status.NOISY)
+                    judged[run][index] = replace(record, disturbance="the host was slower than later")
         left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], judged)
         return [trial for trial in left if trial.attempt]
 
@@ -122,7 +122,7 @@ class Schedule:
             self.stop.set()
 
     def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
-        """Run the trials of a cell in a round. If one is noisy, queue them all again and return."""
+        """Run the trials of a cell in a round. If one is marked, queue them all again and return."""
         attempts = self.settings.protocol["attempts"]
         for ended, trial in enumerate(group.trials, 1):
             record = None if self.stop.is_set() else self.run_locked(slot, trial)
@@ -140,7 +140,7 @@ class Schedule:
                 more = -queue.drop(trial.run)
             elif self.is_enough(trial.run.cell):
                 more = -sum(queue.drop(other.run) for other in group.trials)
-            elif record.status is Status.NOISY and trial.attempt + 1 < attempts:
+            elif record.disturbance is not None and trial.attempt + 1 < attempts:
                 more, retry = queue.retry(group, ended, attempts, slot.name), True
             more -= sum(map(queue.drop, self.out(trial.run)))
             self.progress.resized(more)
@@ -164,7 +164,7 @@ class Schedule:
         """Return whether latency and period are precise enough in these rounds, over all compilations. A race compares
         rounds that all candidates have, so there it is what ends them."""
         target = self.settings.protocol["enough_interval"] if self.settings.protocol["eliminate"] is None else None
-        if target is None or any(record.status not in (Status.OK, Status.NOISY) for record in known):
+        if target is None or any(record.status is not Status.OK for record in known):
             return False
         good = [record for record in known if record.round in rounds]
         if None not in (used := {record.compilation for record in good}) and len(used) < self.compilations:
@@ -295,12 +295,12 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
     for name, trials in recorded.items():
         if any(not record.status.is_measured or record.status is Status.DEGRADED for record in trials):
             continue
-        noisy = {record.round for record in trials if record.status is Status.NOISY}
-        # a noisy round that runs again has not ended
-        done = [one for one in trials if one.round not in noisy or one.attempt + 1 >= protocol["attempts"]]
+        marked = {record.round for record in trials if record.disturbance is not None}
+        # a marked round that runs again has not ended
+        done = [one for one in trials if one.round not in marked or one.attempt + 1 >= protocol["attempts"]]
         values = {record.round: getattr(record, protocol["eliminate"]) for record in done}
         ended = next(number for number in range(len(values) + 1) if number not in values)
-        times[name] = [None if number in noisy else values[number] for number in range(ended)]
+        times[name] = [None if number in marked else values[number] for number in range(ended)]
         is_tuned = any((record.kernel_fingerprint or "").endswith(TUNED) for record in trials)
         compiles = any(record.compile_s is not None for record in trials)
         used = len({record.compilation for record in trials}) or 1
