@@ -81,8 +81,9 @@ class Cell:
     `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
     each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and the mode's settings.
     `stream` is None if all calls have the same sizes; otherwise it holds what `streams.resolve` returns, and `bs` is
-    the largest batch size. `training` and `generate` hold the settings of their phases, otherwise None. All values are
-    plain JSON and resolved: `dtype` and `device` are never `auto`.
+    the largest batch size. `training` and `generate` hold the settings of their phases, otherwise None.
+    `threads` is None for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
+    `device` are never `auto`.
     """
 
     model: dict[str, Any]
@@ -96,6 +97,7 @@ class Cell:
     stream: dict[str, Any] | None = None
     training: dict[str, Any] | None = None
     generate: dict[str, Any] | None = None
+    threads: int | None = None
 
     @cached_property
     def key(self) -> str:
@@ -116,7 +118,7 @@ class Cell:
         return self.mode["name"]
 
     def params(self) -> dict[str, Any]:
-        """Return all parameters as plain JSON, without unset `stream`, `training` or `generate`: older keys stay valid.
+        """Return all parameters as plain JSON, without those that are None: older keys stay valid.
 
         The values are the cell's own: do not change them.
         """

@@ -181,9 +181,12 @@ class Protocol:
     enough_interval: float | None = number(None, above=0)
     # stop the rounds of modes that are significantly slower than the best by `latency_ms` or `period_ms`; null: never
     eliminate: Eliminate | None = None
-    # the host counts as disturbed if fixed work takes longer than usual by more than this fraction; null: not checked
+    # on a GPU the host counts as disturbed if fixed work takes longer than usual by more than this fraction; null: 0.1,
+    # but disturbed samples are neither discarded nor measured again
     host_tolerance: float | None = number(0.1, above=0)
-    attempts: int = number(2, least=1)  # attempts per round if trials are noisy
+    # a timer on a disturbed host may take this many times its budget to find undisturbed moments
+    patience: float = number(2.0, least=1)
+    attempts: int = number(2, least=1)  # attempts per round if trials are marked
     profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
 
 
@@ -195,7 +198,7 @@ class Executor:
     renew_server: bool = True  # on CUDA: a new fork server for each round
     # trials per device that build and compile ahead, between the timings of others
     ahead: int = number(0, least=0, most=1000)
-    # maximum seconds to wait for a foreign process on the GPU; then the trial is noisy
+    # maximum seconds to wait for a foreign process on the GPU; then the trial is marked
     foreign_wait_s: float = number(30.0, least=0)
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops
     lock_timeout_s: float = number(3600.0, least=0)
@@ -226,6 +229,8 @@ class Config:
     phase: Phase = Phase.inference
     training: Training = field(default_factory=Training)
     generate: Generate = field(default_factory=Generate)
+    # threads of torch on the CPU; null: one for each physical core that the trial may use
+    threads: int | None = number(None, least=1)
     device: Device = Device.auto  # `auto`: cuda if torch sees a GPU, else cpu
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter

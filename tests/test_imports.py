@@ -17,7 +17,7 @@ ROOT = PACKAGE.parent
 
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines before its own.
 LAYERS = (
-    ("errors", "metrics", "processes"),
+    ("errors", "metrics", "processes", "cores"),
     ("cell", "message", "printable", "config"),
     ("terminal", "outputs", "streams", "buckets", "stats"),
     ("table", "models", "environments", "labels"),

@@ -264,5 +264,6 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
         # must not affect keys of cells of other phases
         settings = {name: part[name] for name in OF_PHASES if name == part["phase"]}
+        settings["threads"] = part.get("threads")
         cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings))
     return cells

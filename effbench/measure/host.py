@@ -1,7 +1,15 @@
-"""The speed of the host while a step is timed, read from a fixed piece of work between batches of samples.
+"""How undisturbed the host is while a step is timed, read between batches of samples.
 
-The host of a shared machine slows down for seconds at a time, and launch-bound latency follows it. The fixed work shows
-this at the same moment, so only batches count that have undisturbed work before and after them.
+Two things are read. The kernel knows how long this process's threads waited for a core, because other processes ran
+there. Fixed work on this thread shows what the kernel does not see: a host that slows down because of its other virtual
+machines.
+
+- On a GPU the calling thread is what matters. The host of a shared machine slows down for seconds at a time, and
+  launch-bound latency follows the fixed work. A batch is undisturbed if the work before and after it took little longer
+  than in this machine's quietest moments.
+- On the CPU every thread of the step matters, since threads wait for the slowest one. Fixed work of one thread says
+  little there: on an idle virtual machine it has two levels of its own, and the step does not follow them. So the
+  kernel decides, and the fixed work only counts when it is slower than it ever is on this machine.
 """
 
 from __future__ import annotations
@@ -9,41 +17,45 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import numpy as np
-import torch
 
 from effbench.metrics import percent
 
 #: Loops of a piece of work: some 30 µs of bytecode, calls and allocations.
 LOOPS = 400
-#: Quantile of a trial's readings that counts as undisturbed.
-LOW = 0.1
-#: Elements per thread of the team's work: the least that torch gives a thread.
-GRAIN = 32768
-#: The team's work may take this many times longer than in the trial's quietest moments: threads meet at a barrier.
-TEAM_TOLERANCE = 1.3
+#: Quantiles of a trial's readings that count as its quietest and as its slower moments.
+LOW, HIGH = 0.1, 0.9
 #: Readings before the first sample, and the number of new ones after which their quantile is computed again.
 FIRST, EVERY = 20, 50
-#: Time slice of Linux's scheduler in seconds, and the fraction of a batch that other processes' slices may take.
-SLICE_S, PREEMPTED = 0.003, 0.02
+#: Fraction of a batch that the threads may wait for a core.
+WAITED = 0.02
+#: Time slice of Linux's scheduler in ms: what a preemption costs if the kernel does not count waiting.
+SLICE_MS = 3.0
+#: Readings of the waiting time after which new threads are looked for.
+LOOK_AGAIN = 50
+#: Threads of a process that are watched: a reading takes 2 µs per thread.
+MOST_THREADS = 128
 #: Seconds of disturbed batches after which a quieter core is chosen, and the pause before the next attempt.
 MOVE_AFTER_S, PAUSE_S = 0.1, 0.02
-#: Time is measured for at most this many times the budget, to find undisturbed moments.
-PATIENCE = 3
+TASKS = Path("/proc/self/task")
 
 
-class Reading(NamedTuple):
-    """`ms`: time of the work on this thread; `team_ms`: time of the team's work, 0 without a team; `preemptions`: how
-    often the kernel has preempted this process so far."""
+@dataclass(frozen=True)
+class Reading:
+    """The host between two batches. `work_ms`: time of the fixed work; `waited_ms`: how long threads of this process
+    have waited for a core so far."""
 
-    ms: float
-    team_ms: float
-    preemptions: int
+    work_ms: float
+    waited_ms: float
 
 
 def piece() -> float:
@@ -54,22 +66,10 @@ def piece() -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def team_piece() -> Callable[[], float]:
-    """Return a function that runs fixed work on all of torch's threads and returns its milliseconds. A busy core slows
-    a team down even if this thread does not run there."""
-    numbers = torch.zeros(torch.get_num_threads() * GRAIN)
-
-    def run() -> float:
-        start = time.perf_counter_ns()
-        numbers.add_(1.0)
-        return (time.perf_counter_ns() - start) / 1e6
-
-    return run
-
-
-def undisturbed(device: torch.device, seconds: float) -> dict[str, Any]:
+def undisturbed(device: Any, seconds: float) -> dict[str, Any]:
     """Return the time of the work in the quietest of these `seconds`, as facts of a check."""
-    watch, until = HostWatch(None, 1.0, moves=True, team=False), time.monotonic() + seconds
+    watch = HostWatch(quiet_ms=None, tolerance=1.0, moves=True)
+    until = time.monotonic() + seconds
     with watch.watching():
         while time.monotonic() < until:
             watch.choose_core()
@@ -77,21 +77,87 @@ def undisturbed(device: torch.device, seconds: float) -> dict[str, Any]:
     return {"host_ms": watch.low_ms, "hostname": platform.node()}
 
 
-class HostWatch:
-    """Reads the host's speed during one trial.
+class RunQueue:
+    """How long threads have waited for a core because others ran there, as the kernel's scheduler counts it.
 
-    `known_ms`: the undisturbed time of the work in this environment, None if no trial has measured it. `tolerance`: the
-    work may take this many times longer. `moves`: whether this thread may choose its core. `team`: whether the step
-    runs on several threads.
+    `all_threads`: of this whole process, else only of the calling thread. Where the kernel does not count waiting,
+    preemptions of the process count with a time slice each.
     """
 
-    def __init__(self, known_ms: float | None, tolerance: float, moves: bool, team: bool) -> None:
-        self.known_ms, self.tolerance, self.moves = known_ms, tolerance, moves
-        self.team = team_piece() if team else None
+    def __init__(self, all_threads: bool) -> None:
+        self.all_threads = all_threads
+        self.files: dict[int, int] = {}  # thread -> descriptor of its statistics
+        self.waited_ns: dict[int, int] = {}
+        self.reads = 0
+        self.is_known = True
+        self.find_threads()
+
+    def find_threads(self) -> None:
+        """Open the statistics of threads that are not known yet."""
+        threads = [threading.get_native_id()]
+        if self.all_threads:
+            threads = sorted(int(task.name) for task in TASKS.iterdir())[:MOST_THREADS]
+        for thread in threads:
+            if thread in self.files:
+                continue
+            try:
+                self.files[thread] = os.open(TASKS / str(thread) / "schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:  # the thread has ended, or the kernel has no such statistics
+                continue
+        self.is_known = bool(self.files)
+
+    def read_ms(self) -> float:
+        """Return how long the threads have waited so far."""
+        if not self.is_known:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_MS
+        self.reads += 1
+        if self.all_threads and self.reads % LOOK_AGAIN == 0:
+            self.find_threads()
+        for thread, file in list(self.files.items()):
+            try:
+                text = os.pread(file, 100, 0)
+                self.waited_ns[thread] = int(text.split()[1])
+            except (OSError, IndexError, ValueError):  # the thread has ended; its waiting still counts
+                os.close(file)
+                del self.files[thread]
+        return sum(self.waited_ns.values()) / 1e6
+
+    def close(self) -> None:
+        for file in self.files.values():
+            os.close(file)
+        self.files.clear()
+
+
+class HostWatch:
+    """Tells undisturbed batches from disturbed ones during one trial.
+
+    `quiet_ms`: the undisturbed time of the fixed work on this machine; `usual_high_ms`: its time in the slower moments
+    of undisturbed trials, on the CPU; None if no trial has measured it. `tolerance`: the work may take this many times
+    longer. `moves`: whether this thread may choose its core. `all_threads`: whether the step runs on several threads of
+    the CPU. `waits`: whether to pause or to choose another core after a while of disturbed batches.
+    """
+
+    def __init__(
+        self,
+        quiet_ms: float | None,
+        tolerance: float,
+        moves: bool,
+        all_threads: bool = False,
+        usual_high_ms: float | None = None,
+        waits: bool = True,
+    ) -> None:
+        self.quiet_ms = quiet_ms
+        self.usual_high_ms = usual_high_ms
+        self.tolerance = tolerance
+        self.moves = moves
+        self.all_threads = all_threads
+        self.waits = waits
+        self.run_queue = RunQueue(all_threads)
         self.readings: list[float] = []
-        self.team_readings: list[float] = []
+        self.slow_readings: list[float] = []  # of disturbed batches
+        self.calm_readings: list[float] = []  # after batches without waiting
         self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
-        self.limit_ms = self.team_limit_ms = 0.0
+        self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
     @contextmanager
@@ -106,31 +172,41 @@ class HostWatch:
             yield
         finally:
             os.sched_setaffinity(0, self.cores)
+            self.run_queue.close()
 
     def read(self) -> Reading:
         # the faster of two: the first one warms the core's cache again
-        ms, team_ms = min(piece(), piece()), self.team() if self.team else 0.0
-        self.readings.append(ms)
-        self.team_readings.append(team_ms)
+        work_ms = min(piece(), piece())
+        self.readings.append(work_ms)
         if len(self.readings) % EVERY == 0 or len(self.readings) == FIRST:
-            self.limit_ms = self.tolerance * min(self.low_ms, self.known_ms or self.low_ms)
-            self.team_limit_ms = TEAM_TOLERANCE * float(np.quantile(self.team_readings, LOW))
-        return Reading(ms, team_ms, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+            self.limit_ms = self.work_limit_ms()
+        return Reading(work_ms, self.run_queue.read_ms())
+
+    def work_limit_ms(self) -> float:
+        """Return how long the fixed work may take in an undisturbed moment."""
+        if not self.all_threads:
+            return self.tolerance * min(self.low_ms, self.quiet_ms or self.low_ms)
+        if self.usual_high_ms is None:  # what is normal on this machine is unknown
+            return float("inf")
+        return self.tolerance * self.usual_high_ms
 
     def is_undisturbed(self, before: Reading, after: Reading, seconds: float) -> bool:
         """Return whether the batch between two readings counts. `seconds`: how long it took."""
-        quiet = (
-            max(before.ms, after.ms) <= self.limit_ms
-            and max(before.team_ms, after.team_ms) <= self.team_limit_ms
-            and (after.preemptions - before.preemptions) * SLICE_S <= PREEMPTED * seconds
-        )
+        waited_ms = after.waited_ms - before.waited_ms
+        is_alone = waited_ms <= WAITED * 1000 * seconds
+        if is_alone:
+            self.calm_readings.append(after.work_ms)
+        work_ms = max(before.work_ms, after.work_ms)
+        quiet = is_alone and work_ms <= self.limit_ms
+        if not quiet:
+            self.slow_readings.append(work_ms)
         self.seconds[quiet] += seconds
         self.unquiet_s = 0.0 if quiet else self.unquiet_s + seconds
         return quiet
 
     def calm(self) -> None:
         """If the host has been disturbed for a while, choose a quieter core, or wait."""
-        if self.unquiet_s < MOVE_AFTER_S:
+        if self.unquiet_s < MOVE_AFTER_S or not self.waits:
             return
         self.unquiet_s = 0.0
         if self.moves:
@@ -151,12 +227,24 @@ class HostWatch:
         return float(np.quantile(self.readings, LOW))
 
     @property
+    def high_ms(self) -> float | None:
+        """The time of the work in the slower moments of batches without waiting; None if there were none."""
+        return float(np.quantile(self.calm_readings, HIGH)) if self.calm_readings else None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer the fixed work took in disturbed batches than in the quietest moments, at least 1."""
+        if self.all_threads or not self.slow_readings:
+            return 1.0
+        quiet_ms = min(self.low_ms, self.quiet_ms or self.low_ms)
+        return max(1.0, median(self.slow_readings) / quiet_ms)
+
+    @property
     def disturbed_fraction(self) -> float | None:
         """The fraction of the measured time in which the host was disturbed; None if nothing was measured."""
         total = sum(self.seconds.values())
         return self.seconds[False] / total if total else None
 
     def reason(self) -> str:
-        """Return why a trial with too few undisturbed samples is noisy."""
-        why = f"disturbed for {percent(self.disturbed_fraction or 0.0)} of the timing"
-        return f"the host was {why} (slowed down, or busy with other processes), so too few samples count"
+        """Return why the times of a trial with too few undisturbed samples are marked."""
+        return f"host busy for {percent(self.disturbed_fraction or 0.0)} of the timing"

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.measure.timing import BATCH_MS, Timer, Timing, synchronizer
+from effbench.measure.timing import BATCH_MS, Figure, Timer, Timing, synchronizer
 from effbench.metrics import significant
+from effbench.stats.intervals import Interval, median_interval
 
 SPARE_S = 0.0005  # idle time that a reading of the host's speed requires
 LONGEST_S = 0.05  # a busy server reads the host's speed this often; it takes some 0.1 ms
@@ -40,8 +41,23 @@ class Served(Timing):
 
     def is_disturbed(self, least: int) -> bool:
         """Return whether the host was disturbed for most requests, unless this does not change their median."""
-        kept, lost = self.of_host[True], self.of_host[False]
-        return Timing(kept or lost, disturbed_ms=lost).is_disturbed(len(self.samples_ms))
+        if not self.of_host[False]:
+            return False
+        return self.apart().is_disturbed(len(self.samples_ms))
+
+    def apart(self) -> Timing:
+        """Return the latencies of undisturbed and disturbed moments as samples that count and that do not."""
+        return Timing(self.of_host[True], disturbed_ms=self.of_host[False])
+
+    def figure(self, least: int, discards: bool, slowdown: float) -> Figure:
+        """Return the median of all requests, because a disturbance also delays later ones. See `Timing.figure`."""
+        median = median_interval(self.samples_ms)
+        if not self.is_disturbed(least):
+            return Figure(median, self, is_marked=False)
+        apart = self.apart().figure(len(self.samples_ms), discards, slowdown).median
+        low = min(median.value, apart.low)
+        high = max(median.value, apart.high)
+        return Figure(Interval(median.value, low, high), self, is_marked=True)
 
     @property
     def achieved_per_s(self) -> float:

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from effbench.measure.host import PATIENCE, HostWatch
+from effbench.measure.host import HostWatch
 from effbench.measure.watch import HOST_BOUND, GpuWatch
-from effbench.stats.intervals import median_interval
+from effbench.stats.intervals import Interval, median_interval
 
 Inputs = tuple[tuple, dict[str, Any]]
 MOST_BLOCKS = 1000  # maximum blocks per series, each with its own event
@@ -41,7 +41,8 @@ BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one cal
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields."""
+    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`: whether disturbed
+    samples do not count if there are enough others; else they are only kept apart."""
 
     budget_s: float
     min_time_s: float
@@ -53,10 +54,16 @@ class Rules:
     min_block_ms: float
     load_s: float = 0.0
     max_warmup_s: float = 2.0
+    patience: float = 1.0
+    discards: bool = True
 
     @classmethod
     def of(cls, protocol: dict[str, Any]) -> Rules:
-        return cls(**{rule.name: protocol[rule.name] for rule in dataclasses.fields(cls) if rule.name in protocol})
+        names = [rule.name for rule in dataclasses.fields(cls)]
+        rules = cls(**{name: protocol[name] for name in names if name in protocol})
+        if protocol.get("host_tolerance") is None:
+            return dataclasses.replace(rules, patience=1.0, discards=False)
+        return rules
 
     def of_passes(self, calls: int) -> Rules:
         """Return these rules with limits for passes of `calls` calls instead of single calls."""
@@ -87,8 +94,6 @@ class Timing:
 
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
-        if self.samples_ms == self.disturbed_ms:
-            return dataclasses.replace(self, disturbed_ms=[], disturbed_enqueue_ms=[])
         samples_ms, enqueue_ms = self.samples_ms + self.disturbed_ms, self.enqueue_ms + self.disturbed_enqueue_ms
         return Timing(samples_ms, enqueue_ms, calls_per_block=self.calls_per_block, steady=self.steady)
 
@@ -96,12 +101,45 @@ class Timing:
         """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
         fewer than the disturbed ones, unless the medians of both are the same."""
         kept, lost = self.samples_ms, self.disturbed_ms
-        if kept == lost:
+        if not kept:
             return True
         if len(kept) >= min(least, len(lost)):
             return False
         same = abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
         return not (same and len(kept) >= FEWEST_SAMPLES)
+
+    def figure(self, least: int, discards: bool, slowdown: float) -> Figure:
+        """Return the median of the undisturbed samples if there are enough of them, else of all samples, marked.
+
+        `least`: the number of undisturbed samples that are enough. `discards`: False if all samples give the median in
+        any case. `slowdown`: how many times slower the host was in disturbed moments.
+
+        The interval of a marked figure also contains the medians of both kinds of samples. If all samples are
+        disturbed, it reaches down to the fastest of them and to the median of a host without this slowdown.
+        """
+        is_marked = self.is_disturbed(least)
+        used = self.all_samples() if is_marked or not discards else self
+        median = median_interval(used.samples_ms)
+        if not is_marked:
+            return Figure(median, used, is_marked=False)
+        bounds = [bound for bound in (median.low, median.value, median.high) if bound is not None]
+        bounds.append(statistics.median(self.disturbed_ms))
+        if self.samples_ms:
+            bounds.append(statistics.median(self.samples_ms))
+        else:
+            bounds.append(min(self.disturbed_ms))
+            bounds.append(median.value / slowdown)
+        return Figure(Interval(median.value, min(bounds), max(bounds)), used, is_marked=True)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the samples that gave it;
+    `is_marked`: whether too few samples are undisturbed."""
+
+    median: Interval
+    timing: Timing
+    is_marked: bool
 
 
 @contextmanager
@@ -192,9 +230,11 @@ class Timer:
         """Time synchronised calls until the median (of passes) is precise enough or the budget is spent. Return the
         samples, which begin at the first position of a stream."""
         rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
-        rules, until = self.rules.of_passes(self.whole), time.perf_counter() + PATIENCE * budget_s
-        while passes := next_batch(pass_means(result.samples_ms, self.whole), seconds, rules, budget_s):
-            if self.host and not result.samples_ms and result.disturbed_ms:  # a tenth of the budget, as later
+        rules = self.rules.of_passes(self.whole)
+        until = time.perf_counter() + rules.patience * budget_s
+        while passes := next_batch(pass_means(self.counted(result), self.whole), seconds, rules, budget_s):
+            if self.host and rules.discards and not result.samples_ms and result.disturbed_ms:
+                # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept = len(result.samples_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
@@ -205,11 +245,15 @@ class Timer:
                 seconds += elapsed
             if self.host and time.perf_counter() >= until:
                 break
-        return all_if_none(result)
+        return result
+
+    def counted(self, result: Timing) -> list[float]:
+        """Return the samples that the stopping rules look at."""
+        return result.samples_ms if self.rules.discards else result.samples_ms + result.disturbed_ms
 
     def call_watched(self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float) -> float:
         """Make `calls` synchronised calls in batches, and read the host's speed between them. Samples of disturbed
-        batches go to `disturbed_ms`. Return the seconds of the others."""
+        batches go to `disturbed_ms`. Return the seconds of the batches that count."""
         host = self.host
         if host is None:
             began = time.perf_counter()
@@ -223,9 +267,10 @@ class Timer:
             kept, began = len(result.samples_ms), time.perf_counter()
             self.call(rotation, batch, result)
             elapsed, after = time.perf_counter() - began, host.read()
-            if host.is_undisturbed(before, after, elapsed):
+            is_undisturbed = host.is_undisturbed(before, after, elapsed)
+            if is_undisturbed or not self.rules.discards:
                 seconds += elapsed
-            else:
+            if not is_undisturbed:
                 result.drop(kept)
                 host.calm()
                 after = host.read()
@@ -244,9 +289,9 @@ class Timer:
         # if the GPU is the bottleneck, the host's speed does not show in the period
         host = self.host if self.block_ms[0] > HOST_BOUND * self.block_ms[1] else None
         load(self.step, rotation, calls, self.rules.load_s)
-        until = time.perf_counter() + PATIENCE * budget_s
+        until = time.perf_counter() + self.rules.patience * budget_s
         tenth = int(budget_s * 100 / (calls * self.block_ms[1]))
-        while batch := next_batch(result.samples_ms, seconds, self.rules, budget_s):
+        while batch := next_batch(self.counted(result), seconds, self.rules, budget_s):
             # a series costs time besides its blocks, so short ones would waste quiet moments
             blocks = min(max(batch, tenth) if host else batch, MOST_BLOCKS)
             events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)]
@@ -275,12 +320,13 @@ class Timer:
             for (start, end), counts in zip(events, quiet, strict=True):
                 kept = result.samples_ms if counts and not is_lost else result.disturbed_ms
                 kept.append(start.elapsed_time(end) / calls)
-                seconds += (counts and not is_lost) * elapsed / blocks
+                if not is_lost and (counts or not self.rules.discards):
+                    seconds += elapsed / blocks
             if host:
                 if time.perf_counter() >= until:
                     break
                 host.calm()
-        return all_if_none(result)
+        return result
 
     def waits_for_host(self, latency_ms: float) -> bool:
         """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up measured it."""
@@ -336,13 +382,6 @@ def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     """Return whether the host's speed shows in these times of a step. It does not if the GPU is the bottleneck of
     back-to-back calls and fills nearly all of a single one."""
     return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
-
-
-def all_if_none(result: Timing) -> Timing:
-    """Return the timing with its disturbed samples if it has no others, so that a noisy trial has a figure."""
-    if not result.samples_ms:
-        result.samples_ms, result.enqueue_ms = [*result.disturbed_ms], result.disturbed_enqueue_ms
-    return result
 
 
 def pass_means(samples: list[float], whole: int) -> list[float]:

@@ -1,6 +1,6 @@
 """Monitor the GPU during timing: clocks, power, energy, and disturbances (reduced clocks, foreign processes).
 
-A disturbed series of samples is discarded and repeated up to three times; then it is kept, and the trial is noisy.
+A disturbed series of samples is discarded and repeated up to three times; then it is kept, and the trial is marked.
 """
 
 from __future__ import annotations
@@ -36,22 +36,25 @@ SAMPLING_S = 1.0
 class GpuWatch:
     """Monitors the GPU of a trial. Without NVML it detects nothing.
 
-    `discarded`: why series of samples were discarded. `noisy`: a disturbance that remained, or None. `shared`: whether
+    `discarded`: why series of samples were discarded. `disturbance`: one that remained, or None. `shared`: whether
     a foreign process used memory before the trial.
     """
 
     def __init__(self, gpu: Gpu, device: torch.device, shared: bool = False) -> None:
         self.gpu, self.device, self.shared = gpu, device, shared
         self.discarded: list[str] = []
-        self.noisy: str | None = None
+        self.disturbance: str | None = None
+        self.before_timing: str | None = None  # a foreign process that did not stop working
         self.readings: list[dict[str, Any]] = []
         self.marks: list[tuple[int, int, float]] = []  # at each change of the energy counter: mJ, calls, seconds
         self.events: set[str] = set()  # clocks events since the last check
         self.next_poll = self.next_reading = 0.0
 
     def wait_until_free(self, wait_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Wait up to `wait_s` for foreign processes to stop working, and set `noisy` if they do not. Call this before
-        this process uses the GPU. Processes that only occupy memory do not matter."""
+        """Wait up to `wait_s` for foreign processes to stop working, and set `before_timing` if they do not.
+
+        Call this before this process uses the GPU. Processes that only occupy memory do not matter.
+        """
         # the driver averages utilization over an interval in which this sweep's previous trial may have run
         deadline = time.monotonic() + max(wait_s, SAMPLING_S)
         while True:
@@ -60,9 +63,18 @@ class GpuWatch:
             if not self.shared or not self.gpu.utilization():
                 return
             if time.monotonic() >= deadline:
-                self.noisy = f"another process keeps this GPU busy ({used / 2**20:.0f} MiB in use before the trial)"
+                self.before_timing = (
+                    f"another process keeps this GPU busy ({used / 2**20:.0f} MiB in use before the trial)"
+                )
                 return
             sleep(FREE_POLL_S)
+
+    def restart(self) -> None:
+        """Forget what earlier timing found, before timing again."""
+        self.discarded = []
+        self.disturbance = self.before_timing
+        self.readings = []
+        self.marks = []
 
     def begin(self) -> None:
         """Begin to monitor a timer. From now on, a new process is a disturbance, and a known one if it works."""
@@ -89,16 +101,16 @@ class GpuWatch:
 
     def disturbed(self) -> bool:
         """Return whether to discard the last series of samples. Call this after each series."""
-        reason = self.disturbance()
+        reason = self.newest_disturbance()
         if reason and self.retries:
             self.retries -= 1
             self.discarded.append(reason)
             return True
         if reason:
-            self.noisy = self.noisy or f"during timing, on every attempt: {reason}"
+            self.disturbance = self.disturbance or f"during timing, on every attempt: {reason}"
         return False
 
-    def disturbance(self) -> str | None:
+    def newest_disturbance(self) -> str | None:
         """Return what has disturbed the GPU since the last check, or None."""
         seen, self.events = self.events.union(self.gpu.read()["clocks_event_reasons"]), set()
         if slow := sorted(SLOWDOWNS & seen):
@@ -117,16 +129,16 @@ class GpuWatch:
     def end(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """End monitoring after the last timer. If there are foreign processes and NVML cannot attribute work to
         processes, idle for the averaging interval of utilization: the remaining utilization is theirs."""
-        if self.noisy or not (self.shared or self.known_pids):
+        if self.disturbance or not (self.shared or self.known_pids):
             return
         working = self.gpu.working_pids(self.since)
         if working is None:
             torch.cuda.synchronize(self.device)
             sleep(2 * SAMPLING_S)
             if self.gpu.utilization():
-                self.noisy = "another process kept this GPU busy: it was still busy after timing"
+                self.disturbance = "another process kept this GPU busy: it was still busy after timing"
         elif here := (self.gpu.foreign_pids() or set()) & working:  # NVML may report work late
-            self.noisy = f"another process works on this GPU ({pids(here)})"
+            self.disturbance = f"another process works on this GPU ({pids(here)})"
 
     def others_bytes(self) -> int | None:
         """Return the used memory that is not torch's: contexts, libraries and other processes; None if unknown."""

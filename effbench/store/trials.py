@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
+import statistics
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,8 @@ _SAMPLES_PER_CALL = sa.case(
     (sa.and_(CELL.c.device == "cpu", CELL.c.params["stream"]["name"].as_string().is_not(None)), None),
     else_=sa.func.coalesce(_MEAN_SIZE, sa.cast(CELL.c.bs, sa.Double)),
 ).label("samples_per_call")
+#: Newest trials that tell the usual speed of the host.
+RECENT_TRIALS = 50
 #: Key in `extra` of a trial whose samples cannot be read.
 DAMAGED = "damaged_samples"
 #: what a summary reads of a trial, with fast attributes; not `extra`, which can be large
@@ -92,16 +96,63 @@ def durations(
     return [tuple(row) for row in connection.execute(query.where(*chosen).order_by(TRIAL.c.id.desc()).limit(most))]
 
 
-def host_speeds(connection: sa.Connection, environment_id: str, most: int) -> list[float]:
-    """Return the newest `host_ms` of this machine in an environment, oldest first. A calibration's counts ten times."""
-    query = sa.select(TRIAL.c.recorded_at, TRIAL.c.host_ms).join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
+@dataclass
+class HostSpeeds:
+    """Times of the fixed host work of recent trials on this machine, oldest first, in ms.
+
+    `quiet`: in the quietest moments of trials on a GPU. `high`: in the slower moments of undisturbed trials on the CPU.
+    """
+
+    quiet: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+
+    def add(self, record: Trial) -> None:
+        if record.gpu_uuid is not None and record.host_ms is not None:
+            self.quiet.append(record.host_ms)
+        if record.gpu_uuid is None and record.host_high_ms is not None and record.disturbance is None:
+            self.high.append(record.host_high_ms)
+
+    def quiet_ms(self) -> float | None:
+        """Return the time on an undisturbed host, a low quantile; None if no trial has measured it."""
+        return quantile(self.quiet[-RECENT_TRIALS:], 1)
+
+    def high_ms(self) -> float | None:
+        """Return the time in the slower moments of a usual host, a high quantile; None if no trial has measured it."""
+        return quantile(self.high[-RECENT_TRIALS:], 4)
+
+
+def quantile(values: Sequence[float], fifths: int) -> float | None:
+    """Return the quantile that this many fifths of the values do not exceed; None without values."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=5, method="inclusive")[fifths - 1]
+
+
+def host_speeds(connection: sa.Connection, environment_id: str) -> HostSpeeds:
+    """Return what the newest trials of this machine in an environment tell of the speed of its host.
+
+    The host's speed in a calibration counts like ten trials.
+    """
     is_here = (SWEEP.c.host["hostname"].as_string() == platform.node(), SWEEP.c.imported_at.is_(None))
-    query = query.where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None), *is_here)
-    speeds = [tuple(row) for row in connection.execute(query.order_by(TRIAL.c.id.desc()).limit(most))]
+    query = (
+        sa.select(TRIAL.c.recorded_at, TRIAL.c.gpu_uuid, TRIAL.c.host_ms, TRIAL.c.host_high_ms, TRIAL.c.disturbance)
+        .join(SWEEP, SWEEP.c.id == TRIAL.c.sweep_id)
+        .where(TRIAL.c.environment_id == environment_id, TRIAL.c.host_ms.is_not(None), *is_here)
+        .order_by(TRIAL.c.id.desc())
+        .limit(4 * RECENT_TRIALS)
+    )
+    newest = connection.execute(query).all()
+    quiet = [(row.recorded_at, row.host_ms) for row in newest if row.gpu_uuid is not None]
     known = calibration(connection, environment_id) or {"noise": None}
     if (known["noise"] or {}).get("hostname") == platform.node():
-        speeds += [(known["measured_at"], known["noise"]["host_ms"])] * 10
-    return [host_ms for _, host_ms in sorted(speeds)][-most:]
+        quiet += [(known["measured_at"], known["noise"]["host_ms"])] * 10
+    speeds = HostSpeeds(quiet=[host_ms for _, host_ms in sorted(quiet)])
+    for row in reversed(newest):
+        if row.gpu_uuid is None:
+            speeds.add(row)
+    return speeds
 
 
 def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:

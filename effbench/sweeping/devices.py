@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell
+from effbench.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 
 POLL_S = 0.2
@@ -29,7 +30,6 @@ FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 SPARE_FROM = 4
 #: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
-TOPOLOGY = Path("/sys/devices/system/cpu")
 #: Initializes the CUDA driver, without a context, until its standard input ends.
 HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.stdin.read()"
 
@@ -196,17 +196,6 @@ def open_lock(path: Path) -> int:
 # --- CPU cores ---
 
 
-def parse_cores(text: str) -> list[int]:
-    """Return the cores of a list in the kernel's notation, ascending: 0, 1, 2, 3, 8 for `0-3,8`. Raises ValueError."""
-    cores: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if last and int(last) < int(first):
-            raise ValueError(f"{part} ends before it begins")
-        cores |= set(range(int(first), int(last or first) + 1))
-    return sorted(cores)
-
-
 def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
     """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if it is invalid."""
     if setting is None:
@@ -248,22 +237,6 @@ def share_cores(
             threads = [thread for thread in threads if thread not in spare]
         pinned.append(threads or None)
     return pinned
-
-
-def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """Return the usable hardware threads of each physical core; one thread per core if the kernel lists no siblings."""
-    cores: list[tuple[int, ...]] = []
-    left = set(usable)
-    for thread in sorted(left):
-        if thread in left:
-            try:
-                siblings = parse_cores((topology / f"cpu{thread}" / "topology" / "thread_siblings_list").read_text())
-            except (OSError, ValueError):
-                siblings = []
-            core = {thread, *siblings} & left
-            cores.append(tuple(sorted(core)))
-            left -= core
-    return cores
 
 
 def near_cores(gpu: dict[str, Any]) -> set[int]:

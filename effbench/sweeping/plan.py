@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.sweeping.interpreters import HERE, Interpreter
 
@@ -180,9 +180,24 @@ class Queue:
             # a trial on the CPU may use every core, including those of trials on GPUs
             if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
                 return None
+            if group.round > self.first_round_elsewhere(device, devices):
+                return None
             self.running[group.cell] = device
             self.groups.remove(group)
             return group
+
+    def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
+        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU if it is the CPU.
+
+        Trials of both never run at the same time. If one kind ran all its rounds first, a comparison of devices would
+        compare different times.
+        """
+        rounds = [
+            group.round
+            for group in self.groups
+            if group.cell.device in devices and (group.cell.device == "cpu") != (device == "cpu")
+        ]
+        return min(rounds, default=math.inf)
 
     def expected_s(self, group: Group) -> float:
         """Return the longest wall time of a recorded trial of the group's cell, or else of its mode."""

@@ -32,7 +32,7 @@ from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import Pools, ServerPool, measure_ceilings
 from effbench.sweeping.progress import Progress
-from effbench.sweeping.schedule import RECENT_TRIALS, Schedule
+from effbench.sweeping.schedule import Schedule
 
 #: Interpreter and parameters of each cell of the command line.
 Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
@@ -155,7 +155,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             progress=progress,
             artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
             history=history,
-            host_speeds={one: store.host_speeds(environment_id, RECENT_TRIALS) for one, environment_id in ids.items()},
+            host_speeds={one: store.host_speeds(environment_id) for one, environment_id in ids.items()},
             stop=stop,
         )
         trials = schedule.needed(trials)

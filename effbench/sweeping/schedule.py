@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
-import statistics
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,6 +20,7 @@ from effbench.printable import count
 from effbench.stats.elimination import FAR, UNWATCHED_FAR, Race, race
 from effbench.stats.intervals import PRIOR_SD, TUNED, TUNED_SD, enough
 from effbench.store.summary import estimate
+from effbench.store.trials import HostSpeeds
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import Interpreter
@@ -28,8 +29,8 @@ from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.turns import Turns
 
-#: Newest trials that tell the usual speed of the host.
-RECENT_TRIALS = 50
+#: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
+UNQUIET_TRIALS = 3
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: Phases of a trial's wall time that are not overhead.
@@ -40,7 +41,7 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
     exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
-    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
+    `host_speeds`: of trials under each interpreter."""
 
     pools: Pools
     slots: list[Slot]
@@ -49,7 +50,9 @@ class Schedule:
     progress: Progress
     artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
-    host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
+    host_speeds: dict[Interpreter, HostSpeeds] = field(default_factory=dict)
+    unquiet: int = 0  # trials in a row without an undisturbed moment
+    waits: bool = True  # for undisturbed moments
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
@@ -94,13 +97,13 @@ class Schedule:
         protocol, judged = self.settings.protocol, {}
         runs = [run for run in runs if not self.is_enough(run.cell) and run not in self.out(run)]
         for run in runs:
-            usual_ms = usual_host_ms(self.host_speeds.get(run.interpreter, ())) or math.inf
+            usual_ms = self.speeds_of(run.interpreter).quiet_ms() or math.inf
             judged[run] = [*self.history.get(run, ())]
             for index, record in enumerate(judged[run]):
                 slowdown = record.extra.get("usual_host_ms", 0.0) / usual_ms - 1
                 if record.status is Status.OK and slowdown > (protocol["host_tolerance"] or math.inf):
                     judged[run][index] = replace(record, disturbance="the host was slower than later")
-        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], protocol["attempts"], judged)
+        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], self.attempts, judged)
         return [trial for trial in left if trial.attempt]
 
     def work(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
@@ -123,14 +126,13 @@ class Schedule:
 
     def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
         """Run the trials of a cell in a round. If one is marked, queue them all again and return."""
-        attempts = self.settings.protocol["attempts"]
         for ended, trial in enumerate(group.trials, 1):
             record = None if self.stop.is_set() else self.run_locked(slot, trial)
             if record is None:
                 return
             self.record(trial, record)
-            if record.host_ms is not None:
-                self.host_speeds.setdefault(trial.run.interpreter, []).append(record.host_ms)
+            self.speeds_of(trial.run.interpreter).add(record)
+            self.note_host(trial, record)
             known = self.history.get(trial.run, [])  # only the last attempt of a round counts
             recent = replace(record, samples={})  # which take megabytes
             self.history[trial.run] = [*(other for other in known if other.round != record.round), recent]
@@ -140,13 +142,30 @@ class Schedule:
                 more = -queue.drop(trial.run)
             elif self.is_enough(trial.run.cell):
                 more = -sum(queue.drop(other.run) for other in group.trials)
-            elif record.disturbance is not None and trial.attempt + 1 < attempts:
-                more, retry = queue.retry(group, ended, attempts, slot.name), True
+            elif record.disturbance is not None and trial.attempt + 1 < self.attempts:
+                more, retry = queue.retry(group, ended, self.attempts, slot.name), True
             more -= sum(map(queue.drop, self.out(trial.run)))
             self.progress.resized(more)
             self.progress.ended(trial, record)
             if retry:
                 return
+
+    @property
+    def attempts(self) -> int:
+        """How often a round is measured if its trials are marked."""
+        return self.settings.protocol["attempts"] if self.waits else 1
+
+    def speeds_of(self, interpreter: Interpreter) -> HostSpeeds:
+        return self.host_speeds.setdefault(interpreter, HostSpeeds())
+
+    def note_host(self, trial: PlannedTrial, record: Trial) -> None:
+        """Stop waiting for undisturbed moments after some trials in a row without one, and say so."""
+        if record.disturbed_fraction is None:
+            return
+        self.unquiet = self.unquiet + 1 if record.disturbed_fraction == 1.0 else 0
+        if self.waits and self.unquiet >= UNQUIET_TRIALS:
+            self.waits = False
+            self.progress.note(busy_text(trial.run.cell.device))
 
     @property
     def compilations(self) -> int:
@@ -243,9 +262,13 @@ class Schedule:
         is_cold = not any(record.compilation == compilation for record in self.history.get(trial.run, ()))
         if is_cold:
             shutil.rmtree(cache, ignore_errors=True)  # of a trial that was killed: this one measures a cold compilation
+        protocol = self.settings.protocol
+        if not self.waits:
+            protocol = {**protocol, "patience": 1.0}
+        speeds = self.speeds_of(trial.run.interpreter)
         message = TrialRequest(
             cell=cell.params(),
-            protocol=self.settings.protocol,
+            protocol=protocol,
             round=trial.round,
             attempt=trial.attempt,
             gpu_uuid=gpu.get("uuid"),
@@ -254,7 +277,8 @@ class Schedule:
             is_cold=is_cold,
             cores=list(slot.cores) if slot.cores else None,
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
-            host_ms=usual_host_ms(self.host_speeds.get(trial.run.interpreter, [])),
+            host_ms=speeds.quiet_ms(),
+            host_high_ms=speeds.high_ms(),
             turn=str(turns.path(pool.cache_root.parent)) if turns.is_shared else None,
             # times of its preparation come from the first trial of a cell, during which no other runs
             is_ahead=turns.is_shared and any(one.build_s is not None for one in self.history.get(trial.run, ())),
@@ -279,7 +303,7 @@ class Schedule:
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
-        if record.host_ms is not None:
+        if record.host_ms is not None and gpu:
             record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
         record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
         if (seconds := record.extra.get("phase_seconds")) and not message.is_ahead:
@@ -316,10 +340,17 @@ def may_lack_memory(record: Trial) -> bool:
     )
 
 
-def usual_host_ms(speeds: Sequence[float]) -> float | None:
-    """Return `host_ms` of an undisturbed host, a low quantile over recent trials; None if there are none."""
-    recent = speeds[-RECENT_TRIALS:]
-    return statistics.quantiles(recent, n=5, method="inclusive")[0] if len(recent) > 1 else next(iter(recent), None)
+def busy_text(device: str) -> str:
+    """Return why a sweep stops waiting for undisturbed moments, and what to do."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    remedies = "close other programs or use a quieter machine"
+    if device == "cpu":
+        remedies += "; threads=1 leaves cores to others"
+    return (
+        f"The host is busy: {UNQUIET_TRIALS} trials in a row had no undisturbed moment (load {load:.1f} on "
+        f"{count(cores, 'core')}). The sweep no longer waits for one, and marks the times with ~. "
+        f"To avoid this, {remedies}."
+    )
 
 
 def record_of(request: Request, trial: PlannedTrial) -> Trial:

@@ -20,6 +20,7 @@ import torch
 
 from effbench import streams
 from effbench.cell import Cell, Status, Trial, mode_settings
+from effbench.cores import physical_cores
 from effbench.measure import counters, memory, timing, watch
 from effbench.measure.host import HostWatch
 from effbench.measure.profile import CALLS, profile
@@ -32,7 +33,6 @@ from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo
 from effbench.printable import describe
-from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
 from effbench.worker.generation import Generation
@@ -50,7 +50,7 @@ from effbench.worker.workload import (
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
-TEAM_CORES = 1.2  # busy cores from which a step runs on several threads
+HOST_TOLERANCE = 0.1  # where the protocol has none: then disturbed samples count, but they are still told apart
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -122,13 +122,10 @@ class RunningTrial:
             timer.renew = self.workload.renew if self.workload.written else None
             if self.cell.generate:
                 timer.sample = self.step.sample
-            warmup = self.phase("warmup", partial(self.warm_up, timer))
-            self.trial.warmup_calls, self.trial.steady = len(warmup.samples_ms), warmup.steady
-            self.trial.samples["warmup_ms"] = warmup.samples_ms
+            self.phase("warmup", partial(self.warm_up, timer))
             if self.on_cuda and (error := self.phase("warmup", timing.shorten_gaps)):
                 self.trial.extra["context_error"] = error
-            self.before = counters.read()
-            self.phase("timing", partial(self.take_timings, timer))
+            self.time(timer)
             self.phase("facts", self.take_facts)
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
             if self.request.protocol.get("profile") and self.on_cuda:
@@ -148,8 +145,10 @@ class RunningTrial:
         """Prepare the device before any user code runs; a failure here is retried."""
         if self.request.cores:  # no other trial runs on them
             os.sched_setaffinity(0, self.request.cores)
-            torch.set_num_threads(min(torch.get_num_threads(), len(self.request.cores)))
-        self.threads = torch.get_num_threads() if self.on_cuda and self.request.is_ahead else None
+        threads = self.cell.threads or min(torch.get_num_threads(), len(physical_cores(os.sched_getaffinity(0))))
+        torch.set_num_threads(threads)
+        self.trial.threads = threads
+        self.threads = threads if self.on_cuda and self.request.is_ahead else None
         if self.threads:  # threads of several trials on the same cores wait for each other
             torch.set_num_threads(1)
         if self.on_cuda and not torch.cuda.is_available():
@@ -236,84 +235,131 @@ class RunningTrial:
         self.synchronize()
         trial.compile_s = time.perf_counter() - start if mode.compiles else None
 
-    def warm_up(self, timer: timing.Timer) -> timing.Timing:
-        """Warm up, and learn from the CPU time whether the step runs on several threads of the CPU."""
-        began, began_cpu = time.perf_counter(), time.process_time()
+    def warm_up(self, timer: timing.Timer) -> None:
+        """Warm up and record it."""
         warmup = timer.warm_up()
-        busy_cores = (time.process_time() - began_cpu) / (time.perf_counter() - began)
-        self.uses_team = not self.on_cuda and busy_cores > TEAM_CORES
-        return warmup
+        self.trial.warmup_calls = len(warmup.samples_ms)
+        self.trial.steady = warmup.steady
+        self.trial.samples["warmup_ms"] = warmup.samples_ms
+
+    @property
+    def has_period(self) -> bool:
+        """Whether back-to-back calls are timed. Not on the CPU, and not of requests, because the host waits for their
+        first token, or for their arrival."""
+        return self.on_cuda and not self.cell.generate and not self.is_open_loop
+
+    def time(self, timer: timing.Timer) -> None:
+        """Warm up and time the step. If a graph was compiled meanwhile, warm up and time it once more."""
+        for is_last in (False, True):
+            self.before = counters.read()
+            self.phase("timing", partial(self.take_timings, timer))
+            self.compiled = compiled_between(self.before, counters.read())
+            if self.compiled is None or is_last:
+                return
+            self.trial.extra["timed_again"] = self.compiled
+            self.phase("warmup", partial(self.warm_up, timer))
 
     def take_timings(self, timer: timing.Timer) -> None:
-        """Measure the latency and, on CUDA, the period while monitoring the GPU. Requests have no period, because the
-        host waits for their first token, or for their arrival."""
-        trial, budget_s, watcher = self.trial, self.rules.budget_s, self.watcher
-        has_period = self.on_cuda and not (self.cell.generate or self.is_open_loop)
+        """Measure the latency and the period, if there is one, while watching the host and the GPU."""
+        trial, watcher = self.trial, self.watcher
+        watcher.restart()
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         with self.host_watched(timer), timing.no_garbage_collection():
             gpu_before = self.gpu.read()
-            watcher.begin()
-            if self.is_open_loop:
-                stream = self.cell.stream
-                seconds = min(budget_s, self.rules.max_samples / stream["rate"])
-                arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], seconds)
-                latency = self.served = serve(timer, arrivals_s, seconds)
-            else:
-                latency = timer.latency(budget_s / 2 if has_period else budget_s)
-            if has_period:
-                watcher.begin()
-                period = timer.period(budget_s / 2)
+            timings = self.run_timers(timer)
             gpu_after = self.gpu.read()
-        timings = {"latency": latency, "period": period} if has_period else {"latency": latency}
-        doubtful = timer.host and any(measured.is_disturbed(self.rules.min_samples) for measured in timings.values())
-        unclear = doubtful and has_period and not (watcher.discarded or self.cell.stream)
-        if unclear and (every := timing.without_host(latency, period)):
-            latency, period = every
-            trial.host_ms = trial.disturbed_fraction = None
-        else:
-            for name, measured in timings.items():
-                if measured.disturbed_ms:
-                    trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
-            if doubtful:
-                by_gpu = watcher.discarded[-1:] if not timer.host.disturbed_fraction else []
-                watcher.noisy = watcher.noisy or next(iter(by_gpu), timer.host.reason())
         trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
-        samples = trial.samples["latency_ms"] = latency.samples_ms
-        interval = median_interval(samples)
-        trial.latency_ms, trial.latency_samples = interval.value, len(samples)
-        trial.latency_median_low_ms, trial.latency_median_high_ms = interval.low, interval.high
+        if self.on_cuda:
+            watcher.end()
+            trial.discarded_blocks = len(watcher.discarded)
+            if watcher.discarded:
+                trial.extra["discarded"] = watcher.discarded
+            trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
+        figures = self.figures_of(timings, timer.host)
+        self.set_latency(figures["latency"])
+        if self.has_period:
+            self.set_period(figures["period"])
+            for name, value in watcher.facts().items():
+                setattr(trial, name, value)
+        # the two medians of a stream may come from different batch sizes
+        if self.has_period and not self.cell.stream and watcher.disturbance is None:
+            watcher.disturbance = watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
+        trial.disturbance = watcher.disturbance
+
+    def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
+        """Run the timers and return their samples by name."""
+        budget_s = self.rules.budget_s
+        self.watcher.begin()
+        if self.is_open_loop:
+            stream = self.cell.stream
+            seconds = min(budget_s, self.rules.max_samples / stream["rate"])
+            arrivals_s = streams.arrival_times(stream["rate"], stream["seed"], seconds)
+            self.served = serve(timer, arrivals_s, seconds)
+            return {"latency": self.served}
+        if not self.has_period:
+            return {"latency": timer.latency(budget_s)}
+        latency = timer.latency(budget_s / 2)
+        self.watcher.begin()
+        return {"latency": latency, "period": timer.period(budget_s / 2)}
+
+    def figures_of(self, timings: dict[str, timing.Timing], host: HostWatch | None) -> dict[str, timing.Figure]:
+        """Return what the timers found, record the samples that do not count, and mark the trial if too few do."""
+        trial, watcher, least = self.trial, self.watcher, self.rules.min_samples
+        slowdown = host.slowdown if host else 1.0
+        discards = self.rules.discards
+        figures = {name: measured.figure(least, discards, slowdown) for name, measured in timings.items()}
+        is_marked = any(figure.is_marked for figure in figures.values())
+        can_be_gpu_bound = self.has_period and not watcher.discarded and not self.cell.stream
+        if host and is_marked and can_be_gpu_bound:
+            every = timing.without_host(timings["latency"], timings["period"])
+            if every:
+                trial.host_ms = trial.host_high_ms = trial.disturbed_fraction = None
+                return {name: measured.figure(least, discards, 1.0) for name, measured in every.items()}
+        for name, measured in timings.items():
+            if measured.disturbed_ms:
+                trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
+        if is_marked and watcher.disturbance is None:
+            is_by_gpu = watcher.discarded and not (host and host.disturbed_fraction)
+            watcher.disturbance = watcher.discarded[-1] if is_by_gpu or host is None else host.reason()
+        return figures
+
+    def set_latency(self, figure: timing.Figure) -> None:
+        trial, samples = self.trial, figure.timing.samples_ms
+        trial.samples["latency_ms"] = samples
+        trial.latency_ms, trial.latency_samples = figure.median.value, len(samples)
+        trial.latency_median_low_ms, trial.latency_median_high_ms = figure.median.low, figure.median.high
         trial.latency_min_ms = min(samples)
         trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(samples, (0.95, 0.99)))
-        if not self.on_cuda:
-            return
-        watcher.end()
-        trial.discarded_blocks = len(watcher.discarded)
-        if watcher.discarded:
-            trial.extra["discarded"] = watcher.discarded
-        trial.extra["gpu_before"], trial.extra["gpu_after"] = gpu_before, gpu_after
-        if not has_period:
-            return
-        trial.enqueue_ms = statistics.median(latency.enqueue_ms)
-        samples = trial.samples["period_ms"] = period.samples_ms
-        trial.period_ms, trial.period_samples = statistics.median(samples), len(samples)
-        trial.calls_per_block = period.calls_per_block
-        for name, value in watcher.facts().items():
-            setattr(trial, name, value)
-        # the two medians of a stream may come from different batch sizes
-        if not self.cell.stream and self.request.protocol.get("host_tolerance") is not None:
-            watcher.noisy = watcher.noisy or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
+        if self.has_period:
+            trial.enqueue_ms = statistics.median(figure.timing.enqueue_ms)
+
+    def set_period(self, figure: timing.Figure) -> None:
+        trial, samples = self.trial, figure.timing.samples_ms
+        trial.samples["period_ms"] = samples
+        trial.period_ms, trial.period_samples = figure.median.value, len(samples)
+        trial.period_median_low_ms, trial.period_median_high_ms = figure.median.low, figure.median.high
+        trial.calls_per_block = figure.timing.calls_per_block
 
     @contextmanager
     def host_watched(self, timer: timing.Timer) -> Iterator[None]:
-        """Watch the host's speed in this context, if the protocol asks for it and the step depends on it."""
-        tolerance = self.request.protocol.get("host_tolerance")
-        if tolerance is None or not timer.waits_for_host(statistics.median(self.trial.samples["warmup_ms"][-10:])):
+        """Watch the host in this context, if the step depends on its speed."""
+        if not timer.waits_for_host(statistics.median(self.trial.samples["warmup_ms"][-10:])):
+            timer.host = None
             yield
             return
-        timer.host = host = HostWatch(self.request.host_ms, 1 + tolerance, moves=self.on_cuda, team=self.uses_team)
+        host = HostWatch(
+            self.request.host_ms,
+            1 + (self.request.protocol.get("host_tolerance") or HOST_TOLERANCE),
+            moves=self.on_cuda,
+            all_threads=not self.on_cuda,
+            usual_high_ms=self.request.host_high_ms,
+            waits=self.rules.patience > 1.0,
+        )
+        timer.host = host
         with host.watching():
             yield
-        self.trial.host_ms, self.trial.disturbed_fraction = host.low_ms, host.disturbed_fraction
+        self.trial.host_ms, self.trial.host_high_ms = host.low_ms, host.high_ms
+        self.trial.disturbed_fraction = host.disturbed_fraction
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""
@@ -369,19 +415,24 @@ class RunningTrial:
         """Raise Ended with the status, unless the trial is ok. `wrong`: what is wrong with the results."""
         if wrong:
             raise Ended(Status.INCORRECT, wrong)
-        if self.after.graphs > self.before.graphs or self.after.recompiles > self.before.recompiles:
-            again = self.after.recompiles > self.before.recompiles
-            how = f"again during timing ({self.after.recompile_reason})" if again else "during timing"
-            raise Ended(Status.NOISY, f"a graph was compiled {how}: the figures include compile time")
+        if self.compiled:
+            raise Ended(Status.DEGRADED, f"{self.compiled}, twice: the times include compiling")
         if parts := self.observer.parts:
             self.trial.extra["cudagraph_parts"] = {"all": parts, "captured": self.observer.captured}
         reason = self.prepared.degraded or self.workload.degraded
         if reason := reason or self.observer.degraded_reason(self.after, self.device):
             raise Ended(Status.DEGRADED, reason)
-        if self.watcher.noisy:
-            raise Ended(Status.NOISY, self.watcher.noisy)
         if self.is_open_loop and (reason := self.served.saturated()):
             raise Ended(Status.DEGRADED, reason)
+
+
+def compiled_between(before: counters.Counters, after: counters.Counters) -> str | None:
+    """Return that a graph was compiled between these readings, with the guard that failed if one did, or None."""
+    if after.recompiles > before.recompiles:
+        return f"a graph was compiled again while it was timed ({after.recompile_reason})"
+    if after.graphs > before.graphs:
+        return "a graph was compiled while it was timed"
+    return None
 
 
 def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:

@@ -17,7 +17,8 @@ from effbench import processes
 from effbench.cell import Cell
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.sweeping.devices import Slot, lock_folder, parse_cores, share_cores, wanted_cores
+from effbench.cores import parse_cores, physical_cores
+from effbench.sweeping.devices import Slot, lock_folder, share_cores, wanted_cores
 
 ALL = range(16)
 
@@ -191,7 +192,7 @@ def test_shares(tmp_path, siblings, setting, near, usable, shares):
     assert share_cores(setting, gpus(*near), usable, tmp_path) == shares
     given = [core for share in shares for core in share or ()]
     assert len(given) == len(set(given)), "no thread serves two GPUs"
-    for core in devices.physical_cores(given, tmp_path):
+    for core in physical_cores(given, tmp_path):
         assert sum(not set(core).isdisjoint(share or ()) for share in shares) == 1, "nor does a physical core"
 
 

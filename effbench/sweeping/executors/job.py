@@ -19,6 +19,7 @@ from typing import Any
 from effbench.cell import Cell, Environment, Trial
 from effbench.errors import EffbenchError, StoreError
 from effbench.message import decode
+from effbench.store.trials import HostSpeeds
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
@@ -65,8 +66,8 @@ class JobStore:
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
         self.send("record", environment_id=environment_id, trial=trial.to_json())
 
-    def host_speeds(self, environment_id: str, most: int) -> list[float]:
-        return []  # those of other nodes say nothing about this one
+    def host_speeds(self, environment_id: str) -> HostSpeeds:
+        return HostSpeeds()  # those of other nodes say nothing about this one
 
     def calibration(self, environment_id: str) -> dict[str, Any] | None:
         ceilings = self.request["ceilings"].get(environment_id)
