@@ -35,7 +35,7 @@ DRIFT = 0.01  # maximum relative difference between the medians of the halves of
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 SAME = 0.02  # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
-FEWEST_SAMPLES = 10  # minimum undisturbed samples for that
+FEWEST_SAMPLES, FEWEST_PART = 10, 0.1  # minimum undisturbed samples for that, also as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
 
@@ -106,7 +106,9 @@ class Timing:
         if len(kept) >= min(least, len(lost)):
             return False
         same = abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
-        return not (same and len(kept) >= FEWEST_SAMPLES)
+        # a few samples may be disturbed ones that look undisturbed, and then the medians are the same anyway
+        enough = len(kept) >= max(FEWEST_SAMPLES, FEWEST_PART * len(lost))
+        return not (same and enough)
 
     def figure(self, least: int, discards: bool, slowdown: float) -> Figure:
         """Return the median of the undisturbed samples if there are enough of them, else of all samples, marked.
@@ -114,21 +116,20 @@ class Timing:
         `least`: the number of undisturbed samples that are enough. `discards`: False if all samples give the median in
         any case. `slowdown`: how many times slower the host was in disturbed moments.
 
-        The interval of a marked figure also contains the medians of both kinds of samples. If all samples are
-        disturbed, it reaches down to the fastest of them and to the median of a host without this slowdown.
+        The interval of a marked figure also contains the intervals of the medians of both kinds of samples. If hardly
+        any sample is undisturbed, it also reaches down to the fastest sample, and to the median of a host without this
+        slowdown.
         """
         is_marked = self.is_disturbed(least)
         used = self.all_samples() if is_marked or not discards else self
         median = median_interval(used.samples_ms)
         if not is_marked:
             return Figure(median, used, is_marked=False)
-        bounds = [bound for bound in (median.low, median.value, median.high) if bound is not None]
-        bounds.append(statistics.median(self.disturbed_ms))
+        bounds = [*bounds_of_median(used.samples_ms), *bounds_of_median(self.disturbed_ms)]
         if self.samples_ms:
-            bounds.append(statistics.median(self.samples_ms))
-        else:
-            bounds.append(min(self.disturbed_ms))
-            bounds.append(median.value / slowdown)
+            bounds += bounds_of_median(self.samples_ms)
+        if len(self.samples_ms) < FEWEST_SAMPLES:
+            bounds += [min(used.samples_ms), median.value / slowdown]
         return Figure(Interval(median.value, min(bounds), max(bounds)), used, is_marked=True)
 
 
@@ -382,6 +383,14 @@ def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
     """Return whether the host's speed shows in these times of a step. It does not if the GPU is the bottleneck of
     back-to-back calls and fills nearly all of a single one."""
     return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
+
+
+def bounds_of_median(samples: Sequence[float]) -> list[float]:
+    """Return the bounds of the median's interval; the smallest and the largest of too few samples for one."""
+    median = median_interval(samples)
+    if median.low is None or median.high is None:
+        return [min(samples), max(samples)]
+    return [median.low, median.high]
 
 
 def pass_means(samples: list[float], whole: int) -> list[float]:
