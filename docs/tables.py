@@ -60,12 +60,13 @@ COLUMNS = {
     "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
     "reason": "why the status is not `ok`, in one line",
-    "trials": "number of rounds in the figures, without discarded noisy rounds",
+    "trials": "number of rounds in the figures; marked ones do not count if three others are `ok`",
     "round": "pass over the cells, from 0",
     "attempt": "attempt within the round, from 0",
     "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
     "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
-    "`dropout_off`, `tied_tokens`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`, `context_error`; "
+    "`dropout_off`, `tied_tokens`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`, `context_error`, "
+    "`timed_again`; "
     "of failures `traceback`, `log`",
     "recorded_at": "when the trial was committed",
     "gpu_name": "names of the GPUs that torch saw",
@@ -296,7 +297,7 @@ def speedups_of(sweep: str) -> str:
 def atlas_in_short() -> str:
     made = speedups("atlas-h100")
     made.metrics = ["speedup"]
-    made.rows = [row for row in made.rows if row.metric == "speedup" and row.labels["bs"] != 8]
+    made.rows = [row for row in made.rows if row.metric == "speedup" and row.labels["bs"] == 1]
     return made.wide(best=False).render("markdown")
 
 
