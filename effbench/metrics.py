@@ -348,6 +348,8 @@ ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
 #: metric of processes with a warm cache -> the same metric of processes that compiled with an empty cache
 COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
+#: speedup -> the time that it compares; the first one is the headline
+SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
 #: column of a result, in order -> type: metrics, their intervals, and explanations
 RESULT_FIGURES: dict[str, type] = {
     column: metric.kind

@@ -117,10 +117,9 @@ def levels(
     connection: sa.Connection, sweep_id: str, environment_ids: Iterable[str], before: dt.datetime,
     metrics: Iterable[str], host: str | None = None, most: int = 30,
 ) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
-    """Return (cell key, metric) -> environment id -> values of earlier `ok` results of the sweep's cells without a mark,
-    oldest first.
+    """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's cells, oldest first.
 
-    They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
+    Only `ok` results without a mark count. They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
     before `before`, and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
