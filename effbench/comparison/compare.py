@@ -119,8 +119,10 @@ def compare_parts(
 
 
 def find(store: Store, reference: str, on: str | None = None, other: str | None = None) -> SweepInfo:
-    """Return the sweep of the baseline with this name, else the sweep with this id or name. `other`: the reference that
-    it is compared with, whose hardware selects one of several baselines with a name, as in a check."""
+    """Return the sweep of the baseline with this name, else the sweep with this id, name or label.
+
+    `other`: the reference that it is compared with, whose hardware selects one of several baselines with a name, as in
+    a check."""
     known = store.baselines()
     named = [baseline for baseline in known if baseline.name == reference]
     hardware: set[str] = set()
