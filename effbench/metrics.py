@@ -40,6 +40,12 @@ class Metric:
     explains: bool = False
     as_change: bool = False
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it depends on times, so that a disturbed host or GPU changes it: a time, an energy, a rate or a
+        speedup."""
+        return self.unit in ("ms", "s", "mJ", "samples/s", "tokens/s") or self.name in SPEEDUPS
+
     def format(self, value: float | int | None) -> str:
         """Return `value` as text with a unit and three significant digits; an em dash for None and NaN."""
         if is_missing(value):

@@ -122,6 +122,8 @@ def summary(past: History) -> str:
     if short:
         need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
         texts.append(f"too short to judge: {short} of {total} series ({need})")
+    if past.marked_results:
+        texts.append(f"left out: times of {count(past.marked_results, 'marked result')} (host disturbed)")
     changes = Counter(event.state for event in past.changes)
     changes["acknowledged and omitted"] = past.left_out
     if changes.total() or total > short:

@@ -119,8 +119,9 @@ def levels(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
     """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's cells, oldest first.
 
-    Only `ok` results without a mark count. They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
-    before `before`, and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded.
+    Only `ok` results without a mark count. They come from the newest `most` sweeps that have the same protocol and name
+    (or none, like this sweep), began before `before`, and ran some of these cells in these environments; `host`: only
+    on this host. Re-runs are excluded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     own = connection.execute(sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)).one_or_none()
@@ -226,7 +227,7 @@ def series(
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
-    facts = ("id", "name", "label", "started_at", "imported_at", "protocol", "host", "state")
+    facts = ("id", "name", "label", "started_at", "imported_at", "protocol", "baseline_mode", "host", "state")
     order = (SWEEP.c.started_at, SWEEP.c.id)
     sweeps = _rows(connection, sa.select(*(SWEEP.c[name] for name in facts)).order_by(*order))
     older = 0
