@@ -247,7 +247,7 @@ class Config:
     # list of rules for cells that are not planned: values, patterns or comparisons by key of the cell
     exclude: Any = None
     shard: str | None = None  # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
-    resume: str | None = None  # id, name or `last`: resume that sweep
+    resume: str | None = None  # id, name, label or `last`: resume that sweep
     artifacts: list[Artifact] = field(default_factory=list)  # files to keep from each cell's first trial
     on_failure: OnFailure = OnFailure.fail  # `fail`: exit code 1 if cells failed; `ignore`: 0
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL

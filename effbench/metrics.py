@@ -40,6 +40,12 @@ class Metric:
     explains: bool = False
     as_change: bool = False
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it depends on times, so that a disturbed host or GPU changes it: a time, an energy, a rate or a
+        speedup."""
+        return self.unit in ("ms", "s", "mJ", "samples/s", "tokens/s") or self.name in SPEEDUPS
+
     def format(self, value: float | int | None) -> str:
         """Return `value` as text with a unit and three significant digits; an em dash for None and NaN."""
         if is_missing(value):
@@ -348,6 +354,8 @@ ESTIMATED = tuple(metric.name for metric in TRIAL_METRICS if metric.interval)
 INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metric.interval}
 #: metric of processes with a warm cache -> the same metric of processes that compiled with an empty cache
 COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
+#: speedup -> the time that it compares; the first one is the headline
+SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
 #: column of a result, in order -> type: metrics, their intervals, and explanations
 RESULT_FIGURES: dict[str, type] = {
     column: metric.kind

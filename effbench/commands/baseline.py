@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="set|ls|rm")
     put = actions.add_parser("set", help="name a sweep as a baseline; a name in use moves to this sweep")
     put.add_argument("name", help="name of the baseline, such as main")
-    put.add_argument("sweep", nargs="?", default="last", metavar="SWEEP", help="id, name or last (default: last)")
+    put.add_argument(
+        "sweep", nargs="?", default="last", metavar="SWEEP", help="id, name, label or last (default: last)"
+    )
     put.add_argument("--note", help="free text, shown by ls")
     listed = actions.add_parser("ls", help="list all baselines with their sweeps")
     forget = actions.add_parser("rm", help="remove a baseline; its sweep stays")

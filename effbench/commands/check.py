@@ -8,17 +8,18 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from effbench.commands import options
 from effbench.commands.compare import add_choice, chosen, limits_for, render, show, wanted_cells, words_of
-from effbench.comparison.compare import Compared, compare_sweeps, one_baseline
+from effbench.comparison.compare import Compared, Confirmation, compare_sweeps, one_baseline
 from effbench.comparison.sides import ACROSS, machine_names, machine_of
-from effbench.comparison.verdicts import FAILING, Change, Verdict, counted
+from effbench.comparison.verdicts import DISTURBED, FAILING, NOT_JUDGED, Change, Verdict, counted
 from effbench.config import DEFAULT_DB
 from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, UsageError
 from effbench.outputs import refuse_database
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.report import comparison
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS
 from effbench.store.connect import sqlite_file
@@ -40,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument(
         "--confirm", action="store_true",
-        help="re-run cells that are or may be slower before reporting; old and new alternate if both can run here",
+        help="re-run cells that are or may be slower, or are marked (host disturbed), before reporting; old and new "
+        "alternate if both can run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
     most = f"most rounds of --confirm, at least {LEAST_PAIRS} (default: {MOST_PAIRS}); precise cells stop earlier"
@@ -51,49 +53,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.confirm and (args.rounds or args.trust_imported):
         raise UsageError(f"--rounds and {resume.FLAG} need --confirm")
-    confirmation = None
     try:
-        limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
-        with Store.open(args.db, mode="read") as store:
-            sweep = store.find_sweep(args.sweep)
-            before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
-            compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
-            machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
-            compared.unchecked = [text for machine, text in machines.items() if machine not in compared.after.machines]
-            name = store.name  # without a password, because output ends up in logs
+        check = compared_with_baseline(args)
         if args.confirm:
-            from effbench.comparison.confirm import confirm  # slow to import
-
-            words = ["check", "--baseline", args.baseline, "--sweep", sweep.id, "--confirm"]
-            words += [resume.FLAG] if args.trust_imported else []
-            most = args.rounds or MOST_PAIRS
-            quiet = args.format != "table" and not args.out
-            confirmation = confirm(compared, before, sweep, args.db, words, most, quiet, args.trust_imported)
+            check.confirmation = confirmed(check, args)
     except EffbenchError as error:
         # the CI job's page must explain why there is no verdict
         if os.environ.get(SUMMARY):
             with contextlib.suppress(UsageError):  # the first error matters, and is raised below
                 add_summary(comparison.not_checked(str(error), args.baseline), args.db)
         raise
-
-    def shows(change: Change) -> str:
-        """Return the command that shows a row, with the figures of the re-run if there was one."""
-        sides, options_given = [before.id, sweep.id], given(args)
-        if confirmation and change.key in confirmation.confirmed:
-            again, by = confirmation.sweep_id, confirmation.by
-            sides = [again, "--by", by] if by else [before.id, again]
-            options_given = given(args, () if by else PLACES)  # both sides of one sweep ran on one machine
-        words = ["compare", *sides, "--cell", change.key[:12], "--all", *options_given]
-        if confirmation and change.key in confirmation.failed:
-            words = ["ls", "--failures", "--sweep", confirmation.sweep_id]
-        return shlex.join(["effbench", *words, *(["--db", name] if name != DEFAULT_DB else [])])
-
-    report(compared, shows, args)
+    report(check, args)
+    compared = check.compared
     if compared.interrupted:
-        again = f" (sweep {confirmation.sweep_id})" if confirmation.sweep_id else ""
+        again = f" (sweep {check.confirmation.sweep_id})" if check.confirmation.sweep_id else ""
         print(f"effbench: interrupted while confirming{again}", file=sys.stderr)
         return INTERRUPTED
-    return 1 if compared.failing else 0 if compared.judged else NothingFoundError.exit_code
+    if compared.failing:
+        return 1
+    return 0 if compared.judged else NothingFoundError.exit_code
+
+
+@dataclass
+class Check:
+    """A comparison of a sweep with its baseline, and the re-run that confirmed it. `database`: its name without a
+    password, because output ends up in logs."""
+
+    compared: Compared
+    before: SweepInfo
+    sweep: SweepInfo
+    database: str
+    args: argparse.Namespace
+    confirmation: Confirmation = field(default_factory=Confirmation)
+
+    def command(self, words: Sequence[str]) -> str:
+        database = [] if self.database == DEFAULT_DB else ["--db", self.database]
+        return shlex.join(["effbench", *words, *database])
+
+    def shows(self, change: Change) -> str:
+        """Return the command that shows a row, with the figures of the re-run if there was one."""
+        done = self.confirmation
+        if change.key in done.failed and done.sweep_id:
+            return self.command(["ls", "--failures", "--sweep", done.sweep_id])
+        sides, options_given = [self.before.id, self.sweep.id], given(self.args)
+        if change.key in done.confirmed and done.sweep_id:
+            sides = [done.sweep_id, "--by", done.by] if done.by else [self.before.id, done.sweep_id]
+            # both sides of one sweep ran on one machine
+            options_given = given(self.args, () if done.by else PLACES)
+        return self.command(["compare", *sides, "--cell", change.key[:12], "--all", *options_given])
+
+    @property
+    def again(self) -> str:
+        """The command that measures marked cells again."""
+        words = ["check", "--baseline", self.args.baseline, "--sweep", self.sweep.id, "--confirm"]
+        words += [resume.FLAG] if self.args.trust_imported else []
+        return self.command([*words, *given(self.args)])
+
+
+def compared_with_baseline(args: argparse.Namespace) -> Check:
+    """Return the comparison of the sweep with its baseline."""
+    limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
+    with Store.open(args.db, mode="read") as store:
+        sweep = store.find_sweep(args.sweep)
+        before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
+        compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
+        machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
+        compared.unchecked = [text for machine, text in machines.items() if machine not in compared.after.machines]
+        return Check(compared, before, sweep, store.name, args)
+
+
+def confirmed(check: Check, args: argparse.Namespace) -> Confirmation:
+    """Run the cells again that are slower, ambiguous or marked."""
+    from effbench.comparison.confirm import confirm  # slow to import
+
+    words = ["check", "--baseline", args.baseline, "--sweep", check.sweep.id, "--confirm"]
+    words += [resume.FLAG] if args.trust_imported else []
+    most = args.rounds or MOST_PAIRS
+    quiet = args.format != "table" and not args.out
+    return confirm(check.compared, check.before, check.sweep, args.db, words, most, quiet, args.trust_imported)
 
 
 def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]:
@@ -106,43 +143,52 @@ def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]
 # --- output ---
 
 
-def report(compared: Compared, shows: comparison.Shows, args: argparse.Namespace) -> None:
+def report(check: Check, args: argparse.Namespace) -> None:
     """Write standard output and the requested files. If one of them cannot be written, write the others, then raise
-    UsageError. `shows` returns the command that shows a row."""
+    UsageError."""
+    compared, shows = check.compared, check.shows
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
     if args.out:  # the log of a CI job needs the verdict, too
         print(f"effbench: {one_line(line)}", file=sys.stderr)
     try:
         if os.environ.get(SUMMARY):
-            add_summary(comparison.check_markdown(compared, compared.changes, failed, line, shows), args.db)
+            text = comparison.check_markdown(compared, compared.changes, failed, line, shows, again=check.again)
+            add_summary(text, args.db)
     finally:
         try:
             if args.junit:
                 options.write(comparison.as_junit(compared, compared.changes, shows), args, "junit")
         finally:
             if args.format != "table":
-                options.write(as_text(compared, rows, line, shows, args), args)
+                options.write(as_text(check, rows, line, args), args)
             else:
                 with options.console(args) as console:
                     show(console, compared, rows, args, is_gate=True)
-                    for text in (line, *comparison.commands(failed, shows, "  ")):
+                    unjudged = comparison.unjudged_text(compared, check.again)
+                    for text in filter(None, (unjudged, line, *comparison.commands(failed, shows, "  "))):
                         console.print_line(escape(text))
 
 
-def as_text(
-    compared: Compared, rows: Sequence[Change], line: str, shows: comparison.Shows, args: argparse.Namespace
-) -> str:
+def as_text(check: Check, rows: Sequence[Change], line: str, args: argparse.Namespace) -> str:
+    compared, shows = check.compared, check.shows
     if args.format == "markdown":
-        return comparison.check_markdown(compared, rows, compared.failing, line, shows, everything=args.all)
+        everything, again = args.all, check.again
+        return comparison.check_markdown(compared, rows, compared.failing, line, shows, everything, again)
     if args.format == "junit":
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
         failing = [{"cell_key": row.key, "metric": row.metric, "command": shows(row)} for row in compared.failing]
         more = {"passed": compared.passed, "failing": failing, "unchecked": compared.unchecked}
+        more["unjudged"] = [
+            {"cell_key": row.key, "cell": row.name, "reason": row.disturbance} for row in compared.unjudged.values()
+        ]
+        more["measure_again"] = check.again if compared.unjudged else None
         return comparison.as_json(compared, rows, baseline=args.baseline, **more)
     for machine in compared.unchecked:  # the rows do not contain it
         print(f"effbench: {one_line(machine)} not checked", file=sys.stderr)
+    if unjudged := comparison.unjudged_text(compared, check.again):
+        print(f"effbench: {one_line(unjudged)}", file=sys.stderr)
     return render(compared, rows, args)
 
 
@@ -159,24 +205,31 @@ def add_summary(text: str, db: str) -> None:
 
 def verdict_line(compared: Compared, name: str) -> str:
     """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check not finished against
-    main` or `nothing was checked against main`. Unless it failed, also list what was not judged: ignored and ambiguous
-    rows, cells without figures on both sides, unchecked hardware."""
+    main` or `nothing was checked against main`. Unless it failed, also list what was not judged: ignored, ambiguous and
+    marked rows, cells without figures on both sides, unchecked hardware."""
     rows, failed = compared.changes, compared.failing
-    passed = f"check passed against {name}" if compared.judged else f"nothing was checked against {name}"
-    if compared.interrupted:
-        passed = f"check not finished against {name}: the re-run was interrupted"
-    parts = [f"check failed: {counted(failed)} against {name}" if failed else passed]
+    if failed:
+        parts = [f"check failed: {counted(failed)} against {name}"]
+        parts += [compared.interrupted] if compared.interrupted else []
+    elif compared.interrupted:
+        parts = [f"check not finished against {name}: {compared.interrupted}"]
+    elif compared.judged:
+        parts = [f"check passed against {name}"]
+    else:
+        parts = [f"nothing was checked against {name}"]
     if not failed:
         if overlooked := [change for change in rows if change.ignored and change.verdict in FAILING]:
             parts.append(f"ignored: {counted(overlooked)}")
-        if unsure := sum(change.verdict is Verdict.AMBIGUOUS for change in rows):
+        if compared.unjudged:
+            parts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
+        if unsure := sum(change.verdict is Verdict.AMBIGUOUS and not change.is_unjudged for change in rows):
             parts.append(f"{unsure} of {len(rows)} rows could not be judged")
         times = [change for change in rows if change.metric == "latency_ms"]
         if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
             parts.append("no latency could be judged")
         cells = {change.key for change in rows}
-        if len(compared.judged) < len(cells):
-            parts.append(f"{len(compared.judged)} of {len(cells)} cells have figures in both sweeps")
+        if len(compared.measured) < len(cells):
+            parts.append(f"{len(compared.measured)} of {len(cells)} cells have figures in both sweeps")
     return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
 
 

@@ -26,7 +26,7 @@ HELP = "Compare two sweeps cell by cell and metric by metric; with --by, compare
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    sweeps = "sweeps before and after: ids, names, baselines or last; with --by, one sweep"
+    sweeps = "sweeps before and after: ids, names, labels, baselines or last; with --by, one sweep"
     parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
     parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
     parser.add_argument("--by", metavar="NAME", help=parts)

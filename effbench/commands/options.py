@@ -20,7 +20,7 @@ from effbench.terminal import PLAIN_WIDTH, Console, terminal
 STDOUT = "/dev/stdout"
 #: First line of a file, by format; it marks the file as written by effbench.
 MARKS = {"markdown": "<!-- written by effbench -->\n\n", "table": "written by effbench\n\n"}
-WHICH_SWEEP = "sweep: an id, the unique start of an id, a name, or last"
+WHICH_SWEEP = "sweep: an id or its unique start, a name, a label that only one sweep has, or last"
 
 
 class Parser(argparse.ArgumentParser):

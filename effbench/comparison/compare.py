@@ -38,8 +38,8 @@ class ModeChange:
 @dataclass
 class Compared:
     """A comparison. `differences`: in software, flags and protocol, as text; `changes`: the most important first.
-    `unchecked`: hardware and interpreters of the later sweep that a check did not compare; `interrupted`: the re-run
-    of a check was."""
+    `unchecked`: hardware and interpreters of the later sweep that a check did not compare; `interrupted`: why the
+    re-run of a check ended early, None if it did not."""
 
     before: Side
     after: Side
@@ -51,7 +51,7 @@ class Compared:
     interleaved: bool = False
     notes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
-    interrupted: bool = False
+    interrupted: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -64,9 +64,34 @@ class Compared:
         return [change for change in self.changes if change.gates]
 
     @property
-    def judged(self) -> set[str]:
+    def measured(self) -> set[str]:
         """The keys of the cells that have a figure on both sides."""
         return {change.key for change in self.changes if None not in (change.before, change.after)}
+
+    @property
+    def unjudged(self) -> dict[str, Change]:
+        """The key of each cell that has no verdict on a time because a side is marked -> its first such row."""
+        rows: dict[str, Change] = {}
+        for change in self.changes:
+            if change.is_unjudged and not change.ignored:
+                rows.setdefault(change.key, change)
+        return rows
+
+    @property
+    def judged(self) -> set[str]:
+        """The keys of the cells that have figures on both sides, none of which is marked."""
+        return self.measured - self.unjudged.keys()
+
+
+@dataclass
+class Confirmation:
+    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it and of those that it confirmed,
+    and in what its two sides differ (None: only the new side ran)."""
+
+    sweep_id: str | None = None
+    failed: set[str] = field(default_factory=set)
+    confirmed: set[str] = field(default_factory=set)
+    by: str | None = None
 
 
 def compare_sweeps(
@@ -82,7 +107,9 @@ def compare_sweeps(
     compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
     results = list(filter(None, (old.result(key) for key in {change.key for change in compared.changes})))
-    if disturbed := sum((result.disturbed or 0.0) > 0.5 for result in results):
+    # marked cells have rows of their own
+    disturbed = sum((result.disturbed or 0.0) > 0.5 for result in results if result.disturbance is None)
+    if disturbed:
         compared.notes.append(f"{old.title}: the host was mostly disturbed in {disturbed} of {len(results)} cells")
     return compared
 
@@ -119,8 +146,10 @@ def compare_parts(
 
 
 def find(store: Store, reference: str, on: str | None = None, other: str | None = None) -> SweepInfo:
-    """Return the sweep of the baseline with this name, else the sweep with this id or name. `other`: the reference that
-    it is compared with, whose hardware selects one of several baselines with a name, as in a check."""
+    """Return the sweep of the baseline with this name, else the sweep with this id, name or label.
+
+    `other`: the reference that it is compared with, whose hardware selects one of several baselines with a name, as in
+    a check."""
     known = store.baselines()
     named = [baseline for baseline in known if baseline.name == reference]
     hardware: set[str] = set()
@@ -217,7 +246,9 @@ def mode_changes(changes: Sequence[Change], limits: Limits) -> list[ModeChange]:
     for (phase, mode), rows in sorted(groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]))):
         cells = len({row.key for row in rows})
         for metric in timed:
-            rated = [row for row in rows if row.metric == metric and row.ratio and math.isfinite(row.ratio)]
+            # marked rows have no test
+            known = [row for row in rows if row.metric == metric and row.test is not None]
+            rated = [row for row in known if row.ratio and math.isfinite(row.ratio)]
             if rated:
                 means = [LogEstimate(math.log(row.ratio), row.test.error, row.test.df) for row in rated]
                 mean = mean_of_estimates(means).interval()

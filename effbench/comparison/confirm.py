@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from effbench.cell import Cell
-from effbench.comparison.compare import Compared, finish
+from effbench.comparison.compare import Compared, Confirmation, finish
 from effbench.comparison.limits import STATUS
 from effbench.comparison.origin import current, origin
+from effbench.comparison.rerun_progress import (
+    RerunProgress,
+    TrialSeconds,
+    duration_text,
+    expected_s,
+    seconds_of_trials,
+)
 from effbench.comparison.sides import Side, load, software_changed
 from effbench.comparison.verdicts import (
     LEAST_COMPILATIONS,
@@ -25,15 +31,16 @@ from effbench.comparison.verdicts import (
 from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
+from effbench.printable import count
 from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
+from effbench.sweeping.devices import slots_of
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings
 from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -41,39 +48,97 @@ FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
 
 
-@dataclass
-class Confirmation:
-    """A re-run: its sweep (None: nothing ran), the keys of the cells that failed in it and of those that it confirmed,
-    and in what its two sides differ (None: only the new side ran)."""
+@dataclass(frozen=True)
+class Rerun:
+    """How a re-run ended. `here`: the interpreter of the new side; `there`: that of the baseline's side, None if it did
+    not run, and then `why_alone` gives the reason."""
 
-    sweep_id: str | None = None
-    failed: set[str] = field(default_factory=set)
-    confirmed: set[str] = field(default_factory=set)
-    by: str | None = None
+    outcome: Outcome
+    here: Interpreter
+    there: Interpreter | None = None
+    why_alone: str | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        return self.outcome.state != "completed"
 
 
 def confirm(
     compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
     rounds: int = MOST_PAIRS, quiet: bool = False, trust_imported: bool = False,
 ) -> Confirmation:  # fmt: skip
-    """Run cells again that are slower, or ambiguous beyond the floor; update their rows in `compared`, and add a note.
+    """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in `compared`, and add
+    a note.
 
     If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
-    interval over pairs must exceed the floor. Otherwise only the new side of slower cells runs, and is compared with
-    the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of
-    cells that now fail become `broken`. Without a figure, or if nothing can run here, the verdict stays; if the re-run
-    is interrupted, all stay. `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides
-    differ in their cells.
+    interval over pairs must exceed the floor. Otherwise only the new side of slower and of marked cells runs, and is
+    compared with the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a
+    change; rows of cells that now fail become `broken`; marked rows get the verdict of the re-run. Without a figure, or
+    if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs count.
+
+    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ in their cells.
     """
-    flagged = [change for change in compared.changes if not change.ignored and may_be_slower(change)]
+    flagged = [change for change in compared.changes if is_flagged(change)]
+    done = Confirmation()
+    if not flagged:
+        return done
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
         name, foreign = store.name, {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
+        seconds = seconds_of_trials(store, [before.id, after.id], cells)
     if len(cells) < len(keys):
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
+    settings = settings_of(after, db, rounds)
+    progress = RerunProgress(quiet=quiet)
+
+    def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
+        def check(pools: Pools) -> None:
+            same_machine(compared, sides[-1], pools)
+            progress.announce(plan_text(cells, len(sides), settings, seconds, slots_in(pools, cells, settings)))
+
+        runs = [CellRun(cell, side) for cell in cells for side in sides]
+        return run_cells(settings, runs, Command([*command], [], progress=progress), check)
+
+    progress.announce(f"running {count(len(cells), 'cell')} again; Ctrl-C judges them by the rounds that are complete")
+    why = "the re-run was interrupted"
+    rerun = None
+    try:
+        rerun = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
+        done.sweep_id = rerun.outcome.sweep_id
+    except KeyboardInterrupt:  # before the re-run began, or a second one: the first verdicts are still reported
+        compared.interrupted = why
+    except EffbenchError as error:
+        why = f"nothing was run again: {error}"
+    if rerun is None:
+        leave(flagged)
+        compared.notes.append(why)
+        return done
+    with Store.open(db, mode="read") as store:
+        again = load(store, store.find_sweep(rerun.outcome.sweep_id))
+    if rerun.is_partial:
+        compared.interrupted = partial_text(again, rerun, cells, rounds)
+        compared.notes.append(f"{compared.interrupted} (sweep {again.title})")
+    ids = rerun.outcome.environments
+    old_id = ids[rerun.there] if rerun.there else None
+    judge_again(compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial)
+    done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
+    slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
+    done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
+    if rerun.there:
+        done.by = "folder" if rerun.there.folder != rerun.here.folder else "python"
+    return done
+
+
+def is_flagged(change: Change) -> bool:
+    """Return whether the row's cell runs again."""
+    return not change.ignored and (may_be_slower(change) or change.is_unjudged)
+
+
+def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
+    """Return the settings of the re-run: those of the checked sweep, with more rounds."""
     more = {"eliminate": None, "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
-    settings = Settings.with_defaults(
+    return Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
         # cells that are known within ± 1 % stop early, and no mode depends on another
@@ -83,36 +148,46 @@ def confirm(
         **limits_of_trials(after),
     )
 
-    def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
-        runs = [CellRun(cell, side) for cell in cells for side in sides]
-        check = partial(same_machine, compared, sides[-1])
-        return run_cells(settings, runs, Command([*command], [], progress=Progress(quiet=quiet)), check)
 
-    done = Confirmation()
-    if not flagged:
-        return done
-    why = "the re-run was interrupted"
-    try:
-        outcome, here, there, no_turns = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
-        done.sweep_id, compared.interrupted = outcome.sweep_id, outcome.state != "completed"
-    except KeyboardInterrupt:  # before the re-run began: the first verdicts are still reported
-        compared.interrupted = True
-    except EffbenchError as error:
-        why = f"nothing was run again: {error}"
-    if done.sweep_id is None or compared.interrupted:
-        for change in flagged:
-            change.reason = joined(change.reason, f"{UNSETTLED}: not run again")
-        compared.notes.append(f"{why} (sweep {done.sweep_id})" if done.sweep_id else why)
-        return done
-    with Store.open(db, mode="read") as store:
-        again = load(store, store.find_sweep(done.sweep_id))
-    ids = outcome.environments
-    judge_again(compared, flagged, again, ids[here], ids[there] if there else None, no_turns)
-    done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
-    slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
-    done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
-    done.by = there and ("folder" if there.folder != here.folder else "python")
-    return done
+def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
+    gpus = max((pool.gpus for pool in pools.values()), key=len)
+    return len(slots_of(gpus, cells, settings.executor))
+
+
+def plan_text(cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int) -> str:
+    """Return how many rounds the cells run again, and how long that takes."""
+    most, compilations = settings.protocol["rounds"], settings.protocol["compilations"]
+    how = "old and new alternating" if sides > 1 else "the new side alone"
+    text = f"{LEAST_PAIRS} to {most} rounds, {how}" if most > LEAST_PAIRS else f"{most} rounds, {how}"
+    least_s, most_s = (
+        expected_s(seconds, cells, sides, number, compilations, min(slots, len(cells)))
+        for number in (LEAST_PAIRS, most)
+    )
+    if least_s is None or most_s is None:
+        return f"{text}; duration unknown"
+    shortest, longest = duration_text(least_s), duration_text(most_s)
+    return f"{text}: about {longest}" if shortest == longest else f"{text}: about {shortest} to {longest}"
+
+
+def partial_text(again: Side, rerun: Rerun, cells: Sequence[Cell], rounds: int) -> str:
+    """Return `the re-run was interrupted after 14 of 20 rounds; verdicts use complete pairs`."""
+    ids = rerun.outcome.environments
+    sides = [again.within([ids[place]]) for place in (rerun.there, rerun.here) if place is not None]
+    complete = max(rounds_of([side.result(cell.key) for side in sides]) for cell in cells)
+    what = "pairs" if rerun.there else "rounds"
+    text = f"the re-run was interrupted after {complete} of {count(rounds, 'round')}"
+    return f"{text}; verdicts use complete {what}" if complete else text
+
+
+def rounds_of(results: Sequence[CellResult | None]) -> int:
+    """Return the number of rounds that all these results of a cell have."""
+    return shared_rounds("latency_ms", *results) if all(results) else 0
+
+
+def leave(changes: Iterable[Change]) -> None:
+    """Note that these rows were not run again; their verdicts stay."""
+    for change in changes:
+        change.reason = joined(change.reason, f"{UNSETTLED}: not run again")
 
 
 def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
@@ -137,10 +212,9 @@ def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
 def run_again(
     compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
     run: Callable[..., Outcome], foreign: Collection[str], trust_imported: bool, name: str,
-) -> tuple[Outcome, Interpreter, Interpreter | None, str | None]:  # fmt: skip
-    """Run the cells on the new side and, if possible, alternating on the baseline's side. Return the outcome, the new
-    side, the baseline's side, and why this is None. `foreign`: sweeps of the database `name` that run nothing without
-    `trust_imported`."""
+) -> Rerun:  # fmt: skip
+    """Run the cells on the new side and, if possible, alternating on the baseline's side. `foreign`: sweeps of the
+    database `name` that run nothing without `trust_imported`."""
     for sweep in (before, after):
         if sweep.id in foreign and trust_imported:
             resume.announce(sweep, cells)
@@ -153,12 +227,21 @@ def run_again(
             raise UsageError(resume.refusal(before, name))
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
-            return run(cells, there, here), here, there, None
+            return Rerun(run(cells, there, here), here, there)
     except EffbenchError as error:
-        keys = {change.key for change in compared.failing}
-        if not (slower := [cell for cell in cells if cell.key in keys]):  # without pairs, ambiguous rows stay so
+        keys = {change.key for change in compared.changes if is_flagged(change) and needs_no_pairs(change)}
+        chosen = [cell for cell in cells if cell.key in keys]
+        if not chosen:
             raise
-        return run(slower, here), here, None, str(error)
+        return Rerun(run(chosen, here), here, why_alone=str(error))
+
+
+def needs_no_pairs(change: Change) -> bool:
+    """Return whether the new side alone can settle a row that runs again: a slower row, or one of which only the new
+    side is marked. Without pairs, ambiguous rows stay so."""
+    if change.is_unjudged:
+        return not change.marked_before
+    return change.verdict is Verdict.SLOWER
 
 
 def may_be_slower(change: Change) -> bool:
@@ -177,14 +260,19 @@ def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
 
 
 def judge_again(
-    compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None
-) -> None:
+    compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None,
+    is_partial: bool = False,
+) -> None:  # fmt: skip
     """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's environments on the new
-    and on the baseline's side; `why`: the reason if the baseline's side did not run."""
+    and on the baseline's side; `why`: the reason if the baseline's side did not run; `is_partial`: the re-run was
+    interrupted."""
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
         old, why = None, f"the baseline's interpreter has changed ({changed})"
-    flagged = [change for change in flagged if old or change.verdict is Verdict.SLOWER]
+    flagged = [change for change in flagged if old or needs_no_pairs(change)]
+    if is_partial:
+        leave(change for change in flagged if not has_ended(change, new, old))
+        flagged = [change for change in flagged if has_ended(change, new, old)]
     limits = {(change.key, change.metric): change.limit or 0.0 for change in flagged}
 
     def rows(before: Side, **options: Any) -> dict[tuple[str, str], Change]:
@@ -192,8 +280,8 @@ def judge_again(
         return {(change.key, change.metric): change for change in judged.changes}
 
     # the noise between sessions only matters against the baseline's recorded figures, not in one interleaved session
-    interleaved = rows(old, interleaved=True) if old else {}
-    recorded = rows(compared.before, thresholds=limits)
+    interleaved = rows(old, interleaved=True) if old and flagged else {}
+    recorded = rows(compared.before, thresholds=limits) if flagged else {}
     for change in flagged:
         now, then = new.result(change.key), old.result(change.key) if old else None
         old_fails = is_worse(compared.before.result(change.key), then)
@@ -214,6 +302,13 @@ def judge_again(
         compared.notes.append(f"not alternating: {why}; the machine may have drifted between the sessions")
 
 
+def has_ended(change: Change, new: Side, old: Side | None) -> bool:
+    """Return whether an interrupted re-run can settle the row: both sides have a result, and its metric does not need
+    all compilations."""
+    results = [new.result(change.key)] if old is None else [new.result(change.key), old.result(change.key)]
+    return all(results) and change.metric in PER_TRIAL
+
+
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     """Return whether the cell was measured both times, and now has a worse class of status."""
     return None not in (before, now) and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
@@ -221,14 +316,16 @@ def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
 
 def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None) -> None:
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
-    verdict stays if the re-run gives no figure, is noisy or has too few pairs. `pairs`: their number, None if only the
+    verdict stays if the re-run gives no figure, is marked or has too few pairs. `pairs`: their number, None if only the
     new side ran."""
     is_paired = change.metric in PER_TRIAL  # others have one figure per compilation or sweep
     row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
         why = joined("no figure when run again", row and row.reason)
-    elif row.metric == STATUS and row.verdict is Verdict.AMBIGUOUS:  # noisy
-        why = f"{row.reason} when run again"
+    elif row.is_unjudged and pairs is None and row.marked_before:
+        why = row.disturbance  # of the baseline, which did not run again
+    elif row.is_unjudged:
+        why = f"{row.disturbance}, when run again"
     elif row.metric != STATUS and is_paired and pairs is not None and pairs < LEAST_PAIRS:
         why = f"{figures_text(row)}, but only {pairs} pairs ({how})"
     if why:
@@ -237,7 +334,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
     if row.metric == STATUS:
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
     else:
-        is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or change.verdict is Verdict.SLOWER)
+        is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or needs_no_pairs(change))
         if is_paired and METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
             # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
             is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
@@ -251,9 +348,24 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
         elif not is_shown and (row.verdict is Verdict.SLOWER or low > 1.0):
             text += f", not significantly beyond {percent(limit)}"
         text = joined(text, kernels if row.verdict is not Verdict.SAME else None)
+    if change.is_unjudged:
+        settle_unjudged(change, row, is_shown, text)
+        return
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
     is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
     change.verdict = Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS
+
+
+def settle_unjudged(change: Change, row: Change, is_slower: bool, text: str) -> None:
+    """Give a marked row the verdict of the re-run, whose figures are not marked."""
+    change.reason = joined(change.reason, f"measured again: {text}")
+    change.disturbance = None
+    if is_slower:
+        change.verdict = Verdict.SLOWER
+    elif row.verdict in (Verdict.SAME, Verdict.FASTER):
+        change.verdict = row.verdict
+    else:
+        change.verdict = Verdict.AMBIGUOUS
 
 
 def figures_text(row: Change) -> str:

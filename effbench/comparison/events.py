@@ -18,6 +18,10 @@ from effbench.metrics import METRICS, Better
 from effbench.store.sides import Series
 
 
+#: Sweep, environment and a digest of all parameters but the mode.
+Unit = tuple[str, str, str]
+
+
 class SeriesId(NamedTuple):
     """One metric of one cell at one place: hardware, plus the interpreter or folder if a sweep compared several."""
 
@@ -129,7 +133,7 @@ class History:
         def rank(row: Any) -> tuple:
             known = [*((self.sweeps[row.sweep_id]["host"] or {}).get("environments") or ())]
             place = known.index(row.environment_id) if row.environment_id in known else -1
-            return (row.status == Status.OK, row.trials, place, row.environment_id)
+            return (row.status == Status.OK, not row.marked, row.trials, place, row.environment_id)
 
         for row in map(row_type._make, self.series.rows):
             of_track = best[row.cell_key, self.places[row.environment_id]]
@@ -140,6 +144,23 @@ class History:
             Track(*key, [of_track[sweep_id] for sweep_id in sorted(of_track, key=self.position.__getitem__)])
             for key, of_track in sorted(best.items(), key=itemgetter(0))
         ]
+
+    @cached_property
+    def marked_baselines(self) -> set[Unit]:
+        """The units whose baseline has marked times, so that the speedups of other modes there depend on them."""
+        modes = {sweep_id: sweep.get("baseline_mode", "eager") for sweep_id, sweep in self.sweeps.items()}
+        row_type = namedtuple("Row", self.series.columns)
+        rows = map(row_type._make, self.series.rows)
+        return {
+            unit_of(self, row)
+            for row in rows
+            if row.marked and self.series.cells[row.cell_key]["mode"] == modes[row.sweep_id]
+        }
+
+    @property
+    def marked_results(self) -> int:
+        """The number of results whose times make no level and no change, because the host was disturbed."""
+        return sum(bool(row.marked) for track in self.tracks for row in track.rows)
 
     @property
     def changes(self) -> list[Event]:
@@ -169,6 +190,12 @@ class History:
         """Return whether an exception matches the metric and the cell of an event."""
         cell = {**self.series.cells[event.series.cell_key], "hardware": self.hardware[event.series.place]}
         return rule.is_of(event.series.metric) and rule.fits(cell)
+
+
+def unit_of(history: History, row: Any) -> Unit:
+    """Return what the modes of a case have in common: sweep, environment, and all parameters but the mode."""
+    params = history.series.cells[row.cell_key].get("params") or {}
+    return row.sweep_id, row.environment_id, digest({key: value for key, value in params.items() if key != "mode"})
 
 
 def place_of(environment: Mapping[str, Any]) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from effbench.cell import Status
-from effbench.comparison.events import Event, History, SeriesId, Track, event_id
+from effbench.comparison.events import Event, History, SeriesId, Track, event_id, unit_of
 from effbench.comparison.limits import ExceptionRule, Limit, Limits
 from effbench.comparison.verdicts import STATUS, least_valid
 from effbench.environments import changes_between, separating
 from effbench.labels import grouped
-from effbench.metrics import INTERVALS, METRICS, Better, Metric
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better, Metric
 from effbench.stats.changepoints import EXACT_SHORTEST, Alternation, Found, find_all, find_exact, mark_undone, runs
 from effbench.stats.intervals import Interval, is_number, stored_log_mean
 from effbench.stats.segmentation import SHORTEST
@@ -42,7 +42,8 @@ OTHER_KINDS = ("new", "dead", "flapping", "drifting")
 
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """Return the columns of `result` that are needed to judge these metrics."""
-    return ["trials", "compilations", *(name for metric in metrics for name in (metric, *INTERVALS.get(metric, ())))]
+    figures = [name for metric in metrics for name in (metric, *INTERVALS.get(metric, ()))]
+    return ["trials", "compilations", "marked", *figures]
 
 
 def history(
@@ -77,8 +78,8 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
     measured: dict[SeriesId, list[Any]] = {}
     values: list[list[Any]] = []
     for track in timeline.tracks:
-        known = (row for row in track.rows if row.status in statuses)
-        rows = [row for row in known if is_number(value := value_of(row)) and value >= least]
+        known = [row for row in track.rows if row.status in statuses and not is_disturbed(timeline, row, metric)]
+        rows = [row for row in known if is_number(value_of(row)) and value_of(row) >= least]
         if rows:
             measured[SeriesId(track.cell_key, track.place, metric.name)] = rows
             values.append([*map(value_of, rows)])
@@ -93,6 +94,14 @@ def _judge_metric(timeline: History, metric: Metric, limit: Limit) -> None:
             judged = [_large_only(*pair, floor, limit.least) for pair in zip(judged, values, strict=True)]
     for (series, rows), levels, result in zip(measured.items(), values, judged, strict=True):
         _add_found(timeline, series, rows, levels, result)
+
+
+def is_disturbed(timeline: History, row: Any, metric: Metric) -> bool:
+    """Return whether the figure of a result is marked: it then makes no level and no change."""
+    if not metric.is_timed:
+        return False
+    has_marked_baseline = metric.name in SPEEDUPS and unit_of(timeline, row) in timeline.marked_baselines
+    return bool(row.marked) or has_marked_baseline
 
 
 def without_zeros(values: Sequence[float], least: float) -> list[float]:
@@ -186,13 +195,13 @@ def _where(timeline: History, row: Any) -> tuple[Mapping[str, Any], Mapping[str,
 
 
 def _judge_statuses(timeline: History, track: Track) -> None:
-    """Add the sweeps from which on a cell fails, or is ok again. Noisy results are skipped.
+    """Add the sweeps from which on a cell fails, or is ok again.
 
     A failure in a single sweep does not count, unless it is in the newest sweep, or failures are so frequent that the
     cell is flapping.
     """
     series = SeriesId(track.cell_key, track.place, STATUS)
-    rows = [row for row in track.rows if row.status != Status.NOISY]
+    rows = track.rows
     ok = [row.status == Status.OK for row in rows]
     if (alternation := find_exact(ok).alternation) is not None:
         failed = next(row.status for row in reversed(rows) if row.status != Status.OK)
@@ -213,7 +222,11 @@ def _judge_statuses(timeline: History, track: Track) -> None:
 
 
 def _judge_presence(timeline: History) -> None:
-    """Add new and dead cells, judged by the sweeps that measured their place, or their model there."""
+    """Add new and dead cells, judged by the sweeps that measured their place, or their model there.
+
+    A cell is new only after EXACT_SHORTEST sweeps without it, and dead only after as many with it: the first sweeps of
+    a database, and single sweeps of other matrices, tell neither.
+    """
     measured: dict[tuple[str, ...], set[int]] = defaultdict(set)
     for sweep_id, environment_id, model in timeline.series.measured:
         place = timeline.places[environment_id]
@@ -226,10 +239,17 @@ def _judge_presence(timeline: History) -> None:
         model = timeline.series.cells[track.cell_key]["model"]
         of_model, of_place = ordered[track.place, model], ordered[track.place,]
         series = SeriesId(track.cell_key, track.place, STATUS)
-        if any(first > among[0] and first in among[-NEWEST:] for among in (of_model, of_place)):
+        if any(is_new(first, among) for among in (of_model, of_place)):
             timeline.events.append(Event("new", series, after_sweep=oldest))
-        if len(of_model) > NEWEST and last < of_model[-NEWEST]:
+        has_gone = len(of_model) > NEWEST and last < of_model[-NEWEST]
+        if has_gone and len(track.rows) >= EXACT_SHORTEST:
             timeline.events.append(Event("dead", series, before_sweep=newest))
+
+
+def is_new(first: int, among: Sequence[int]) -> bool:
+    """Return whether a cell that was first measured at this position is new among the positions of these sweeps."""
+    earlier = sum(position < first for position in among)
+    return earlier >= EXACT_SHORTEST and first in among[-NEWEST:]
 
 
 # --- the end ---

@@ -89,13 +89,15 @@ class ExceptionRule(Limit):
 
 @dataclass
 class Limits:
-    """All limits of a comparison; `limits`: by metric. `expired`: exceptions that have ended. `floor_for_all`: replaces
+    """All limits of a comparison; `limits`: by metric. `on_missing`, `on_unjudged`: whether a cell that was not
+    measured, or whose times are marked, fails a check. `expired`: exceptions that have ended. `floor_for_all`: replaces
     every floor, including those of metrics and exceptions. `source`: where the limits come from."""
 
     metrics: list[str] = field(default_factory=lambda: list(COMPARED))
     floor: Any = 0.02
     q: Any = 0.05
     on_missing: OnFailure = OnFailure.fail
+    on_unjudged: OnFailure = OnFailure.ignore
     limits: dict[str, Limit] = field(default_factory=dict)
     exceptions: list[ExceptionRule] = field(default_factory=list)
     expired: list[ExceptionRule] = field(default_factory=list, metadata=INTERNAL)

@@ -19,6 +19,7 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.comparison.limits import STATUS, Limit, Limits
+from effbench.config import OnFailure
 from effbench.metrics import METRICS, percent
 from effbench.stats.intervals import TUNED, is_number, log_mean
 from effbench.stats.significance import FLOOR, Comparison, compare, compare_pairs, significant
@@ -43,7 +44,7 @@ CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
 #: Status -> its class, best first: works, runs differently from what the mode promises, cannot run here, failed.
 CLASSES = {
-    Status.OK: 0, Status.NOISY: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
+    Status.OK: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
     Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
 }  # fmt: skip
 #: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions: below 5 %, use pairs.
@@ -67,6 +68,10 @@ IN_NOISE = "inside the noise threshold"
 #: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
 #: unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
+#: Start of the reason why a marked figure has no verdict.
+DISTURBED = "host disturbed"
+#: People read it instead of `ambiguous` if a figure is marked.
+NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,18 @@ class Pair:
     after: CellResult | None
     why: str | None = None
     differs: bool = False
+
+    @property
+    def disturbance(self) -> str | None:
+        """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`; None if they are
+        not."""
+        before = self.before.disturbance if self.before else None
+        after = self.after.disturbance if self.after else None
+        if before and after:
+            return f"{DISTURBED} before and now: {after}"
+        if before or after:
+            return f"{DISTURBED} {'before' if before else 'now'}: {before or after}"
+        return None
 
     @cached_property
     def compilations(self) -> list[dict[int, int | None]]:
@@ -104,7 +121,11 @@ class Pair:
 class Change:
     """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds. `limit`:
     relative change that counts; for a tested ratio its `floor`, or the noise threshold if larger. `ignored`: fails no
-    check. `kernels`: how those of both sides differ."""
+    check. `kernels`: how those of both sides differ.
+
+    `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host. `disturbance`: then
+    why; the row has no verdict (`ambiguous` in data), unless a re-run gave it one. `must_be_judged`: such a row fails
+    a check."""
 
     key: str
     name: str
@@ -123,6 +144,15 @@ class Change:
     kernels: str | None = None
     about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     test: Comparison | None = None
+    marked_before: bool = False
+    marked_after: bool = False
+    disturbance: str | None = None
+    must_be_judged: bool = False
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether the row has no verdict because a figure is marked."""
+        return self.disturbance is not None
 
     @property
     def smallest_slowdown(self) -> float | None:
@@ -130,7 +160,9 @@ class Change:
 
     @property
     def gates(self) -> bool:
-        return not self.ignored and self.verdict in FAILING
+        if self.ignored:
+            return False
+        return self.verdict in FAILING or (self.is_unjudged and self.must_be_judged)
 
 
 def judge(
@@ -180,8 +212,18 @@ def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
 
 
 def counted(changes: Iterable[Change]) -> str:
-    """Return `2 slower, 1 broken`, the most important first."""
-    return ", ".join(f"{number} {verdict}" for verdict, number in counts(changes).items())
+    """Return `2 slower, 1 ambiguous, 5 not judged, 30 same`, the most important first."""
+    changes = list(changes)
+    judged = [change for change in changes if not change.is_unjudged]
+    unjudged = len(changes) - len(judged)
+    texts = {verdict: f"{number} {verdict}" for verdict, number in counts(judged).items()}
+    words = []
+    for verdict in Verdict:
+        if verdict in texts:
+            words.append(texts[verdict])
+        if verdict is Verdict.AMBIGUOUS and unjudged:
+            words.append(f"{unjudged} {NOT_JUDGED}")
+    return ", ".join(words)
 
 
 def shared_rounds(metric: str, *sides: CellResult | None) -> int:
@@ -203,9 +245,7 @@ def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
         return Verdict.BROKEN
     if not Status(now).is_measured:
         return Verdict.SAME
-    if new < old:
-        return Verdict.FIXED
-    return Verdict.AMBIGUOUS if Status.NOISY in (before, now) else None
+    return Verdict.FIXED if new < old else None
 
 
 def status_change(pair: Pair, limits: Limits) -> Change | None:
@@ -237,9 +277,11 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
         before, after, odd = usable(pair, metric)
         if not before and not after and not odd:
             continue
+        if METRICS[metric].is_timed and pair.disturbance and before and after:
+            yield unjudged_change(pair, metric, before, after, limits, thresholds)
+            continue
         how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
-        floor = max(limit.floor, thresholds.get((pair.key, metric), 0.0))
-        counts = {"ratio": floor, "exact": 0.0, "bound": limit.factor - 1}[how]
+        counts = least_change(pair, metric, limit, thresholds)
         change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
         change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
@@ -260,6 +302,35 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
         yield change
+
+
+def least_change(pair: Pair, metric: str, limit: Limit, thresholds: Thresholds) -> float:
+    """Return the relative change of a metric that counts."""
+    how = METRICS[metric].compare
+    if how == "ratio":
+        return max(limit.floor, thresholds.get((pair.key, metric), 0.0))
+    return 0.0 if how == "exact" else limit.factor - 1
+
+
+def unjudged_change(
+    pair: Pair, metric: str, before: Mapping[int, float], after: Mapping[int, float], limits: Limits,
+    thresholds: Thresholds,
+) -> Change:  # fmt: skip
+    """Return the row of a time of which a side is marked: figures and their ratio, without a test and a verdict."""
+    limit = limits.of(pair.about, metric)
+    change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, about=pair.about)
+    change.limit = least_change(pair, metric, limit, thresholds)
+    change.ignored = limit.ignore
+    is_mean = METRICS[metric].compare == "ratio" or not METRICS[metric].of_trial
+    change.before, change.after = summary(before, is_mean), summary(after, is_mean)
+    if change.before:
+        change.ratio = change.after / change.before
+    change.marked_before = pair.before.disturbance is not None
+    change.marked_after = pair.after.disturbance is not None
+    change.disturbance = pair.disturbance
+    change.must_be_judged = limits.on_unjudged == OnFailure.fail
+    change.reason = joined(pair.disturbance, exception_text(limit))
+    return change
 
 
 def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:

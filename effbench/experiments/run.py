@@ -25,6 +25,7 @@ from effbench.launcher.overrides import key_of
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.store import Store
+from effbench.store.sweeps import recorded_here_first
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.matrix import excluded
 from effbench.sweeping.plan import Settings
@@ -240,7 +241,7 @@ def stored_rows(
     for cell in cells:
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
     complete: list[dict[str, Any]] = []
-    for sweep in store.sweeps():
+    for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if not cases or (protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
             continue

@@ -15,7 +15,7 @@ from effbench.launcher.launch import hydra_sweep
 from effbench.stats.elimination import Race
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
-from effbench.store.sweeps import SweepInfo
+from effbench.store.sweeps import SweepInfo, recorded_here_first
 from effbench.sweeping import client
 from effbench.sweeping.pool import probe
 from effbench.sweeping.resume import resume_command
@@ -58,7 +58,8 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
         if len({cell.comparison_key for cell in cells}) > 1:
             raise UsageError("advise mode answers for one model at one batch size and dtype: give one value of each")
         with Store.open(settings.db, mode="write") as store:
-            sweeps = [] if fresh else [sweep for sweep in store.sweeps() if sweep.state == "completed"]
+            every = [] if fresh else recorded_here_first(store.sweeps())
+            sweeps = [sweep for sweep in every if sweep.state == "completed"]
             looked = (look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps)
             found.extend(islice(filter(None, looked), 1))
             if not found and not probed["gpus"] and any(cell.device == "cuda" for cell in cells):

@@ -9,9 +9,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 from effbench.comparison.compare import Compared, ModeChange
-from effbench.comparison.verdicts import COLUMNS, STATUS, Change, Verdict, counted, counts, record
+from effbench.comparison.verdicts import (
+    COLUMNS,
+    DISTURBED,
+    NOT_JUDGED,
+    STATUS,
+    Change,
+    Verdict,
+    counted,
+    counts,
+    record,
+)
 from effbench.metrics import METRICS, percent, ratio_text
-from effbench.printable import one_line
+from effbench.printable import count, listed, one_line
 from effbench.report.tables import TOO_WIDE, UNCLEAR
 from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
@@ -20,6 +30,8 @@ from effbench.table import as_json as json_text
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Most failing rows, and most other rows, in a job summary.
 MOST_ROWS = 50
+#: Most cells that a line names.
+MOST_NAMES = 5
 #: Verdict -> (sign, tone of the table): verdicts must be readable without colour.
 SIGNS = {
     Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
@@ -32,7 +44,9 @@ Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """Return the verdict: `slower`, or `more` if the metric is not a time."""
+    """Return the verdict: `slower`, `more` if the metric is not a time, or `not judged` if a figure is marked."""
+    if change.is_unjudged:
+        return NOT_JUDGED
     is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
     return change.verdict if is_time else MORE.get(change.verdict, change.verdict)
 
@@ -60,17 +74,36 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
 def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
     shows, name = change.smallest_slowdown, one_line(change.name)
     has_page = cell_page and change.verdict is not Verdict.MISSING
-    text = METRICS[change.metric].format if change.metric != STATUS else lambda value: ""
     return {
         "verdict": Shown(change.verdict, marked(change), f"{SIGNS[change.verdict][1]}{' nowrap' if cell_page else ''}"),
         "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
         "metric": change.metric,
-        "before": text(change.before),
-        "after": text(change.after),
+        "before": figure_text(change, change.before, change.marked_before),
+        "after": figure_text(change, change.after, change.marked_after),
         "ratio": ratio_text(change.ratio, change.low, change.high),
         "detectable": "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows),
         "why": one_line(change.reason or ""),
     }
+
+
+def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
+    """Return the figure of one side, with `~` if it is marked; nothing in a row about a status."""
+    if change.metric == STATUS:
+        return ""
+    text = METRICS[change.metric].format(value)
+    return f"~{text}" if is_marked and value is not None else text
+
+
+def unjudged_text(compared: Compared, again: str | None = None) -> str | None:
+    """Return which cells have no verdict because they are marked: `not judged: host disturbed in 2 of 14 cells: …`.
+
+    `again`: the command that measures them again. None without such a cell."""
+    if not compared.unjudged:
+        return None
+    names = [one_line(change.name) for change in compared.unjudged.values()]
+    cells = len({change.key for change in compared.changes})
+    text = f"{NOT_JUDGED}: {DISTURBED} in {len(names)} of {count(cells, 'cell')}: {listed(names, MOST_NAMES)}"
+    return text if again is None else f"{text}; measure them again: {again}"
 
 
 def counts_text(compared: Compared) -> str:
@@ -104,7 +137,8 @@ def mode_text(line: ModeChange) -> str:
 
 def sensitivity(compared: Compared) -> str | None:
     """Return the latency slowdowns that these trials can detect; None if no latency was compared."""
-    latencies = [change for change in compared.changes if change.metric == "latency_ms" and change.ratio is not None]
+    rows = [change for change in compared.changes if change.metric == "latency_ms" and not change.is_unjudged]
+    latencies = [change for change in rows if change.ratio is not None]
     known = sorted((row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None)
     if known:
         middle, (worst, name) = statistics.median(slowdown for slowdown, _ in known), known[-1]
@@ -166,10 +200,11 @@ def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[s
 
 def check_markdown(
     compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Shows,
-    everything: bool = False,
+    everything: bool = False, again: str | None = None,
 ) -> str:  # fmt: skip
     """Return a section: verdict, failing rows and the commands that show them; other changes are folded. `rows`: the
-    rows to report. `line`: the verdict. `everything`: include unchanged rows."""
+    rows to report. `line`: the verdict. `everything`: include unchanged rows. `again`: the command that measures marked
+    cells again."""
     others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in the text, so that the text cannot end the block
@@ -177,6 +212,7 @@ def check_markdown(
     return paragraphs(
         f"## {'✅' if compared.passed else '❌'} effbench: {markdown_text(line)}",
         markdown_text(heading(compared)),
+        markdown_text(unjudged_text(compared, again) or ""),
         bullets(compared.differences),
         first_rows([change for change in rows if change.gates]),
         folded("How to see each failing cell", f"{fence}sh\n{text}\n{fence}") if failed else "",
@@ -219,7 +255,7 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
     `shows`: returns the command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
-    judged = compared.judged
+    measured = compared.measured
 
     def add_test(suite: str, name: str) -> ElementTree.Element:
         if suite not in suites:
@@ -229,9 +265,10 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
     for change in changes:
         test, message = add_test(change.name, change.metric), clean(sentence(change))
         if change.gates:
-            failure = ElementTree.SubElement(test, "failure", message=message, type=str(change.verdict))
+            kind = NOT_JUDGED if change.is_unjudged else str(change.verdict)
+            failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
             failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
-        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in judged:
+        elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in measured:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:
         ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked"))

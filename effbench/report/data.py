@@ -28,7 +28,7 @@ from effbench.stats.intervals import is_number
 from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
-from effbench.store.sweeps import CONFIRMING, SweepInfo
+from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
 
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
@@ -221,12 +221,12 @@ def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: 
 
 
 def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
-    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first. Sweeps that only
-    confirm another sweep are skipped."""
+    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first. Imported sweeps count
+    if no other ran there. Sweeps that only confirm another sweep are skipped."""
     seen: set[str] = set()
     newest_on = {}
     every = set(map(hardware_of, store.environments()))
-    for info in infos:
+    for info in recorded_here_first(infos):
         if seen == every:
             break
         if not info.trials or (info.name or "").startswith(CONFIRMING):

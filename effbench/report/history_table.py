@@ -91,9 +91,11 @@ def _of_sweeps(
 
 def position_of(since: str, sweeps: Sequence[Mapping[str, Any]]) -> int:
     """Return the position of the first sweep that matches `since`: an id, label, name or date (UTC). `last` is the
-    newest sweep. Sweeps that start in the future come first. Raises UsageError if nothing matches."""
+    newest sweep that was recorded here, or the newest imported one if there is no other. Sweeps that start in the
+    future come first. Raises UsageError if nothing matches."""
     if since == "last" and sweeps:
-        return len(sweeps) - 1
+        recorded_here = [at for at, sweep in enumerate(sweeps) if sweep.get("imported_at") is None]
+        return recorded_here[-1] if recorded_here else len(sweeps) - 1
     named = [at for key in ("id", "label", "name") for at, sweep in enumerate(sweeps) if sweep[key] == since]
     if named:
         return named[0]
@@ -120,6 +122,8 @@ def summary(past: History) -> str:
     if short:
         need = f"times need {SHORTEST} sweeps, counters {EXACT_SHORTEST}"
         texts.append(f"too short to judge: {short} of {total} series ({need})")
+    if past.marked_results:
+        texts.append(f"left out: times of {count(past.marked_results, 'marked result')} (host disturbed)")
     changes = Counter(event.state for event in past.changes)
     changes["acknowledged and omitted"] = past.left_out
     if changes.total() or total > short:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS
 from effbench.printable import listed
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from effbench.store.sweeps import SweepInfo
 
 FORMATS = ("markdown", "csv", "json")
-#: Speedup -> the time that it compares.
-SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
 TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 #: Replaces a figure whose interval is too wide.
 UNCLEAR = "unclear"

@@ -119,10 +119,9 @@ def levels(
 ) -> dict[tuple[str, str], dict[str, list[float]]]:  # fmt: skip
     """Return (cell key, metric) -> environment id -> values of earlier results of the sweep's cells, oldest first.
 
-    Only results count that are `ok` and not marked.
-
-    They come from the newest `most` sweeps that have the same protocol and name (or none, like this sweep), began
-    before `before`, and ran some of these cells in these environments; `host`: only on this host. Re-runs are excluded.
+    Only `ok` results without a mark count. They come from the newest `most` sweeps that have the same protocol and name
+    (or none, like this sweep), began before `before`, and ran some of these cells in these environments; `host`: only
+    on this host. Re-runs are excluded.
     """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     own = connection.execute(sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)).one_or_none()
@@ -161,20 +160,23 @@ def _same_rules(protocol: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collection[str]) -> str | None:
     """Return the id of the newest earlier sweep, except re-runs, that has a result of one of this sweep's cells, both
-    in these environments, or None. One of the same name comes first, if this sweep has a name: pushes and pull requests
-    may share a database."""
+    in these environments, or None. Sweeps that were recorded here come before imported ones, and then those of the same
+    name, if this sweep has a name: pushes and pull requests may share a database."""
     this, here, there = SWEEP.alias(), RESULT.alias(), RESULT.alias()
     same = [here.c.sweep_id == sweep_id, there.c.sweep_id == SWEEP.c.id, here.c.cell_key == there.c.cell_key]
     same += [table.c.environment_id.in_(list(environment_ids)) for table in (here, there)]
+    # an imported sweep counts only if there is no other, unless this one was imported as well
+    has_other_origin = sa.and_(SWEEP.c.imported_at.is_not(None), this.c.imported_at.is_(None))
+    has_other_name = sa.func.coalesce(SWEEP.c.name == this.c.name, sa.false()).is_(sa.false())
     query = (
         sa.select(SWEEP.c.id)
         .where(this.c.id == sweep_id)
         .where(sa.tuple_(SWEEP.c.started_at, SWEEP.c.id) < sa.tuple_(this.c.started_at, this.c.id))
         .where(sa.func.coalesce(SWEEP.c.name, "").not_like(f"{CONFIRMING}%"), sa.exists().where(*same))
-        .order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+        .order_by(has_other_origin, has_other_name, SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
         .limit(1)
     )
-    return connection.scalar(query.where(SWEEP.c.name == this.c.name)) or connection.scalar(query)
+    return connection.scalar(query)
 
 
 def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:
@@ -225,7 +227,7 @@ def series(
         results = results.where(RESULT.c.cell_key.in_(cells.with_only_columns(CELL.c.key)))
     if environment_ids:
         results = results.where(RESULT.c.environment_id.in_(list(environment_ids)))
-    facts = ("id", "name", "label", "started_at", "protocol", "host", "state")
+    facts = ("id", "name", "label", "started_at", "imported_at", "protocol", "baseline_mode", "host", "state")
     order = (SWEEP.c.started_at, SWEEP.c.id)
     sweeps = _rows(connection, sa.select(*(SWEEP.c[name] for name in facts)).order_by(*order))
     older = 0

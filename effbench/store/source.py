@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -92,14 +92,15 @@ class Source:
 
         Raises NothingFoundError if there are none.
         """
-        query = raw(SWEEP, ("id", "name", "started_at"))
+        names = [field.name for field in fields(sweeps.KnownSweep) if field.name in self.columns[SWEEP.name]]
+        query = raw(SWEEP, names)
         rows = list(self.fetch(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
         if rows and not references:
             return [row.id for row in reversed(rows)]
         known = []
         for row in rows:
             with suppress(ValueError):  # an invalid row cannot be referenced
-                known.append(tuple(typed(SWEEP, row._mapping, row._fields).values()))
+                known.append(sweeps.KnownSweep(**typed(SWEEP, row._mapping, row._fields)))
         return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
 
 

@@ -10,12 +10,10 @@ from operator import attrgetter
 from typing import Any, Self
 
 from effbench.cell import SEVERITY, Status, Trial
-from effbench.metrics import COLD, ESTIMATED, INTERVALS, RESULT_FIGURES, TRIAL_METRICS
+from effbench.metrics import COLD, ESTIMATED, INTERVALS, RESULT_FIGURES, SPEEDUPS, TRIAL_METRICS
 from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
-#: speedup -> the time that it compares
-SPEEDUPS = {"period_speedup": "period_ms", "speedup": "latency_ms"}
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
 #: time of a trial -> the columns with the bounds that a marked trial's time has; times of requests follow their latency
@@ -59,11 +57,13 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm."""
+    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm. `is_marked`: its times come
+    from a disturbed host."""
 
     status: Status
     peak_reserved_bytes: int | None
     means: Mapping[str, LogEstimate | None]
+    is_marked: bool = False
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Self | None:
@@ -71,7 +71,8 @@ class Baseline:
         if not (kept := counted(trials)):
             return None
         reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
-        return cls(Status(worst(kept).status), reserved, {name: estimate(kept, name) for name in SPEEDUPS.values()})
+        means = {name: estimate(kept, name) for name in SPEEDUPS.values()}
+        return cls(Status(worst(kept).status), reserved, means, is_marked=bool(marked(kept)))
 
 
 def summarise(
@@ -146,15 +147,29 @@ def _compare(row: dict[str, Any], kept: list[Trial], means: dict, baseline: Base
         ratio = Interval(1.0, 1.0, 1.0) if is_baseline else log_difference(old, mean).interval()
         low, high = INTERVALS[name]
         row |= {name: ratio.value, low: ratio.low, high: ratio.high}
-    if row["speedup"] is None or (row["speedup_ci_low"] or 2) <= 1:  # no significant gain
-        return
+    if not is_baseline:
+        row["break_even_calls"] = _break_even(row, kept, baseline)
+
+
+def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baseline) -> int | None:
+    """Return after how many calls the preparation of the cell pays for itself against the baseline; None if it never
+    does, if that is not significant, or if it is unknown."""
+    if row["marked"] or baseline.is_marked:
+        return None
+    is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
+    if row["speedup"] is None or not is_significant:
+        return None
     if row["throughput_per_s"] is None:  # arrivals, CPU streams: their median does not tell the time saved per call
-        return
+        return None
     preparation_s = row["compile_cold_s"]
-    # the cold cost of a mode that was only seen compiling warm is unknown
-    if preparation_s is None and all(trial.compile_s is None for trial in kept):
+    if preparation_s is None and any(trial.compile_s is not None for trial in kept):
+        return None  # only seen compiling with a warm cache
+    if preparation_s is None:
         preparation_s = _mean(trial.prepare_s for trial in kept)
-    row["break_even_calls"] = break_even_calls(preparation_s, old.interval().value, row["latency_ms"])
+    baseline_latency = baseline.means[SPEEDUPS["speedup"]]
+    if baseline_latency is None:
+        return None
+    return break_even_calls(preparation_s, baseline_latency.interval().value, row["latency_ms"])
 
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:

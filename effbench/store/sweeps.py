@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -15,7 +16,7 @@ from effbench.cell import Cell, Environment, digest
 from effbench.config import db_setting
 from effbench.environments import hardware_of
 from effbench.errors import NothingFoundError, StoreError, UsageError
-from effbench.printable import one_line
+from effbench.printable import listed, one_line
 from effbench.store import liveness, signature
 from effbench.store.connect import insert, name_of
 from effbench.store.schema import CALIBRATION, CELL, ENVIRONMENT, PLANNED, RESULT, SWEEP, SWEEP_ID, TRIAL
@@ -25,6 +26,10 @@ from effbench.store.values import cell_row, now, scalar
 CONFIRMING = "confirm:"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
+#: Most sweeps whose signature `last` checks: a shared database may hold thousands of other users' sweeps.
+MOST_SIGNATURES = 200
+#: Most sweeps that a message lists.
+MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -108,41 +113,101 @@ def sweeps(connection: sa.Connection, sweep_id: str | None = None, *, brief: boo
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
 
 
-def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
-    """Return the sweep that `ref` means: `last`, an id, a name (the newest sweep with it), or a unique start of an id.
+@dataclass(frozen=True)
+class KnownSweep:
+    """What identifies a sweep. `imported_at`: None if it was recorded in this database."""
 
-    A sweep that starts in the future counts as the oldest: it is `last` only if all do. Raises NothingFoundError,
-    UsageError.
+    id: str
+    name: str | None
+    label: str | None
+    started_at: dt.datetime
+    imported_at: dt.datetime | None = None
+
+    @property
+    def is_rerun(self) -> bool:
+        """Whether it only runs cells of another sweep again."""
+        return (self.name or "").startswith(CONFIRMING)
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.name})" if self.name else self.id
+
+
+Dated = TypeVar("Dated", KnownSweep, SweepInfo)
+
+
+def recorded_here_first(newest_first: Iterable[Dated]) -> list[Dated]:
+    """Return the sweeps in the order in which the newest one is looked for: imported ones come last, because they may
+    be of another machine with another clock, and those that start in the future come last among each kind."""
+    return sorted(newest_first, key=lambda sweep: (sweep.imported_at is not None, is_future(sweep.started_at)))
+
+
+def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
+    """Return the sweep that `ref` means: `last`, an id, a name (the newest sweep with it), a label that only one sweep
+    has, or a unique start of an id.
+
+    `last` is the newest sweep that this user recorded in this database; without one, the newest that others recorded
+    here, then the newest imported one. A sweep that starts in the future counts as the oldest of its kind. Raises
+    NothingFoundError, UsageError.
     """
-    query = sa.select(SWEEP.c.id, SWEEP.c.name, SWEEP.c.started_at)
-    rows = connection.execute(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())).all()
-    sweep_id = resolve(ref, rows, name_of(connection))
+    columns = [SWEEP.c[field.name] for field in fields(KnownSweep)]
+    query = sa.select(*columns).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
+    known = [KnownSweep(**row) for row in connection.execute(query).mappings()]
+    sweep_id = resolve(ref, known, name_of(connection), partial(signature.is_own, connection))
     if not SWEEP_ID.fullmatch(sweep_id):  # it is part of paths
         raise StoreError(f"{name_of(connection)}: {one_line(sweep_id, 64)!r} is not a sweep id: damaged or forged")
     return sweeps(connection, sweep_id)[0]
 
 
-def resolve(ref: str, rows: Sequence[tuple[str, str | None, dt.datetime]], database: str) -> str:
-    """Return the id that `ref` means (see `find_sweep`) among sweeps (id, name, start), newest first."""
+def resolve(
+    ref: str, newest_first: Sequence[KnownSweep], database: str, is_own: Callable[[str], bool] = lambda sweep_id: True
+) -> str:
+    """Return the id that `ref` means (see `find_sweep`) among these sweeps. `is_own`: whether this user recorded the
+    sweep with an id."""
     if not isinstance(ref, str):  # None would be the newest sweep without a name
-        raise UsageError(f"a sweep is given by its id, its name or 'last', not by {ref!r}")
-    if not rows:
+        raise UsageError(f"a sweep is given by its id, its name, its label or 'last', not by {ref!r}")
+    known = recorded_here_first(newest_first)
+    if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"
         raise NothingFoundError(f"{database} holds no sweep yet; `{run}` runs one")
-    names = {sweep_id: name for sweep_id, name, _ in sorted(rows, key=lambda row: is_future(row[2]))}
-    started = [sweep_id for sweep_id, _, start in rows if not is_future(start)]
-    started = started or [*names]  # the clock was turned back: the future ones are all there is
     if ref == "last":
-        return next((key for key in started if not (names[key] or "").startswith(CONFIRMING)), started[0])
-    exact = [ref] if ref in names else [sweep_id for sweep_id, name in names.items() if name == ref]
-    starting = [sweep_id for sweep_id in names if ref and sweep_id.startswith(ref)]
-    if exact or len(starting) == 1:
-        return [*exact, *starting][0]
-    if starting:
+        return last_of(known, is_own).id
+    for sweep in known:
+        if sweep.id == ref:
+            return sweep.id
+    for sweep in known:
+        if sweep.name == ref:
+            return sweep.id
+    labelled = with_label(ref, known)
+    if labelled is not None:
+        return labelled.id
+    starting = [sweep.id for sweep in known if ref and sweep.id.startswith(ref)]
+    if len(starting) > 1:
         raise UsageError(f"{len(starting)} sweep ids start with {ref!r}, such as {starting[0]}; give a longer start")
-    known = [f"{sweep_id} ({name})" if name else sweep_id for sweep_id, name in names.items()]
-    some = ", ".join(known[:4]) + (" …" if known[4:] else "")
+    if starting:
+        return starting[0]
+    some = ", ".join(map(str, known[:4])) + (" …" if known[4:] else "")
     raise NothingFoundError(f"no sweep {ref!r} in {database}; choose from {some}")
+
+
+def last_of(known: Sequence[KnownSweep], is_own: Callable[[str], bool]) -> KnownSweep:
+    """Return the sweep that `last` means among these, which are not empty and in the order of `recorded_here_first`."""
+    known = [sweep for sweep in known if not sweep.is_rerun] or known
+    recorded_here = [sweep for sweep in known if sweep.imported_at is None]
+    for sweep in recorded_here[:MOST_SIGNATURES]:
+        if is_own(sweep.id):
+            return sweep
+    return known[0]
+
+
+def with_label(label: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
+    """Return the only sweep with this label, None if there is none. A re-run has the label of the sweep that it
+    confirms and does not count. Raises UsageError if there are several."""
+    labelled = [sweep for sweep in known if sweep.label == label]
+    labelled = [sweep for sweep in labelled if not sweep.is_rerun] or labelled
+    if len(labelled) > 1:
+        ids = listed([str(sweep) for sweep in labelled], MOST_LISTED)
+        raise UsageError(f"{len(labelled)} sweeps have the label {label!r}: {ids}; name one by its id")
+    return labelled[0] if labelled else None
 
 
 def lock(connection: sa.Connection, sweep_id: str) -> str:

@@ -49,7 +49,7 @@ def test_what_counts_as_not_measured():
         values[3] = values[14] = bad
         assert [event.after_sweep for event in latencies(values).judge("latency_ms").events] == ["s010"]
     made = latencies(noisy(20))
-    for status in ("noisy", "degraded", "error"):
+    for status in ("degraded", "error"):
         made.sweep().result(latency_ms=5.0, status=status)
     assert "latency_ms" not in {event.series.metric for event in made.judge().events}
 
@@ -238,7 +238,6 @@ def test_statuses():
             [("broken", "s005", None), ("fixed", "s003", "s005"), ("broken", "s001", "s003")],
         ),
         ("ok crashed ok ok", []),  # over at once
-        ("ok noisy noisy ok", []),
         ("ok error ok error ok error ok crashed", []),
     ):
         made = Made()

@@ -15,8 +15,8 @@ from effbench.errors import UsageError
 from effbench.store import Store
 
 CRASHED = {"status": "crashed", "reason": "signal 11"}
-NOISY = {"status": "noisy", "reason": "throttled"}
-ONE_NOISY = [("ok", None)] * 4 + [("noisy", "throttled")]
+MARKED = {**FAST, "disturbance": "throttled"}
+ONE_MARKED = {**SLOW, "disturbance": [None] * 4 + ["throttled"]}
 HERE = environment(flags={"interpreter": "here"})
 THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
@@ -63,9 +63,9 @@ def test_which_rows_are_run_again():
         (SLOW, CRASHED, "slower", "(run again; the baseline's side did not run: crashed: signal 11)"),
         (FAST, CRASHED, "ambiguous", "(run again; the baseline's side did not run: crashed: signal 11)"),
         # a disturbed machine tells nothing either
-        (NOISY, FAST, "slower", "neither confirmed nor refuted: noisy: throttled (before ok) when run again"),
-        (FAST, NOISY, "slower", "neither confirmed nor refuted: ok (before noisy: throttled) when run again"),
-        ({**SLOW, "statuses": ONE_NOISY}, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
+        (MARKED, FAST, "slower", "neither confirmed nor refuted: host disturbed now: throttled, when run again"),
+        (FAST, MARKED, "slower", "neither confirmed nor refuted: host disturbed before: throttled, when run again"),
+        (ONE_MARKED, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
         ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
     ],
 )

@@ -19,7 +19,7 @@ def test_lost_figures_are_broken_and_new_ones_fixed():
         if before.is_measured is not now.is_measured:
             assert verdict == ("broken" if before.is_measured else "fixed")
         if before is now:
-            assert verdict == ("ambiguous" if now is Status.NOISY else None if now.is_measured else "same")
+            assert verdict == (None if now.is_measured else "same")
         if verdict == "broken" and before.is_measured:
             assert verdict_of_statuses(now, before) == "fixed"
     for status in Status:
@@ -35,7 +35,6 @@ def test_a_changed_status_gives_one_row():
         (side("error"), side("unsupported"), "same", "unsupported (before error)"),
         (side("oom"), side("error", "x"), "broken", "error: x (before oom)"),
         (side("error", "x"), side("degraded", "skipped"), "fixed", "degraded: skipped (before error: x)"),
-        (side("ok"), side("noisy", "throttled"), "ambiguous", "noisy: throttled (before ok)"),
         (side("ok"), None, "missing", None),
         (None, side("ok"), "new", None),
         (None, side("error", "boom"), "new", "error: boom"),
@@ -48,7 +47,7 @@ def test_a_changed_status_gives_one_row():
 
 
 def test_missing_cells():
-    for status, gates in (("ok", True), ("noisy", True), ("degraded", True), ("oom", False), ("error", False)):
+    for status, gates in (("ok", True), ("degraded", True), ("oom", False), ("error", False)):
         for on_missing in ("fail", "ignore"):
             (change,) = judge([pair(side(status, "x"), None, why="gone")], limits_of({"on_missing": on_missing}))
             assert (change.verdict, change.gates) == (Verdict.MISSING, gates and on_missing == "fail")
@@ -240,7 +239,7 @@ def test_figures_at_the_ends_of_the_floats():
 def test_the_most_important_change_comes_first():
     factors = {"a": 1.1, "b": 1.3, "c": 1 / 1.3, "d": 1 / 1.1, "e": 1.0}
     cells = [pair(*(side(latency_ms=steps(level, 0.001)) for level in (1, by)), key) for key, by in factors.items()]
-    counts = [pair(side(kernels=[3]), side(kernels=[0]), "f"), pair(side("ok"), side("noisy"), "g")]
+    counts = [pair(side(kernels=[3]), side(kernels=[0]), "f"), pair(*(side(latency_ms=[1.0, 1.3, 0.8]) for _ in "ab"), "g")]
     found = judge([*cells, *counts, pair(side(latency_ms=[1.0]), side(latency_ms=[9.0]), "h")], limits_of({}))
     assert [change.key for change in found] == [*"ba", *"gh", *"fcd", "e"]
 

@@ -1,0 +1,125 @@
+"""How people name a sweep: by its id, name or label, or as `last`."""
+
+import datetime as dt
+
+import pytest
+from made_sweeps import EAGER, a_cell, sql
+
+from effbench.errors import UsageError
+from effbench.report.data import newest
+from effbench.report.history_table import position_of
+from effbench.store import Store, signature
+from effbench.store.sweeps import CONFIRMING, recorded_here_first
+
+NOW = dt.datetime.now(dt.UTC)
+
+
+def at(made, sweep_id, minutes=0, imported=False, **texts):
+    """Change when a sweep began, in minutes from now, whether it was imported, and its texts."""
+    values = {"started_at": text_of(NOW + dt.timedelta(minutes=minutes)), **texts}
+    if imported:
+        values["imported_at"] = text_of(NOW)
+    changes = ", ".join(f"{name} = '{value}'" for name, value in values.items())
+    sql(made.path, f"UPDATE sweep SET {changes} WHERE id = '{sweep_id}'", rows=1)
+
+
+def text_of(time):
+    return time.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def found(made, ref):
+    with Store.open(made.path) as store:
+        return store.find_sweep(ref).id
+
+
+@pytest.mark.parametrize("minutes", [-1, 2, 100])
+def test_an_imported_sweep_is_never_last_while_there_is_another(made, effbench, minutes):
+    """Whether it began later, in the near future (another clock), or in the far future."""
+    own, imported = made.sweep([EAGER], name="nightly"), made.sweep([EAGER], name="nightly")
+    at(made, own, -30)
+    at(made, imported, minutes, imported=True)
+    assert found(made, "last") == own == found(made, "nightly")
+    assert f"sweep {own}" in effbench("baseline", "set", "main", "last").out
+    assert f"Sweep {own}" in effbench("show").out
+    with Store.open(made.path) as store:
+        every = store.sweeps()
+        assert [*newest(store, every)] == [own], "the report"
+        assert recorded_here_first(every)[0].id == own
+        sweeps = store.series([]).sweeps
+        assert sweeps[position_of("last", sweeps)]["id"] == own
+
+
+def test_only_imported_sweeps(made):
+    older, newer = made.sweep([EAGER]), made.sweep([EAGER])
+    at(made, older, -20, imported=True)
+    at(made, newer, -10, imported=True)
+    assert found(made, "last") == newer
+    at(made, newer, 100)
+    assert found(made, "last") == older, "the other one starts in the future"
+
+
+def test_the_sweep_of_another_user_is_last_only_without_one_of_this_user(made, monkeypatch):
+    own = made.sweep([EAGER])
+    with monkeypatch.context() as patch:
+        patch.setattr(signature, "_key", lambda: b"another user's key, of 32 bytes.")
+        other = made.sweep([EAGER])
+        assert found(made, "last") == other
+    assert found(made, "last") == own
+    made.delete_sweep(own)
+    assert found(made, "last") == other
+
+
+def test_the_previous_sweep_was_recorded_here(made):
+    own, imported, now = (made.sweep([EAGER]) for _ in range(3))
+    at(made, own, -30)
+    at(made, imported, -20, imported=True)
+    at(made, now, -10)
+    with Store.open(made.path) as store:
+        here = [row["id"] for row in store.environments()]
+        assert store.previous(now, here) == own
+    made.delete_sweep(own)
+    with Store.open(made.path) as store:
+        assert store.previous(now, here) == imported
+    earlier = made.sweep([EAGER])
+    at(made, earlier, -25)
+    at(made, now, -10, imported=True)
+    with Store.open(made.path) as store:
+        assert store.previous(now, here) == imported, "of an imported sweep"
+
+
+def test_a_label_names_a_sweep(made, effbench):
+    first = made.sweep([EAGER], label="v1.0-3-gabcdef")
+    second = made.sweep([EAGER], label="v1.1")
+    made.sweep([EAGER], label="v1.0-3-gabcdef", name=f"{CONFIRMING}{first}")
+    assert found(made, "v1.0-3-gabcdef") == first, "a re-run has the label, too"
+    for words in (
+        ("baseline", "set", "main", "v1.1"),
+        ("show", "--sweep", "v1.1"),
+        ("ls", "--cells", "--sweep", "v1.1"),
+    ):
+        assert effbench(*words).code == 0, words
+    assert f"{first} v1.0-3-gabcdef → {second} v1.1" in effbench("compare", "v1.0-3-gabcdef", "v1.1").out
+    exported = effbench("export", "--sweep", "v1.1", "--format", "csv").out
+    assert second in exported and first not in exported
+    whole = effbench("export", "--whole", "--sweep", "v1.1", "--out", "whole.db")
+    assert whole.code == 0, whole
+    assert found(type(made)("whole.db"), "v1.1") == second
+
+
+def test_an_ambiguous_label_lists_the_ids(made, effbench):
+    ids = [made.sweep([EAGER], label="v2") for _ in range(3)]
+    done = effbench("show", "--sweep", "v2")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "3 sweeps have the label 'v2'" in done.err and all(sweep_id in done.err for sweep_id in ids)
+    with pytest.raises(UsageError, match="name one by its id"):
+        found(made, "v2")
+
+
+def test_ids_and_names_come_before_labels(made):
+    first = made.sweep([EAGER], name="v3")
+    second = made.sweep([a_cell("default")], label="v3")
+    assert found(made, "v3") == first
+    at(made, first, label=second)
+    assert found(made, second) == second
+    at(made, first, name="v4", label=second[:10])
+    assert found(made, second[:10]) == first, "a whole label before the start of an id"
