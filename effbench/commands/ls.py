@@ -12,9 +12,11 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.environments import TELLING, interpreter_of, labels
 from effbench.errors import NothingFoundError, UsageError
-from effbench.labels import cell_row, row_names
+from effbench.labels import cell_row, label_rows, row_names
 from effbench.metrics import METRICS
 from effbench.printable import count
+from effbench.report.marks import is_marked, signed
+from effbench.report.marks import note as marks_note
 from effbench.report.tables import rows_of
 from effbench.store.connect import artifact_home
 from effbench.store.store import Store
@@ -126,10 +128,13 @@ def print_cells(store: Store, sweep: SweepInfo) -> None:
         if row is None and place in shown:
             continue
         shown.add(place)
-        latency = METRICS["latency_ms"].format(row["latency_ms"]) if row else ""
+        latency = signed(METRICS["latency_ms"].format(row["latency_ms"]), is_marked(row)) if row else ""
         measured = (row["status"], row["trials"]) if row else ("not run yet", 0)
         rows.append((unit[0][:12], name, devices[unit[0]], *measured, latency))
     print_table(("cell key", "cell", "device", "status", "trials", "latency"), rows)
+    note = marks_note(label_rows(rows_of(store, sweep)))
+    if note:
+        terminal().print_line(escape(note), "dim")
 
 
 def print_failures(store: Store, sweep: SweepInfo, traceback: bool) -> None:

@@ -14,10 +14,11 @@ from effbench.cell import Status
 from effbench.commands import options
 from effbench.errors import INTERRUPTED, NothingFoundError, UsageError, suggest
 from effbench.labels import LabelledRow, grouped, label_rows
-from effbench.metrics import METRICS, Better, percent
+from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
+from effbench.report import marks
 from effbench.report.reasons import sentence
-from effbench.report.summary import by_mode, modes_table, notes_on_means
+from effbench.report.summary import ModeSummary, by_mode, modes_table, notes_on_means
 from effbench.report.tables import (
     FORMATS,
     NO_REASON,
@@ -25,22 +26,19 @@ from effbench.report.tables import (
     WHY_NOT_PROFILED,
     SpeedupTable,
     bottleneck_table,
+    no_bottlenecks,
     rows_of,
     speedup_table,
 )
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
 from effbench.sweeping.resume import resume_command
+from effbench.table import markdown_text
 from effbench.terminal import Console, escape, terminal
 
 HELP = "Print the speedup table of a sweep: a row per model and batch size, a column per mode."
 #: Number of cells that a line names before it counts the rest.
 MOST_NAMES = 3
-#: Disturbed fraction of the timed seconds from which a cell is named.
-MUCH_DISTURBED = 0.5
-NOISY_ADVICE = "noisy cells have no figures: use a quieter machine, or accept them with protocol.host_tolerance=null"
-#: Start of the reason of noisy trials for which the advice is wrong.
-COMPILED = "a graph was compiled"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,18 +65,50 @@ def run(args: argparse.Namespace) -> int:
         rows = label_rows(rows_of(store, sweep))
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells")
-    table = bottleneck_table(rows) if args.why else speedup_table(rows, args.metric, sweep.baseline_mode)
-    if args.format != "table":
-        options.write(table.render(args.format), args)
+    if args.why:
+        write_bottlenecks(rows, args)
         return 0
-    with options.console(args) as console:
-        if args.why:
+    table = speedup_table(rows, args.metric, sweep.baseline_mode)
+    if args.format == "markdown":
+        text = table.render("markdown")
+        options.write(with_note(text, rows) if table.is_marked else text, args)
+    elif args.format != "table":
+        options.write(table.render(args.format), args)
+    else:
+        with options.console(args) as console:
+            show(console, sweep, rows, table)
+    return 0
+
+
+def with_note(markdown: str, rows: Sequence[LabelledRow]) -> str:
+    """Return a Markdown table, followed by the explanation of its marks if it has any."""
+    note = marks.note(rows)
+    return f"{markdown}\n{markdown_text(note)}\n" if note else markdown
+
+
+def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> None:
+    """Write the table of bottlenecks, or for people one line if there is none. Programs always get rows."""
+    table = bottleneck_table(rows)
+    nothing = no_bottlenecks(rows)
+    if args.format in ("csv", "json"):
+        options.write(table.render(args.format), args)
+    elif args.format == "markdown":
+        options.write(nothing or with_note(table.render("markdown"), rows), args)
+    else:
+        with options.console(args) as console:
+            if nothing is not None:
+                console.print_line(nothing)
+                return
             console.print(table.roomy(console.width))
             if any(row["why"] == NOT_PROFILED for row in table.rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
-        else:
-            show(console, sweep, rows, table)
-    return 0
+            print_note(console, rows)
+
+
+def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
+    note = marks.note(rows)
+    if note:
+        console.print_line(escape(note), "dim")
 
 
 def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
@@ -88,28 +118,48 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
     console.print(" · ".join([f"[bold]{escape(title)}[/]", *facts]), highlight=False)
+    metric = METRICS[table.metrics[0]]
+    if not table.is_shown:
+        console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
+        return
     console.print(
         console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True, breaks=True)
     )
-    metric, quantities = METRICS[table.metrics[0]], dict.fromkeys(row.quantity for row in table.rows)
-    about = f"{metric.title}: {metric.help}"
-    if table.metrics[0] == "speedup":
-        about = f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"
-    elif metric.better is not Better.NEITHER:
-        about += f"; {metric.better} is better"
-    if all(entry.value is None for entry in table.entries):
-        about += " · no cell of this sweep has this metric"
-    console.print(escape(" · ".join([about, *table.legend()])), style="dim", highlight=False)
+    footnotes = [*about(table), *table.legend()]
+    if footnotes:
+        console.print(escape(" · ".join(footnotes)), style="dim", highlight=False)
+    if table.is_marked:
+        print_note(console, rows)
     by_case = grouped((row for row in table.rows if row.best), attrgetter("case"))
-    for text in [*(f"{case}: {sentence(of_case)}" for case, of_case in by_case.items()), *reasons(rows)]:
+    for case, of_case in by_case.items():
+        console.print_line(escape(f"{case}: {sentence(of_case)}"))
+    for text in reasons(rows):
         console.print_line(escape(text))
     modes = by_mode(rows)
     if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:
-        means = modes_table(modes)
-        console.print(f"\n{means.caption}", style="dim")
-        console.print_table(dataclasses.replace(means, columns=means.columns[:-2]))  # without memory and compile time
-        for note in notes_on_means(modes):
-            console.print_line(escape(note), "dim")
+        print_means(console, modes)
+
+
+def print_means(console: Console, modes: Sequence[ModeSummary]) -> None:
+    """Print each mode's mean speedups and pass rate."""
+    means = modes_table(modes)
+    columns = [column for column in means.columns if column.key not in ("relative_memory", "compile_cold_s")]
+    console.print(f"\n{means.caption}", style="dim")
+    console.print_table(dataclasses.replace(means, columns=columns))
+    for note in notes_on_means(modes):
+        console.print_line(escape(note), "dim")
+
+
+def about(table: SpeedupTable) -> list[str]:
+    """Return what the figures of a table are; nothing if it has none."""
+    metric = METRICS[table.metrics[0]]
+    if not table.has_figures:
+        return []
+    if metric.name == "speedup":
+        quantities = dict.fromkeys(row.quantity for row in table.rows)
+        return [f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"]
+    text = f"{metric.title}: {metric.help}"
+    return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:
@@ -123,10 +173,6 @@ def reasons(rows: Sequence[LabelledRow]) -> list[str]:
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
     lines = [f"{status} {listed(cells, MOST_NAMES)}: {reason}" for (status, reason), cells in groups.items()]
-    shaken = [row for row in rows if (row.source.get("disturbed_fraction") or 0) > MUCH_DISTURBED]
-    if shaken:
-        names = listed([f"{row.name} ({percent(row.source['disturbed_fraction'])})" for row in shaken], MOST_NAMES)
-        lines.append(f"host disturbed during timing: {names}")
     return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}"] if unsteady else [])]
 
 
@@ -145,9 +191,6 @@ def end_of_sweep(outcome: Any) -> int:
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
-    noisy = [row.source["reason"] or "" for row in rows if row.source["status"] == Status.NOISY]
-    if not all(reason.startswith(COMPILED) for reason in noisy):
-        console.print_line(NOISY_ADVICE)
     option = [*([] if outcome.db == options.DEFAULT_DB else ["--db", db]), "--sweep", sweep.id]
     has_failed = any(Status(status).is_failure for status in counts)
     steps = {"report": ["report"]} | ({"failures": ["ls", "--failures", "--traceback"]} if has_failed else {})

@@ -23,6 +23,7 @@ from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_orde
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
 from effbench.report.history_table import read as read_history
+from effbench.report.marks import Marks, why_marked
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import BaselineInfo
@@ -78,6 +79,10 @@ class DeviceSweep:
     def labelled(self) -> list[LabelledRow]:
         """The rows with distinguishing labels, in reading order."""
         return label_rows(self.rows)
+
+    @cached_property
+    def marks(self) -> Marks:
+        return Marks(self.labelled)
 
     @cached_property
     def speedups(self) -> SpeedupTable:
@@ -164,18 +169,26 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
 
     `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of `axis_of`, and `x`
     its value; rows without a number are omitted. `series`: mode with its swept settings. `series_rank`: its rank in
-    canonical order. `is_baseline`: whether its mode is the baseline's. Unknown values, also of unknown columns, are
+    canonical order. `is_baseline`: whether its mode is the baseline's. `mark`, `ratio_mark`: why its times and its
+    speedup are marked. Unknown values, also of unknown columns, are
     None.
     """
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
+    marks = Marks(labelled)
     rows = []
     for row in labelled:
-        numbers = {name: value if is_number(value := row.source.get(name)) else None for name in NUMBERS}
-        x, mode = row.number(axis), {"series": row.mode, "series_rank": order[row.mode]}
-        place = {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
-        rows.append(row.source | numbers | place | mode | {"is_baseline": is_baseline(row, baseline_mode)})
+        drawn = dict(row.source)
+        for name in NUMBERS:
+            value = row.source.get(name)
+            drawn[name] = value if is_number(value) else None
+        x = row.number(axis)
+        drawn |= {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
+        drawn |= {"series": row.mode, "series_rank": order[row.mode]}
+        drawn |= {"is_baseline": is_baseline(row, baseline_mode)}
+        drawn |= {"mark": why_marked(row.source), "ratio_mark": marks.reason(row, "speedup")}
+        rows.append(drawn)
     cases = {case: rank for rank, case in enumerate(dict.fromkeys(row["case"] for row in rows))}
     return sorted(rows, key=lambda row: (cases[row["case"]], row["x"], row["series_rank"]))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from effbench.printable import count
-from effbench.report import comparison, summary
+from effbench.report import comparison, marks, summary
 from effbench.report.data import Changes, DeviceSweep
 from effbench.report.summary import score_interval
 from effbench.report.tables import NO_REASON
@@ -39,7 +39,9 @@ def section(device_sweep: DeviceSweep) -> str:
     missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
     is_shown = any(entry.baseline for entry in speedups.entries)
     column = "whose column shows its times" if is_shown else "which was not run: all columns show times"
-    shown = [f"Speedups over {escape(baseline)}, {column}", *speedups.legend()]
+    headline = summary.headline(speedups, modes)
+    shown = [f"Speedups over {escape(baseline)}, {column}"] if speedups.has_figures else []
+    shown += [text for text in speedups.legend() if text.lower() not in headline.lower()]
     not_ok = [
         f"- {escape(row.source['status'])}: {escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}: "
         f"{escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
@@ -49,13 +51,14 @@ def section(device_sweep: DeviceSweep) -> str:
         not_ok[MOST_FAILURES:] = [f"- and {more} more"]
     return comparison.paragraphs(
         f"## {escape(device_sweep.name)} on {escape(device_sweep.hardware)}",
-        escape(summary.headline(speedups, modes)),
+        escape(headline),
         f"{counts.get('ok', 0)} of {len(rows)} results ok{f'; {escape(bad)}' if bad else ''}.",
         f"**This sweep {escape(is_now)}{missing}.**" if state != "completed" or waiting else "",
         summary.modes_table(modes).render("markdown"),
         " ".join([*[HEADLINES] * has_bounds, *map(escape, notes)]),
         speedups.render("markdown"),
-        f"{'; '.join(shown)}.",
+        f"{'; '.join(shown)}." if shown else "",
+        escape(marks.note(rows)),
         "### Not ok" if not_ok else "",
         "\n".join(not_ok),
         *since(device_sweep.changes),

@@ -8,6 +8,7 @@ from typing import Any
 from effbench.labels import grouped
 from effbench.metrics import METRICS, change_text, percent
 from effbench.printable import count
+from effbench.report.marks import signed
 from effbench.report.tables import NO_INTERVAL, SPEEDUPS, UNCLEAR, Row
 from effbench.store.bottleneck import LAUNCH_IDLE
 
@@ -75,8 +76,17 @@ def sentence(rows: Sequence[Row]) -> str:
 
 def undecided(rows: Sequence[Row]) -> str:
     """Return why the rows have neither winners nor ties."""
-    why = NO_INTERVAL if any(row.compares for row in rows) else "fewer than two modes are ok at each point"
+    compared = [row for row in rows if row.compares]
+    why = "fewer than two modes are ok at each point"
+    if compared:
+        why = NO_INTERVAL
+    if any(row.leader is None and _has_marks(row) for row in compared):
+        why = "all figures are marked (~)"
     return f"{why}, so no mode wins."
+
+
+def _has_marks(row: Row) -> bool:
+    return any(entry.marked for entry in row.cells.values())
 
 
 def outcome_of(row: Row) -> str:
@@ -94,7 +104,8 @@ def _range(rows: Sequence[Row]) -> str:
     metric = METRICS[rows[0].metric]
     low, high = map(metric.format, (min(known.values()), max(known.values())))
     where = "" if len(known) == len(cells) else f" at bs {_and([*known])}"
-    return (low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}") + where
+    text = low if low == high else f"{low.removesuffix(metric.unit).rstrip()}–{high}"
+    return signed(text, any(cells[bs].marked for bs in known)) + where
 
 
 def _and(words: Sequence[str]) -> str:

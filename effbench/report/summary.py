@@ -16,11 +16,21 @@ from typing import TYPE_CHECKING, Any
 from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
 from effbench.labels import LabelledRow, grouped, mode_order
-from effbench.metrics import METRICS, change_text
+from effbench.metrics import INTERVALS, METRICS, change_text
 from effbench.report.colors import glyph_of
+from effbench.report.marks import Marks, is_marked, signed
 from effbench.report.reasons import undecided
 from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of
-from effbench.stats.intervals import CLEAR, Interval, geometric_mean, is_clear, mean_of_estimates, median_interval
+from effbench.stats.intervals import (
+    CLEAR,
+    Interval,
+    LogEstimate,
+    geometric_mean,
+    is_clear,
+    is_number,
+    mean_of_estimates,
+    median_interval,
+)
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
@@ -105,7 +115,7 @@ def over_cells(
 @dataclass(frozen=True)
 class ModeScore:
     """The geometric mean of a mode's speedups over its cells, with confidence bounds. `averaged`: number of ok cells
-    with a speedup; `passed`: number of ok cells."""
+    with a speedup; `passed`: number of ok cells. `marked`: whether a speedup is marked."""
 
     value: float | None
     averaged: int
@@ -113,6 +123,7 @@ class ModeScore:
     total: int
     low: float | None = None
     high: float | None = None
+    marked: bool = False
 
     @property
     def clear(self) -> bool:
@@ -120,22 +131,44 @@ class ModeScore:
         return is_clear(self.low, self.high)
 
 
-def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
+def mode_score(rows: Sequence[Mapping[str, Any]], metric: str, marks: Sequence[bool] | None = None) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these cells. It requires an
-    interval and at least two trials of each cell. With at least three trials it covers 93 to 98.2 %."""
-    ok = [row for row in rows if row["status"] == Status.OK]
-    averaged = [row for row in ok if 0 < (row.get(metric) or 0) < math.inf]
-    if not averaged:
-        return ModeScore(None, 0, len(ok), len(rows))
-    mean = mean_of_estimates([log_of(row, metric, SPEEDUP_DF) for row in averaged]).interval()
-    return ModeScore(mean.value, len(averaged), len(ok), len(rows), mean.low, mean.high)
+    interval and at least two trials of each cell. With at least three trials it covers 93 to 98.2 %. `marks`: whether
+    the speedup of each row is marked; None: if its own result is."""
+    if marks is None:
+        marks = [is_marked(row) for row in rows]
+    passed = 0
+    marked = False
+    estimates = []
+    for row, mark in zip(rows, marks, strict=True):
+        if row["status"] != Status.OK:
+            continue
+        passed += 1
+        if 0 < (row.get(metric) or 0) < math.inf:
+            estimates.append(estimate_of(row, metric, mark))
+            marked = marked or mark
+    if not estimates:
+        return ModeScore(None, 0, passed, len(rows))
+    mean = mean_of_estimates(estimates).interval()
+    return ModeScore(mean.value, len(estimates), passed, len(rows), mean.low, mean.high, marked)
+
+
+def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimate:
+    """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may change, so the whole
+    interval of a marked speedup counts as such."""
+    low, high = (row.get(bound) for bound in INTERVALS[metric])
+    if not marked or not (is_number(low) and is_number(high) and 0 < low <= row[metric] <= high):
+        return log_of(row, metric, SPEEDUP_DF)
+    below = math.log(row[metric] / low)
+    above = math.log(high / row[metric])
+    return LogEstimate(math.log(row[metric]), 0.0, 1.0, below, above)
 
 
 @dataclass(frozen=True)
 class ModeSummary:
     """A mode over all its results in one phase and environment: training steps are not averaged with inference calls.
     `group` names phase and environment if there are several. `scores`: one per speedup. `memory` (ratio) and `compiled`
-    (seconds) are results of `over_cells`."""
+    (seconds) are results of `over_cells`; `compiled_marked`: whether a compile time is marked."""
 
     mode: str
     group: str
@@ -143,10 +176,13 @@ class ModeSummary:
     memory: tuple[float | None, str]
     compiled: tuple[float | None, str]
     not_ok: str
+    compiled_marked: bool = False
 
 
 def score_text(score: ModeScore) -> str:
-    return METRICS["speedup"].format(score.value) if score.clear else UNCLEAR
+    if not score.clear and not score.marked:
+        return UNCLEAR
+    return signed(METRICS["speedup"].format(score.value), score.marked)
 
 
 def score_interval(score: ModeScore) -> str:
@@ -162,26 +198,31 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     """Return one summary per mode, phase and environment, modes in canonical order."""
     several = len({row.source["phase"] for row in rows}) > 1
     order = mode_order((row.mode, row.base_mode) for row in rows)
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[str, str], list[LabelledRow]] = {}
     for row in sorted(rows, key=lambda row: order.index(row.mode)):
         group = f"{row.source['phase'] if several else ''} {row.where}".strip()
-        groups.setdefault((row.mode, group), []).append(row.source)
+        groups.setdefault((row.mode, group), []).append(row)
+    marks = Marks(rows)
     summaries = []
     for (mode, group), of_mode in groups.items():
-        ok = [row for row in of_mode if row["status"] == Status.OK]
-        scores = {metric: mode_score(of_mode, metric) for metric in SPEEDUPS}
+        ok = [row.source for row in of_mode if row.source["status"] == Status.OK]
+        scores = {}
+        for metric in SPEEDUPS:
+            marked = [marks.reason(row, metric) is not None for row in of_mode]
+            scores[metric] = mode_score([row.source for row in of_mode], metric, marked)
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
-        bad = Counter(str(row["status"]) for row in of_mode if row["status"] != Status.OK)
+        slow = any(is_marked(row) and row.get("compile_cold_s") is not None for row in ok)
+        bad = Counter(str(row.source["status"]) for row in of_mode if row.source["status"] != Status.OK)
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
-        summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok))
+        summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok, slow))
     return summaries
 
 
 def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
     """Return what an unclear mean is, if one is, and which modes were run at fewer points than others."""
-    is_clear_in_all = all(score.clear for mode in modes for score in mode.scores.values())
+    is_clear_in_all = all(score.clear or score.marked for mode in modes for score in mode.scores.values())
     notes = [] if is_clear_in_all else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
     fewer = []
     for of_group in grouped(modes, attrgetter("group")).values():
@@ -194,31 +235,38 @@ def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    """Return a table of each mode's figures over all cells, with intervals or ranges as second lines."""
-    metrics = [it for it in SPEEDUPS if it == "speedup" or any(mode.scores[it].averaged for mode in modes)]
-    columns = [
-        Column("mode"),
-        *(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True) for metric in metrics),
-        Column("pass_rate", "pass rate", numeric=True),
-        Column("not_ok", "not ok", optional=True),
-        Column("relative_memory", "memory against baseline", numeric=True),
-        Column("compile_cold_s", "compile, cold (s, median)", numeric=True),
-    ]
+    """Return a table of each mode's figures over all cells, with intervals or ranges as second lines. Columns without a
+    figure are omitted."""
+    metrics = [metric for metric in SPEEDUPS if any(mode.scores[metric].averaged for mode in modes)]
+    columns = [Column("mode")]
+    for metric in metrics:
+        columns.append(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True))
+    columns += [Column("pass_rate", "pass rate", numeric=True), Column("not_ok", "not ok", optional=True)]
+    if any(mode.memory[0] is not None for mode in modes):
+        columns.append(Column("relative_memory", "memory against baseline", numeric=True))
+    if any(mode.compiled[0] is not None for mode in modes):
+        columns.append(Column("compile_cold_s", "compile, cold (s, median)", numeric=True))
     rows = []
     for mode in modes:
         score = mode.scores["speedup"]
-        passed, (ratio, ratios), (seconds, interval) = score.passed / score.total, mode.memory, mode.compiled
+        passed = score.passed / score.total
         rate = 100 if passed == 1 else min(round(100 * passed), 99)
-        row = [
-            Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
-            *(Shown(it.value, score_text(it), "strong", score_interval(it)) for it in map(mode.scores.get, metrics)),
-            Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
-            Shown(mode.not_ok, mode.not_ok, "status"),
-            Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
-            Shown(seconds, METRICS["compile_cold_s"].format(seconds), sub=interval),
-        ]
+        ratio, ratios = mode.memory
+        seconds, interval = mode.compiled
+        text = signed(METRICS["compile_cold_s"].format(seconds), mode.compiled_marked)
+        row = {
+            "mode": Shown(mode.mode, mode.mode, "mode", mode.group, glyph=glyph_of(mode.mode)),
+            "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
+            "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
+            "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
+            "compile_cold_s": Shown(seconds, text, sub=interval),
+        }
+        for metric in metrics:
+            mean = mode.scores[metric]
+            tone = "unsure" if mean.marked else "strong"
+            row[metric] = Shown(mean.value, score_text(mean), tone, score_interval(mean))
         rows.append(row)
-    return Table.of(columns, rows, "Each mode over all models and batch sizes")
+    return Table(columns, rows, caption="Each mode over all models and batch sizes")
 
 
 def environment_line(device_sweep: DeviceSweep) -> str:

@@ -11,6 +11,7 @@ from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, SPEEDUPS
 from effbench.printable import listed
+from effbench.report.marks import Marks, is_marked, signed, why_marked
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.bottleneck import why
@@ -26,8 +27,8 @@ TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 UNCLEAR = "unclear"
 #: Follows the interval of an unclear mean.
 TOO_WIDE = "too wide to state a mean"
-NO_INTERVAL = "one round: no intervals"
-SOME_INTERVALS = "without an interval: the mode or its baseline has one round"
+NO_INTERVAL = "one trial: no interval"
+SOME_INTERVALS = "without an interval: the mode or its baseline has one trial"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
@@ -42,10 +43,12 @@ WHY_NOT_PROFILED = (
     "not profiled: no CUDA, stream=arrivals, protocol.profile=false, "
     "or profiling failed (profile_failed in trial.extra)"
 )
+#: Stands for the table of bottlenecks if all cells ran on a CPU.
+NEEDS_GPU = "bottlenecks need a GPU"
 #: Tied modes that a row names: more would make it taller than a screen.
 MOST_TIES = 6
 #: Fields of an entry in CSV.
-FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials")
+FACTS = ("value", "low", "high", "status", "reason", "best", "significant", "trials", "marked", "disturbance")
 
 
 def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
@@ -61,8 +64,9 @@ def rows_of(store: Store, sweep: SweepInfo) -> list[dict[str, Any]]:
 @dataclass
 class Entry:
     """One mode at one point. `value`, `low` and `high` are in the metric's unit, and None unless `status` is `ok`.
-    `status` is None if the mode was not run. Only speedups with an interval have `significant`. `best`: significantly
-    better than every other mode of its row. `source`: its row of the view `results`."""
+    `status` is None if the mode was not run. Only speedups with an interval and without a mark have `significant`.
+    `best`: significantly better than every other mode of its row, and not marked. `marked`: measured on a disturbed
+    machine, or compared with a baseline that was; `disturbance`: how. `source`: its row of the view `results`."""
 
     text: str = "not run"
     interval: str = ""
@@ -75,6 +79,8 @@ class Entry:
     trials: int | None = None
     significant: bool | None = None
     baseline: bool = False
+    marked: bool = False
+    disturbance: str | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
@@ -84,7 +90,9 @@ class Entry:
     def tone(self) -> str:
         if self.status != "ok":
             return "status"
-        return "best" if self.best else "unsure" if self.significant is False else ""
+        if self.best:
+            return "best"
+        return "unsure" if self.marked or self.significant is False else ""
 
     @property
     def shown(self) -> Shown:
@@ -94,8 +102,9 @@ class Entry:
 @dataclass
 class Row:
     """One metric at one point. `labels`: model, other swept parameters, bs. `case`: all labels except bs, as text.
-    `cells`: one entry per mode. `leader`: the ok mode with the best figure. `tied`: modes whose difference from the
-    leader is not significant. `compares`: whether several modes are ok."""
+    `cells`: one entry per mode. `leader`: the ok mode with the best figure, of those without a mark. `tied`: modes whose
+    difference from the leader is not significant, and marked modes that may be better. `compares`: whether several
+    modes are ok."""
 
     labels: dict[str, Any]
     case: str
@@ -146,6 +155,21 @@ class SpeedupTable:
         return any(entry.text == UNCLEAR for entry in self.entries)
 
     @property
+    def has_figures(self) -> bool:
+        """Whether a cell has a figure of a metric of this table."""
+        return any(entry.value is not None for entry in self.entries)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a cell has a figure, or a status that explains why it has none."""
+        return self.has_figures or any(entry.status not in ("ok", None) for entry in self.entries)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a figure is marked."""
+        return any(entry.marked for entry in self.entries)
+
+    @property
     def is_measured(self) -> bool:
         """Whether a result is ok."""
         return any(entry.status == "ok" for entry in self.entries)
@@ -153,7 +177,7 @@ class SpeedupTable:
     @property
     def has_intervals(self) -> bool:
         """Whether a figure other than the baseline's has an interval, so that a mode may be significantly the best."""
-        return any(entry.low is not None and not entry.baseline for entry in self.entries)
+        return any(entry.low is not None and not entry.baseline and not entry.marked for entry in self.entries)
 
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
@@ -237,13 +261,16 @@ def speedup_table(
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
+    marks = Marks(rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         ok = [row.source for row in point if row.source["status"] == "ok"]
         known = {name for source in ok for name in (*SPEEDUPS, *TIMES) if source.get(name) is not None}
         has_period = ("period_speedup" if "speedup" in known else "period_ms") in known  # times without a baseline
         for name in SPEEDUPS if metric == "speedup" and has_period else [metric]:
-            cells = dict.fromkeys(modes, Entry()) | {row.mode: _entry(row, name, baseline_mode) for row in point}
+            cells = dict.fromkeys(modes, Entry())
+            for row in point:
+                cells[row.mode] = _entry(row, name, baseline_mode, marks)
             pivoted.append(_row(point[0], name, cells))
     return SpeedupTable(pivoted, modes, list(dict.fromkeys(row.metric for row in pivoted)) or [metric], baseline_mode)
 
@@ -257,54 +284,101 @@ def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
 def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
     """Return a row of entries, and mark its winner."""
     ok = {mode: entry for mode, entry in cells.items() if entry.status == "ok"}
-    leader, *tied = _leaders({mode: entry.source for mode, entry in ok.items()}, metric) or (None,)
-    if leader and ok[leader].significant is False:  # no winner, whatever the comparison of the two times gives
-        tied += [mode for mode, entry in ok.items() if entry.baseline and mode not in tied]
+    undisturbed = {mode: entry.source for mode, entry in ok.items() if not is_marked(entry.source)}
+    leaders = _leaders(undisturbed, metric)
+    leader = leaders[0] if leaders else None
+    tied = leaders[1:]
+    if leader is not None:
+        if ok[leader].significant is False:  # no winner, whatever the comparison of the two times gives
+            tied += [mode for mode, entry in ok.items() if entry.baseline and mode not in leaders]
+        tied += _possibly_better(ok, leader, metric, known=[leader, *tied])
     row = Row(first.labels, first.case, metric, cells, leader, tied, len(ok) > 1)
-    if row.winner is not None:
-        cells[row.winner].best = True
+    if row.winner is not None:  # a speedup over a marked baseline is marked, even if the winner's time is not
+        cells[row.winner].best = not cells[row.winner].marked
     return row
 
 
-def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
-    source, status = row.source, str(row.source["status"])
+def _possibly_better(ok: Mapping[str, Entry], leader: str, metric: str, known: Sequence[str]) -> list[str]:
+    """Return the marked modes that may be better than the leader: not all of their interval is worse than its."""
+    decisive = _decisive([entry.source for entry in ok.values()], metric)
+    low, high = INTERVALS[decisive]
+    worst_of_leader = ok[leader].source.get(high) or ok[leader].source[decisive]
+    found = []
+    for mode, entry in ok.items():
+        if mode in known or not is_marked(entry.source) or not entry.source.get(decisive):
+            continue
+        best_of_marked = entry.source.get(low) or entry.source[decisive]
+        if best_of_marked <= worst_of_leader:
+            found.append(mode)
+    return found
+
+
+def _entry(row: LabelledRow, metric: str, baseline_mode: str, marks: Marks) -> Entry:
+    source = row.source
+    status = str(source["status"])
     entry = Entry(status, status=status, reason=source.get("reason"), trials=source.get("trials"), source=source)
     entry.baseline = is_baseline(row, baseline_mode)
     if status != "ok":
-        if METRICS[metric].compare == "exact" and source.get(metric) is not None:  # a count may explain the status
+        # a count may explain the status, and what a degraded mode measured is worth knowing
+        if metric not in SPEEDUPS and source.get(metric) is not None:
             entry.text = f"{METRICS[metric].format(source[metric])} ({status})"
         return entry
     entry.value = source.get(metric)
-    entry.low, entry.high = (source.get(name) for name in INTERVALS.get(metric, ("", "")))
-    if metric in SPEEDUPS and entry.baseline:
-        entry.text = METRICS[SPEEDUPS[metric]].format(source.get(SPEEDUPS[metric]))
-    elif metric in SPEEDUPS and entry.value is None:
-        time = source.get(SPEEDUPS[metric])  # the fastest mode is worth knowing without a baseline
-        entry.text = NO_BASELINE if time is None else METRICS[SPEEDUPS[metric]].format(time)
-        entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
-    else:
-        if metric in SPEEDUPS and entry.low is not None and entry.high is not None:
+    bounds = INTERVALS.get(metric)
+    if bounds is not None:
+        entry.low = source.get(bounds[0])
+        entry.high = source.get(bounds[1])
+    shown = metric
+    if metric in SPEEDUPS and (entry.baseline or entry.value is None):
+        shown = SPEEDUPS[metric]  # the fastest mode is worth knowing without a baseline
+    entry.disturbance = marks.reason(row, shown)
+    entry.marked = entry.disturbance is not None
+    if shown == metric:
+        if metric in SPEEDUPS and not entry.marked and entry.low is not None and entry.high is not None:
             entry.significant = not entry.low <= 1 <= entry.high
-        entry.text, entry.interval = figure_texts(metric, entry.value, entry.low, entry.high)
+        entry.text, entry.interval = figure_texts(metric, entry.value, entry.low, entry.high, entry.marked)
+    elif entry.baseline or source.get(shown) is not None:
+        entry.text = signed(METRICS[shown].format(source.get(shown)), entry.marked)
+        if entry.marked:
+            entry.interval = figure_texts(shown, *_figure(source, shown), marked=True)[1]
+    else:
+        entry.text = NO_BASELINE
+    if metric in SPEEDUPS and entry.value is None:
+        entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
     return entry
 
 
-def figure_texts(metric: str, value: float | None, low: float | None, high: float | None) -> tuple[str, str]:
-    """Return a figure and its interval: `1.30×` and `1.25–1.35`, `1.02× n.s.`, or `unclear` without an interval."""
+def _figure(source: Mapping[str, Any], metric: str) -> tuple[Any, Any, Any]:
+    """Return the figure of a metric with its bounds, which are None if it has none."""
+    low, high = INTERVALS[metric]
+    return source.get(metric), source.get(low), source.get(high)
+
+
+def figure_texts(
+    metric: str, value: float | None, low: float | None, high: float | None, marked: bool = False
+) -> tuple[str, str]:
+    """Return a figure and its interval: `1.30×` and `1.25–1.35`, `1.02× n.s.`, or `unclear` without an interval. A
+    marked figure always has its value, as `~1.30×`, and is never called (not) significant."""
     form, unit = METRICS[metric].format, METRICS[metric].unit
     if low is None or high is None or not low <= high:  # unknown values are NaN in a frame
-        return form(value), ""
+        return signed(form(value), marked and value is not None), ""
+    interval = "–".join(form(bound).removesuffix(unit).rstrip() for bound in (low, high))
+    if marked:
+        return signed(form(value), marked), interval
     if high > UNKNOWN * low:  # two trials that differ widely give astronomical bounds
         return UNCLEAR, ""
-    mark = f" {NOT_SIGNIFICANT}" if metric in SPEEDUPS and low <= 1 <= high and low < high else ""
-    return form(value) + mark, "–".join(form(bound).removesuffix(unit).rstrip() for bound in (low, high))
+    not_significant = metric in SPEEDUPS and low <= 1 <= high and low < high
+    return form(value) + (f" {NOT_SIGNIFICANT}" if not_significant else ""), interval
 
 
-def speedup_text(row: Mapping[str, Any], metric: str) -> str:
-    """Return a speedup of a result without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without one."""
+def speedup_text(row: Mapping[str, Any], metric: str, marked: bool | None = None) -> str:
+    """Return a speedup of a result without its interval: `1.30×`, `1.02× n.s.`, `unclear`; nothing without one.
+    `marked`: whether it is marked; None: if its own result is."""
     if row.get(metric) is None:
         return ""
-    return figure_texts(metric, row[metric], *(row.get(bound) for bound in INTERVALS[metric]))[0]
+    if marked is None:
+        marked = is_marked(row)
+    return figure_texts(metric, *_figure(row, metric), marked)[0]
 
 
 def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> LogEstimate:
@@ -323,18 +397,25 @@ def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tupl
     return best, [place for place, mean in means.items() if place != best and not is_less(means[best], mean)]
 
 
-def _leaders(sources: Mapping[str, Mapping[str, Any]], name: str) -> list[str]:
+def _decisive(sources: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Return the metric that decides which mode has the best figure of `metric`: a time for speedups and rates."""
+    if metric in ("throughput_per_s", "tokens_per_s"):
+        known = [source for source in sources if source.get(metric) is not None]
+        return "period_ms" if all(source.get("period_ms") for source in known) else "latency_ms"
+    return SPEEDUPS.get(metric, metric)
+
+
+def _leaders(sources: Mapping[str, Mapping[str, Any]], metric: str) -> list[str]:
     """Return the ok mode with the best figure, followed by the modes whose difference from it is not significant. Empty
     for metrics without intervals."""
-    decisive = SPEEDUPS.get(name, name)
-    if name in ("throughput_per_s", "tokens_per_s"):
-        sources = {mode: source for mode, source in sources.items() if source.get(name) is not None}
-        decisive = "period_ms" if all(source.get("period_ms") for source in sources.values()) else "latency_ms"
+    if metric in ("throughput_per_s", "tokens_per_s"):
+        sources = {mode: source for mode, source in sources.items() if source.get(metric) is not None}
+    decisive = _decisive([*sources.values()], metric)
     modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
     if decisive not in INTERVALS or not modes:
         return []
-    place, tied = least([sources[mode] for mode in modes], decisive)
-    return [modes[one] for one in (place, *tied)]
+    best, tied = least([sources[mode] for mode in modes], decisive)
+    return [modes[place] for place in (best, *tied)]
 
 
 def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
@@ -344,17 +425,41 @@ def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
     return [Column(name, title, numeric=True) for name, title in titles.items() if name in seen]
 
 
-def time_cells(source: Mapping[str, Any]) -> dict[str, Shown]:
-    """Return the values of `time_columns`, with speedups as second lines; only ok results have any."""
-    known = {name: source.get(name) if source["status"] == "ok" else None for name in (*TIMES, "gpu_busy_ms")}
-    ratios = {name: speedup_text(source, TIMES[name]) for name in TIMES if known[name] is not None}
-    return {name: Shown(None, METRICS[name].format(it), sub=ratios.get(name, "")) for name, it in known.items()}
+def time_cells(row: LabelledRow, marks: Marks) -> dict[str, Shown]:
+    """Return the values of `time_columns`, with speedups as second lines. Failed results have none."""
+    source = row.source
+    is_measured = source["status"] in ("ok", "degraded")
+    cells = {}
+    for name in (*TIMES, "gpu_busy_ms"):
+        value = source.get(name) if is_measured else None
+        why = marks.reason(row, name) if value is not None else None
+        ratio = ""
+        if value is not None and name in TIMES:
+            ratio = speedup_text(source, TIMES[name], marks.reason(row, TIMES[name]) is not None)
+        tone = "unsure" if why else ""
+        text = signed(METRICS[name].format(value), why is not None)
+        cells[name] = Shown(None, text, tone, ratio, hint=why or "")
+    return cells
+
+
+def is_profiled(row: Mapping[str, Any]) -> bool:
+    """Return whether the bottleneck of a result, or what keeps the GPU busy, is known."""
+    return why(row) is not None
+
+
+def no_bottlenecks(rows: Sequence[LabelledRow]) -> str | None:
+    """Return the line that stands for a table of bottlenecks without any; None if a result has one."""
+    if any(is_profiled(row.source) for row in rows):
+        return None
+    if all(row.source.get("device") == "cpu" for row in rows):
+        return NEEDS_GPU
+    return WHY_NOT_PROFILED
 
 
 def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], str] = lambda row: "") -> Table:
     """Return each cell's bottleneck and the figures behind it. `link`: returns the URL of a cell."""
     names = list(dict.fromkeys(name for row in rows for name in row.labels))
-    facts = "gpu_busy_ms enqueue_ms kernels gpu_idle_fraction roofline_fraction bound"
+    facts = ("gpu_busy_ms", "enqueue_ms", "kernels", "gpu_idle_fraction", "roofline_fraction", "bound")
     columns = [
         *(Column(name, numeric=name == "bs", filter=name == "model") for name in names),
         Column("mode", filter=True),
@@ -362,14 +467,20 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
         Column("bound", filter=True),
         Column("why", wide=True),
     ]
+    marks = Marks(rows)
     shown, data = [], []
     for row in rows:
-        source, ok = row.source, row.source["status"] == "ok"
-        reason = (why(source) or NOT_PROFILED) if ok else f"{source['status']}: {source['reason'] or NO_REASON}"
+        source = row.source
+        is_ok = source["status"] == "ok"
+        if is_ok:
+            reason = why(source) or (NEEDS_GPU if source.get("device") == "cpu" else NOT_PROFILED)
+        else:
+            reason = f"{source['status']}: {source['reason'] or NO_REASON}"
         record = {name: str(row.labels.get(name, "")) for name in names}
         record |= {"mode": row.mode, "status": source["status"]}
-        record |= {name: source.get(name) for name in (*TIMES, *SPEEDUPS, *facts.split())} | {"why": reason}
-        bound = Shown(None, (ok and source.get("bound")) or ABSENT, link=link(row))
-        shown.append(record | time_cells(source) | {"bound": bound})
+        record |= {name: source.get(name) for name in (*TIMES, *SPEEDUPS, *facts)} | {"why": reason}
+        record |= {"marked": is_marked(source), "disturbance": why_marked(source)}
+        bottleneck = source.get("bound") if is_ok else None
+        shown.append(record | time_cells(row, marks) | {"bound": Shown(None, bottleneck or ABSENT, link=link(row))})
         data.append(record)
     return Table(columns, shown, data, caption="Bottleneck of each cell")

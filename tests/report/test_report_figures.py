@@ -70,7 +70,9 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     assert len(figure_drawn.data) > 0 and all("(" in title for title in titles)
     assert figure.caption and not figure.data([])
     table = numbers(figure.title, data, list(data[0]))
-    assert len(table.rows) == len(data) and len(table.columns) == len(data[0]) - 2
+    assert len(table.rows) == len(data) and len(table.columns) == len(data[0]) - 3, (
+        "axis, rank and marks are not numbers"
+    )
 
 
 def test_names_are_text_and_every_value_is_in_the_hover_text(sample):

@@ -150,13 +150,13 @@ def test_one_sentence_says_where_each_mode_wins():
     assert sentence(rows).startswith(tied_and_won)
     rows[2] |= {"latency_ms": 0.1, "latency_ci_low_ms": 0.09, "latency_ci_high_ms": 0.11}
     assert sentence(rows).startswith("default wins latency and period (2.00× / 3.00×). Launch-bound")
-    rows = [make.failed("mlp", 1, "eager", "noisy", "busy"), make.row(**{**EAGER, "bs": 8})]
+    rows = [make.failed("mlp", 1, "eager", "oom", "full"), make.row(**{**EAGER, "bs": 8})]
     for bs, speedup in ((1, None), (8, 2.0)):
         rows += [make.row(bs=bs, mode="default", latency_ms=0.9, latency_ci_low_ms=0.88, latency_ci_high_ms=0.92),
                  make.row(bs=bs, mode="cuda-graph", speedup=speedup, **fast)]  # fmt: skip
     assert sentence(rows).startswith("cuda-graph wins latency (2.00× at bs 8). At bs 8, launch-bound")
     once = [make.row(mode=mode, trials=1, **period) for mode in ("eager", "default")]
-    assert sentence(once) == "one round: no intervals, so no mode wins."
+    assert sentence(once) == "one trial: no interval, so no mode wins."
     assert "fewer than two modes" in sentence([make.row()])
 
 

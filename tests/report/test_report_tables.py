@@ -65,14 +65,14 @@ def test_a_failure_is_never_best_and_the_baseline_can_be():
 def test_significance_and_the_legend():
     for low, high, significant, mark in [
         (1.0, 1.2, False, "includes 1"), (0.9, 1.0, False, "includes 1"), (1.01, 1.2, True, "low–high"),
-        (None, None, None, "one round: no intervals"), (0.01, 90.0, False, "unclear"),
+        (None, None, None, "one trial: no interval"), (0.01, 90.0, False, "unclear"),
     ]:  # fmt: skip
         table = speedup_table([make.row(), with_interval(low, high)])
         entry = table.rows[0].cells["default"]
         legend = " · ".join(table.legend())
         assert entry.significant is significant and mark in legend
         assert entry.text.endswith("n.s.") is (mark == "includes 1")
-        assert not any(other in legend for other in {"includes 1", "one round: no intervals", "unclear"} - {mark})
+        assert not any(other in legend for other in {"includes 1", "one trial: no interval", "unclear"} - {mark})
 
 
 def test_modes_without_a_throughput_do_not_win_it():

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from effbench.metrics import INTERVALS
+from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import one_line
 from effbench.report.colors import style_of
 from effbench.report.columns import interval_text, title_and_unit, value_text
+from effbench.report.marks import SIGN, is_timed, signed
 
 GRAY = "rgba(128,136,146,0.8)"
 #: Columns that identify a result: model with other swept parameters, label on the x axis and its value (by default the
-#: batch size), mode, and the mode's rank.
-KEYS = ("case", "axis", "x", "series", "series_rank")
+#: batch size), mode, and the mode's rank; and why it is marked.
+KEYS = ("case", "axis", "x", "series", "series_rank", "mark")
+#: Opacity of marks of results that are marked, in figures that use open symbols for something else.
+PALE = 0.4
 #: Label on the x axis -> title and unit; others are their own title.
 _TITLES = {
     "bs": ("batch size", " (samples)"),
@@ -67,13 +70,22 @@ class Drawing:
         self.data.append({"type": kind, "showlegend": False, **settings})
 
     def add_mode(self, rows: Sequence[Row], x: Sequence[Any], y: Sequence[Any], **settings: Any) -> None:
-        """Add a trace for the rows of one mode, in the mode's style and with one hover text per row."""
+        """Add a trace for the rows of one mode, in the mode's style and with one hover text per row.
+
+        Symbols of marked results are open, or pale if the settings choose the symbol. Bars are not marked.
+        """
         series = rows[0]["series"]
         style = style_of(series)
-        trace = {"type": "scatter", "marker": {"symbol": style.symbol, "size": 9}} | settings
+        is_marked = [row["mark"] is not None for row in rows]
+        marker: dict[str, Any] = {"symbol": style.symbol, "size": 9}
+        if any(is_marked):
+            marker["symbol"] = [f"{style.symbol}-open" if marked else style.symbol for marked in is_marked]
+        trace = {"type": "scatter", "marker": marker} | settings
         trace["marker"] = {"color": style.color} | trace["marker"]
         if trace["type"] == "scatter":
             trace.setdefault("mode", "markers")
+            if any(is_marked) and "marker" in settings:
+                trace["marker"]["opacity"] = [PALE if marked else 1.0 for marked in is_marked]
         trace |= {"hoverinfo": "text", "hovertext": [hover(row) for row in rows], "meta": {"mode": series}}
         self.data.append({"x": x, "y": y, "name": safe(series), **trace})
 
@@ -134,9 +146,17 @@ def hover(row: Row) -> str:
         if name in _UNLISTED or value is None:
             continue
         text = safe(short(value, 160)) if isinstance(value, str) else value_text(name, value)
+        text = signed(text, is_marked_figure(row, name))
         interval = interval_text(name, row)
         lines.append(f"{title_and_unit(name)[0]}: {text}" + (f" (95 %: {interval})" if interval else ""))
+    if row["mark"] is not None:
+        lines.append(f"{SIGN} marked: {safe(short(row['mark'], 160))}")
     return "<br>".join(lines)
+
+
+def is_marked_figure(row: Row, name: str) -> bool:
+    """Return whether the row is marked and a disturbance changes this column."""
+    return row["mark"] is not None and name in METRICS and is_timed(name)
 
 
 def point(row: Row) -> str:

@@ -95,7 +95,7 @@ def break_even_data(rows: Sequence[Row]) -> list[Row]:
     found = [
         columns_of(row, "compile_cold_s", "break_even_calls", "latency_ms")
         | base
-        | {"saved_ms": base["baseline_latency_ms"] - row["latency_ms"]}
+        | {"saved_ms": base["baseline_latency_ms"] - row["latency_ms"], "mark": row["ratio_mark"]}
         for row, base in with_baseline(ok, compiled, "latency_ms")
     ]
     return found if any(map(pays_back, found)) else []

@@ -116,6 +116,7 @@ def launch_bound_data(rows: Sequence[Row]) -> list[Row]:
     return [
         columns_of(row, "speedup", "speedup_ci_low", "speedup_ci_high")
         | base
+        | {"mark": row["ratio_mark"]}
         | {"launch_ratio": base["baseline_latency_ms"] / base["baseline_gpu_busy_ms"]}
         for row, base in with_baseline(profiled, others, "gpu_busy_ms", "latency_ms")
     ]

@@ -68,6 +68,7 @@ def html_of(env: jinja2.Environment, page: Page, folder: PageFolder) -> str:
         "database": masked_url(data.database),
         "address": partial(address, root=root),
         "lead": "",
+        "notes": [],
         "models": [],
     }
     template = env.select_template([f"{page.name}.html.j2", "page.html.j2"])

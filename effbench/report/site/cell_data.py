@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from effbench.cell import Status, digest
+from effbench.cell import digest
 from effbench.labels import PLACES, LabelledRow, flatten
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
+from effbench.report.marks import Marks, signed, why_marked
 from effbench.report.site.writer import Writer, as_json
 from effbench.store.connect import artifact_home
 from effbench.store.schema import TRIAL
@@ -96,7 +97,9 @@ def cells_of(device_sweep: DeviceSweep, writer: Writer) -> Iterator[tuple[str, l
 
 def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], files: ArtifactFiles) -> dict[str, Any]:
     """Return the page's data of one result."""
-    source, facts = row.source, [facts for facts, _ in trials]
+    source = row.source
+    facts = [facts for facts, _ in trials]
+    marks = device_sweep.marks
     command, why_not = device_sweep.command(source["params"], source["environment_id"])
     return {
         "env": source["environment_id"],
@@ -108,8 +111,9 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
         "status": source["status"],
         "reason": source["reason"],
         "bound": source.get("bound"),
+        "disturbance": why_marked(source),
         "count": source["trials"],
-        "results": results(source),
+        "results": results(row, marks),
         "artifacts": files.links(trials),
         "params": flatten(source["params"]),
         "command": command,
@@ -125,13 +129,17 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
     }
 
 
-def results(row: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return metric -> [value, its text, its interval's text] for the metrics that the result has."""
-    return {
-        name: [row[name], metric.format(row[name]), interval_text(name, row)]
-        for name, metric in METRICS.items()
-        if row.get(name) is not None
-    }
+def results(row: LabelledRow, marks: Marks) -> dict[str, list[Any]]:
+    """Return metric -> [value, its text, its interval's text, why it is marked or None] for the metrics that the result
+    has."""
+    found = {}
+    for name, metric in METRICS.items():
+        value = row.source.get(name)
+        if value is not None:
+            why = marks.reason(row, name)
+            text = signed(metric.format(value), why is not None)
+            found[name] = [value, text, interval_text(name, row.source), why]
+    return found
 
 
 def extra(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -163,10 +171,11 @@ def evenly(stored: int, shown: int) -> np.ndarray:
 
 def kernels(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the largest kernels of the profiled passes: [name, launches per call, ms per call, fraction of GPU time,
-    passes], averaged over the passes that list the kernel. None without a profile. Noisy trials count only alone: what
+    passes], averaged over the passes that list the kernel. None without a profile. Marked trials count only alone: what
     disturbed them also slowed their kernels."""
-    profiled = [(row["status"], profile) for row in rows if (profile := row["extra"].get("profile"))]
-    passes = [it for status, it in profiled if status != Status.NOISY] or [it for _, it in profiled]
+    profiled = [row for row in rows if row["extra"].get("profile")]
+    undisturbed = [row for row in profiled if row.get("disturbance") is None]
+    passes = [row["extra"]["profile"] for row in undisturbed or profiled]
     if not passes:
         return None
     listed: dict[str, list[tuple[float, ...]]] = {}

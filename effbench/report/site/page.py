@@ -9,7 +9,8 @@ from typing import Any
 from effbench.labels import grouped
 from effbench.report.columns import heading, title_and_unit, value_text
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.figures.base import Figure, Row, x_title
+from effbench.report.figures.base import Figure, Row, is_marked_figure, x_title
+from effbench.report.marks import SIGN
 from effbench.report.site.writer import Writer
 from effbench.table import Column, Shown, Table
 
@@ -125,13 +126,24 @@ def model_ranges(names: list[str]) -> list[tuple[int, int]]:
 def numbers(caption: str, rows: Sequence[Row], names: Sequence[str]) -> Table:
     """Return the rows of a figure as a table of numbers. `names`: of their columns."""
     columns, values = [], []
-    for name in (name for name in names if name not in ("axis", "series_rank")):
+    is_marked = any(row["mark"] is not None for row in rows)
+    for name in names:
+        if name in ("axis", "series_rank") or (name == "mark" and not is_marked):
+            continue
         of_column = [row[name] for row in rows]
         is_text = any(isinstance(value, str) for value in of_column)
         title = x_title(rows) if name == "x" else heading(name)
+        if name == "mark":
+            title = "marked"
         columns.append(Column(name, title, numeric=not is_text, filter=name in ("case", "series", "status")))
         is_bytes = title_and_unit(name)[1] == "bytes"
-        values.append([_number(name, value, is_bytes) for value in of_column])
+        cells = []
+        for row, value in zip(rows, of_column, strict=True):
+            number = _number(name, value, is_bytes)
+            if value is not None and is_marked_figure(row, name):
+                number = Shown(number, f"{SIGN}{value:.4g}", "marked", hint=row["mark"])
+            cells.append(number)
+        values.append(cells)
     return Table.of(columns, zip(*values, strict=True), caption)
 
 

@@ -15,6 +15,7 @@ from effbench.labels import LabelledRow
 from effbench.metrics import METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.data import DeviceSweep
+from effbench.report.marks import is_marked, note, why_marked
 from effbench.report.site import cell_data
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.report.tables import IS_UNCLEAR, time_cells, time_columns
@@ -41,7 +42,13 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     }
     grid = folder.grid("list", list_of(device_sweep))
     unclear = IS_UNCLEAR.capitalize() if device_sweep.speedups.is_unclear else ""
-    return {"index": folder.data("index", index), "list": grid, "cells": len(device_sweep.rows), "unclear": unclear}
+    return {
+        "index": folder.data("index", index),
+        "list": grid,
+        "cells": len(device_sweep.rows),
+        "unclear": unclear,
+        "marks": note(device_sweep.labelled),
+    }
 
 
 def environment_name(row: Mapping[str, Any]) -> str:
@@ -68,15 +75,20 @@ def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[s
 
 
 def list_of(device_sweep: DeviceSweep) -> Table:
-    """Return a table of all cells with links; only ok cells have figures."""
+    """Return a table of all cells with links; failed cells have no figures."""
     columns = [*CELL, Column("status", filter=True)]
     columns += time_columns(device_sweep.labelled)
+    columns.append(TRIALS)
+    if any(is_marked(row.source) for row in device_sweep.labelled):
+        columns.append(Column("disturbance", wide=True))
     rows = []
     for row in device_sweep.labelled:
         status = str(row.source["status"])
-        shown = Shown(status, status, "" if status == "ok" else "status")
-        rows.append(cell_of(row, device_sweep) | time_cells(row.source) | {"status": shown})
-    return Table([*columns, TRIALS], rows, caption="Cells of this sweep")
+        values = cell_of(row, device_sweep) | time_cells(row, device_sweep.marks)
+        values["status"] = Shown(status, status, "" if status == "ok" else "status")
+        values["disturbance"] = why_marked(row.source) or ""
+        rows.append(values)
+    return Table(columns, rows, caption="Cells of this sweep")
 
 
 PAGE = Page("cell", "Cells", context, scripts=(*GRIDS, *CHARTS, "cell_samples.js", "cell.js"))

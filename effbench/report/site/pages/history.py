@@ -20,6 +20,7 @@ from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
 from effbench.report.history_table import change_text, details_text, events_table, lead, line_id, summary
+from effbench.report.marks import is_timed, why_marked
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
 from effbench.stats.intervals import is_number
 from effbench.stats.segmentation import SHORTEST
@@ -49,9 +50,9 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
     """Yield each track with its line. `several`: sweeps whose cells the site has in several environments.
 
     Keys of a line: `at`: positions of its sweeps. By index in `at`: `trials`, `status` ([status, reason] of results
-    that are not ok), `breaks` (changes of protocol and environment since the previous point), and `environments` if
-    links to cells need them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
-    `others`: metric and text of other events, such as flapping.
+    that are not ok), `marks` (why results are marked), `breaks` (changes of protocol and environment since the previous
+    point), and `environments` if links to cells need them. `values`: metric -> figures. `bounds`: metric -> [lower,
+    upper]. `events`: changes. `others`: metric and text of other events, such as flapping.
     """
 
     @cache
@@ -81,6 +82,7 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
             "at": [past.position[row.sweep_id] for row in rows],
             "trials": [row.trials for row in rows],
             "status": {index: [row.status, row.reason] for index, row in enumerate(rows) if row.status != Status.OK},
+            "marks": {index: mark_of(row) for index, row in enumerate(rows) if mark_of(row)},
             "values": {},
             "bounds": {},
             "breaks": {index: text for index, text in differences if text},
@@ -96,6 +98,11 @@ def lines_of(past: History, several: Collection[str] = ()) -> Iterator[tuple[Tra
                 if bounds and any(value is not None for value in bounds[0]):
                     line["bounds"][name] = bounds
         yield track, line
+
+
+def mark_of(row: Any) -> str | None:
+    """Return why a row of a track is marked; None if it is not."""
+    return why_marked({name: getattr(row, name, None) for name in ("marked", "disturbance")})
 
 
 def number(value: Any) -> float | int | None:
@@ -121,9 +128,11 @@ def write_lines(folder: PageFolder, past: History) -> str:
                 file, past.names[track.cell_key], track.place, cell["model"], cell["mode"], track.cell_key[:16],
                 len(track.rows), line["at"][-1], last.status, number(getattr(last, "latency_ms", None)),
                 len(states) - states.count("unconfirmed"), states.count("open"), past.hardware[track.place],
+                mark_of(last),
             ]  # fmt: skip
     metrics = {
         metric.name: {"title": metric.title, "unit": metric.unit, "exact": metric.compare == "exact"}
+        | {"timed": is_timed(metric.name)}
         for metric in (METRICS[name] for name in past.metrics)
     }
     sweeps = past.series.sweeps
@@ -133,7 +142,7 @@ def write_lines(folder: PageFolder, past: History) -> str:
     first = next(iter(changes), SeriesId(*longest[:2], past.metrics[0]))
     index = {
         "sweeps": [[it["id"], it["name"], it["label"], f"{it['started_at']:%Y-%m-%d %H:%M}"] for it in sweeps],
-        "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True}},
+        "metrics": metrics | {STATUS: {"title": STATUS, "unit": "", "exact": True, "timed": False}},
         "baselines": [[it.name, it.hardware, it.sweep_id] for it in past.baselines],
         "modes": {cell["mode"]: glyph_of(cell["mode"]) for cell in past.series.cells.values()},
         "several": len({track.place for track in past.tracks}) > 1,

@@ -9,8 +9,9 @@ from typing import Any
 from effbench.comparison.verdicts import counts
 from effbench.report import comparison, reasons, summary
 from effbench.report.data import Changes, DeviceSweep
+from effbench.report.marks import note
 from effbench.report.site.page import Page, PageFolder
-from effbench.report.site.pages.speedups import SCALE, shown
+from effbench.report.site.pages.speedups import SCALE, is_beyond, shown
 from effbench.report.tables import IS_UNCLEAR, SpeedupTable
 from effbench.table import Column, Shown, Table
 
@@ -28,18 +29,27 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
     rows = device_sweep.labelled
     table = device_sweep.speedups
     modes = summary.by_mode(rows)
+    headline = summary.headline(table, modes)
+    notes = [text for text in table.notes() if text.lower() not in headline.lower()]
+    if table.is_unclear:
+        notes.insert(0, IS_UNCLEAR)
     return {
         "device_sweep": device_sweep,
         "counts": summary.count_statuses(rows),
         "results": len(rows),
-        "headline": summary.headline(table, modes),
-        "notes": [*[IS_UNCLEAR] * table.is_unclear, *table.notes()],
+        "headline": headline,
+        "notes": notes,
+        "marks": note(rows),
         "table": table,
-        "has_speedup": any(entry.value is not None for entry in table.entries),
+        "has_speedup": table.has_figures,
+        "on_gpu": any(row.source.get("device") != "cpu" for row in rows),
         "heatmap": heatmap(table, device_sweep) if len(table.modes) > 1 else None,
         "more_rows": len(table.rows) - MOST_ROWS,
         "profiled": any(row.source.get("gpu_busy_ms") for row in rows),
         "modes": summary.modes_table(modes),
+        "beyond": is_beyond(table),
+        "has_memory": any(mode.memory[0] is not None for mode in modes),
+        "has_compiled": any(mode.compiled[0] is not None for mode in modes),
         "mean_notes": summary.notes_on_means(modes),
         "waiting": len(device_sweep.unmeasured),
         "environment": summary.environment_line(device_sweep),

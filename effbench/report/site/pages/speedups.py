@@ -10,8 +10,10 @@ from typing import Any
 from effbench.metrics import METRICS
 from effbench.printable import count
 from effbench.report.data import DeviceSweep
+from effbench.report.marks import note
 from effbench.report.site.page import GRIDS, Page, PageFolder
 from effbench.report.site.pages.cell import link
+from effbench.report.summary import by_mode, headline
 from effbench.report.tables import NO_REASON, SPEEDUPS, UNCLEAR, UNKNOWN, Entry, SpeedupTable, speedup_table
 from effbench.table import Shown, Table
 
@@ -30,15 +32,29 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     rows, speedups = device_sweep.labelled, device_sweep.speedups
     ok = [row.source for row in rows if row.source["status"] == "ok"]
     names = [name for name in METRIC_NAMES if any(source.get(name) is not None for source in ok)]
-    tables = {name: speedup_table(rows, name, device_sweep.baseline_mode) for name in names if name != "speedup"}
-    shown = {"speedup": speedups, **tables}
+    tables = {"speedup": speedups}
+    for name in names:
+        if name != "speedup":
+            tables[name] = speedup_table(rows, name, device_sweep.baseline_mode)
+    lead = headline(speedups, by_mode(rows))
     return {
-        "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in shown.items()},
-        "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in shown.items()},
+        "lead": lead,
+        "metrics": {name: [METRICS[metric] for metric in table.metrics] for name, table in tables.items()},
+        "sources": {name: folder.grid(name, grid_of(table, device_sweep)) for name, table in tables.items()},
         "table": speedups,
+        "notes": [text for text in speedups.notes() if text.lower() not in lead.lower()],
+        "marks": note(rows),
+        "beyond": is_beyond(speedups),
+        "failed": any(row.source["status"] != "ok" for row in rows),
         "unknown": UNKNOWN,
         "scale": SCALE,
     }
+
+
+def is_beyond(table: SpeedupTable) -> bool:
+    """Return whether a speedup is beyond the colour scale."""
+    gains = [entry.value for entry in table.entries if entry.value]
+    return any(not 1 / SCALE <= gain <= SCALE for gain in gains)
 
 
 def grid_of(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
@@ -61,22 +77,26 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     words = []
     if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
-    words += [f"95 % interval {entry.interval}"] if brief and entry.interval else []
+    words += [f"95 % interval {entry.interval}"] if brief and entry.interval and not entry.marked else []
     words += [] if entry.trials is None else [count(entry.trials, "trial")]
     words += ["the baseline"] if entry.baseline else []
+    words += [f"marked: {entry.disturbance}"] if entry.marked else []
     words += [entry.reason] if entry.reason else []
     # the baseline shows its time instead of its speedup of 1, and is sorted by it
     value = entry.source.get(SPEEDUPS[metric]) if entry.baseline and metric in SPEEDUPS else entry.value
     tone, beyond = shade(entry) if metric in SPEEDUPS else (entry.tone, "")
+    if entry.marked and not entry.best:
+        tone += " marked"
     text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    return Shown(value, text, tone, "" if brief else entry.interval, url, ", ".join(words))
+    interval = entry.interval if entry.marked or not brief else ""
+    return Shown(value, text, tone, interval, url, ", ".join(words))
 
 
 def shade(entry: Entry) -> tuple[str, str]:
     """Return the classes that colour a speedup, full from SCALE on and pale unless it is significant, and an arrow
     beyond SCALE."""
     if entry.baseline or not entry.value or entry.text == UNCLEAR:
-        return "pale" if entry.text == UNCLEAR else "", ""
+        return "pale" if entry.marked or entry.text == UNCLEAR else "", ""
     power = math.log2(entry.value)
     level = round(9 * min(1.0, abs(power) / math.log2(SCALE)))
     pale, strong = " pale" * (entry.significant is not True), " strong" * entry.best

@@ -43,14 +43,15 @@ document.addEventListener("DOMContentLoaded", async () => {
     const select = element("select", { id: "environment", "aria-label": "environment", onchange: () => { place.write({ env: select.value }); open(); } },
       ...entries.map((one) => element("option", { value: one.env, selected: one === entry, text: index.environments[one.env] || one.env })));
     const figures = HEADLINES.filter((name) => entry.results[name]).map((name) => {
-      const [, shown, interval] = entry.results[name];
-      return element("li", {}, element("b", { text: shown }), ` ${index.metrics[name][0]}`, element("span", { class: "sub", text: interval }));
+      const [, shown, interval, why] = entry.results[name];
+      return element("li", { title: why }, element("b", { class: why && "marked", text: shown }), ` ${index.metrics[name][0]}`, element("span", { class: "sub", text: interval }));
     });
     const history = new URLSearchParams({ cell: key, on: index.hardware }); // other machines have the same cell
     return element("div", {},
       element("ul", { class: "facts" }, ...Object.entries(entry.about).map(([name, value]) => fact(name, String(value))), fact("mode", glyph, ` ${entry.mode}`), fact("status", entry.status)),
       element("p", { class: "controls" }, entries.length > 1 ? select : index.environments[entry.env] || entry.env),
       entry.reason && text(entry.reason, "p", entry.status === "ok" ? "caption" : "note"),
+      entry.disturbance && text(`~ measured on a disturbed machine: ${entry.disturbance}. Intervals include what the disturbance may change.`),
       element("ul", { class: "tally" }, ...figures),
       element("p", { class: "caption" }, `key ${key.slice(0, 12)} · trials used: ${entry.count}${entry.bound ? ` · bottleneck: ${entry.bound}` : ""} · `,
         element("a", { href: `speedups.html#${new URLSearchParams(entry.labels)}`, text: "other modes" }), " · ",
@@ -95,7 +96,9 @@ document.addEventListener("DOMContentLoaded", async () => {
   }
 
   function metrics(entry) {
-    const rows = Object.entries(entry.results).map(([name, [value, shown, interval]]) => [index.metrics[name][0], { t: shown, v: value }, interval, index.metrics[name][1]]);
+    const rows = Object.entries(entry.results).map(([name, [value, shown, interval, why]]) => [
+      index.metrics[name][0], { t: shown, v: value, ...(why ? { c: "marked", d: why } : {}) }, interval, index.metrics[name][1],
+    ]);
     return section("metrics", "All metrics", table([{ title: "metric" }, { title: "value", numeric: true }, { title: "95 % interval" }, { title: "meaning", wide: true }], rows, "All metrics of this cell"));
   }
 

@@ -14,7 +14,7 @@ document.addEventListener("DOMContentLoaded", async () => {
 
   let index;
   try { index = await load(section.dataset.src); } catch (error) { complain(section, error); return; }
-  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE] = Array(13).keys();
+  const [FILE, NAME, PLACE, MODEL, MODE, KEY, COUNT, LAST, STATUS, LATENCY, CHANGES, OPEN, HARDWARE, MARK] = Array(14).keys();
 
   /** Format a value as effbench.metrics does: three significant digits and a unit. */
   function format(name, value) {
@@ -49,6 +49,9 @@ document.addEventListener("DOMContentLoaded", async () => {
     return !line.status[i] || (index.metrics[name].exact && line.status[i][0] === "degraded");
   };
 
+  /** Return why a point is marked, or undefined. */
+  const markOf = (line, name, i) => (index.metrics[name].timed ? line.marks[i] : undefined);
+
   /** Return the URL of a point's cell, or null if this site does not include its sweep. */
   function cellOf(line, facts, i) {
     const held = index.held.find(([id, hardware]) => id === index.sweeps[line.at[i]][0] && hardware === facts[HARDWARE]);
@@ -68,7 +71,8 @@ document.addEventListener("DOMContentLoaded", async () => {
       const [id, , label, time] = index.sweeps[sweep];
       const interval = bounds && bounds[0][i] !== null && bounds[1][i] !== null ? `95 % interval ${format(name, bounds[0][i])} to ${format(name, bounds[1][i])}` : "";
       const state = line.status[i] ? `${line.status[i][0]}: ${short(line.status[i][1] || "no reason recorded", 90)}` : "";
-      return [`<b>${safe(format(name, values[i]))}</b>`, safe(interval), `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
+      const why = markOf(line, name, i);
+      return [`<b>${why ? "~" : ""}${safe(format(name, values[i]))}</b>`, safe(interval), why ? safe(`marked: ${short(why, 90)}`) : "", `${line.trials[i]} trial${line.trials[i] === 1 ? "" : "s"}`, safe(state),
         safe(label ? `${short(label, 60)} · ${id}` : id), `${safe(time)} UTC`,
         i in line.breaks ? `changed before it: ${safe(short(line.breaks[i], 120))}` : "",
         cellOf(line, facts, i) ? "click to open its cell" : ""].filter(Boolean).join("<br>");
@@ -76,10 +80,10 @@ document.addEventListener("DOMContentLoaded", async () => {
     const data = [];
     let start = 0;
     const piece = (end) => {
-      const x = [], y = [], over = [], under = [], text = [];
+      const x = [], y = [], over = [], under = [], text = [], symbol = [];
       for (let i = start; i < end; i += 1) {
-        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); } continue; }
-        x.push(i); y.push(values[i]); text.push(hover[i]);
+        if (!drawn(line, name, i)) { if (x.length) { x.push(i); y.push(null); over.push(0); under.push(0); text.push(""); symbol.push("circle"); } continue; }
+        x.push(i); y.push(values[i]); text.push(hover[i]); symbol.push(markOf(line, name, i) ? "circle-open" : "circle");
         const known = bounds && bounds[0][i] !== null && bounds[1][i] !== null;
         over.push(known ? bounds[1][i] - values[i] : 0); under.push(known ? values[i] - bounds[0][i] : 0);
       }
@@ -87,7 +91,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       if (!y.some((value) => value !== null)) return;
       data.push({
         type: "scatter", mode: "lines+markers", x, y, text, hoverinfo: "text", connectgaps: false,
-        line: { color, width: 1.6 }, marker: { color, size: at.length > 80 ? 4 : 6 },
+        line: { color, width: 1.6 }, marker: { color, symbol, size: at.length > 80 ? 4 : 6 },
         error_y: { type: "data", symmetric: false, array: over, arrayminus: under, visible: Boolean(bounds), color, thickness: 1, width: at.length > 60 ? 0 : 3 },
       });
     };
@@ -143,7 +147,10 @@ document.addEventListener("DOMContentLoaded", async () => {
   function table(line, facts, name) {
     const values = line.values[name] || [];
     const bounds = line.bounds[name];
-    const number = (value) => ({ t: format(name, value), ...(value === null || value === undefined ? {} : { v: value }) });
+    const number = (value, why) => {
+      if (value === null || value === undefined) return { t: format(name, value) };
+      return why ? { t: `~${format(name, value)}`, v: value, c: "marked", d: `marked: ${why}` } : { t: format(name, value), v: value };
+    };
     const columns = [
       { title: "sweep" }, { title: "label" }, { title: "started (UTC)" }, { title: "status", filter: true },
       { title: index.metrics[name].unit ? `${index.metrics[name].title} (${index.metrics[name].unit})` : index.metrics[name].title, numeric: true },
@@ -158,7 +165,7 @@ document.addEventListener("DOMContentLoaded", async () => {
       ];
       const status = line.status[i];
       return [
-        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "open its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i]),
+        { t: id, s: own || undefined, c: "nowrap", ...(cellOf(line, facts, i) ? { h: cellOf(line, facts, i), d: "open its cell", c: "nowrap linked" } : {}) }, label || "—", time, status ? { t: status[0], c: "status", d: status[1] || "no reason recorded" } : "ok", number(values[i], markOf(line, name, i)),
         ...(bounds ? [number(bounds[0][i]), number(bounds[1][i])] : []), line.trials[i], marks.join("; "),
         i in line.breaks ? line.breaks[i] : "",
       ];
@@ -225,7 +232,9 @@ document.addEventListener("DOMContentLoaded", async () => {
     return [
       { t: facts[NAME], h: `#series=${id}.${choice.options[0].value}`, c: "name" }, facts[MODEL], { t: facts[MODE], g: index.modes[facts[MODE]] },
       ...(index.several ? [facts[PLACE]] : []), facts[COUNT], { t: sweepName(facts[LAST]), v: index.sweeps[facts[LAST]][3] },
-      status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : { t: format("latency_ms", facts[LATENCY]), v: facts[LATENCY] },
+      status === "ok" ? status : { t: status, c: "status" }, facts[LATENCY] === null ? "—" : {
+        t: `${facts[MARK] ? "~" : ""}${format("latency_ms", facts[LATENCY])}`, v: facts[LATENCY], ...(facts[MARK] ? { c: "marked", d: `marked: ${facts[MARK]}` } : {}),
+      },
       facts[CHANGES], facts[OPEN],
     ];
   });

@@ -1,0 +1,127 @@
+"""Marks: figures that a disturbed host or GPU affected. They are shown with `~` and explained once per output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from effbench.labels import LabelledRow
+from effbench.metrics import METRICS
+from effbench.printable import count, listed
+
+#: Comes before a marked figure.
+SIGN = "~"
+#: Cells that the note names before it counts the others.
+MOST_CELLS = 3
+#: Reasons that the note lists before it counts the others.
+MOST_REASONS = 3
+#: Units of times, rates and energies: a disturbed host changes them.
+_UNITS = frozenset({"ms", "s", "mJ", "tokens/s", "samples/s"})
+#: Metrics without such a unit that follow from times.
+_FROM_TIMES = frozenset({"speedup", "period_speedup", "gpu_idle_fraction", "roofline_fraction", "break_even_calls"})
+_RATIOS = frozenset({"speedup", "period_speedup"})
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+#: What to do about marks, by device.
+ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
+ON_GPU = "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
+NO_REASON = "host or GPU disturbed"
+
+
+def is_timed(metric: str) -> bool:
+    """Return whether a disturbed host or GPU changes this metric, so that marks apply to it."""
+    return metric in _FROM_TIMES or METRICS[metric].unit in _UNITS
+
+
+def is_marked(row: Mapping[str, Any]) -> bool:
+    """Return whether the times of this row of the view `results` are marked. Unknown values in a frame count as no."""
+    return row.get("marked") in (True, 1)
+
+
+def why_marked(row: Mapping[str, Any]) -> str | None:
+    """Return why a row is marked; None if it is not."""
+    if not is_marked(row):
+        return None
+    return row.get("disturbance") or NO_REASON
+
+
+def signed(text: str, marked: bool) -> str:
+    """Return the text of a figure, with SIGN if it is marked."""
+    return f"{SIGN}{text}" if marked else text
+
+
+class Marks:
+    """The marks of a sweep's results.
+
+    A speedup compares two results, so it is marked if its own result or its baseline is.
+    """
+
+    def __init__(self, rows: Sequence[LabelledRow]) -> None:
+        self._of_baseline: dict[Hashable, str] = {}
+        for row in rows:
+            why = why_marked(row.source)
+            if why is not None and row.source.get("speedup") == 1.0:  # exactly 1 by definition
+                self._of_baseline[self._point(row)] = why
+
+    @staticmethod
+    def _point(row: LabelledRow) -> Hashable:
+        return tuple(row.labels.items())
+
+    def reason(self, row: LabelledRow, metric: str) -> str | None:
+        """Return why a metric of a result is marked; None if it is not."""
+        if row.source.get(metric) is None or not is_timed(metric):
+            return None
+        own = why_marked(row.source)
+        if metric not in _RATIOS:
+            return own
+        if row.source[metric] == 1.0:  # of the baseline: exactly 1 by definition
+            return None
+        if own is not None:
+            return own
+        of_baseline = self._of_baseline.get(self._point(row))
+        return None if of_baseline is None else f"the baseline's times: {of_baseline}"
+
+
+def note(rows: Sequence[LabelledRow]) -> str:
+    """Return the line that explains the marks of these results: which cells, how disturbed, and what to do. Return an
+    empty text if none is marked."""
+    marked = [row for row in rows if is_marked(row.source)]
+    if not marked:
+        return ""
+    if len(rows) == 1:
+        which = "the only result"
+    elif len(marked) == len(rows):
+        which = f"all {len(rows)} results"
+    else:
+        which = listed([row.name for row in marked], MOST_CELLS)
+        which += f" ({len(marked)} of {count(len(rows), 'result')}, and speedups over them)"
+    reasons = disturbances([why_marked(row.source) or "" for row in marked])
+    on_cpu = all(row.source.get("device") == "cpu" for row in marked)
+    advice = ON_CPU if on_cpu else ON_GPU
+    return f"{SIGN} measured on a disturbed machine: {which}; {listed(reasons, MOST_REASONS, '; ')}. {advice}."
+
+
+def disturbances(reasons: Sequence[str]) -> list[str]:
+    """Return the distinct reasons, the most frequent first. Reasons that differ only in their numbers become one with
+    ranges: `host busy for 40–95 % of the timing`."""
+    groups: dict[str, list[str]] = {}
+    for reason in reasons:
+        groups.setdefault(_NUMBER.sub("#", reason), []).append(reason)
+    texts = []
+    for same in sorted(groups.values(), key=len, reverse=True):
+        texts.append(_with_ranges(same))
+    return texts
+
+
+def _with_ranges(reasons: Sequence[str]) -> str:
+    """Return a text for reasons that differ only in their numbers, each number replaced by its range."""
+    if len(set(reasons)) == 1:
+        return reasons[0]
+    numbers = [_NUMBER.findall(reason) for reason in reasons]
+    words = _NUMBER.split(reasons[0])
+    text = words[0]
+    for position, word in enumerate(words[1:]):
+        values = sorted((of_reason[position] for of_reason in numbers), key=float)
+        span = values[0] if values[0] == values[-1] else f"{values[0]}–{values[-1]}"
+        text += span + word
+    return text
