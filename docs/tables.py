@@ -33,7 +33,7 @@ from effbench.comparison.verdicts import verdict_of_statuses  # noqa: E402
 from effbench.config import shipped  # noqa: E402
 from effbench.experiments.definition import execute, load, load_all  # noqa: E402
 from effbench.labels import label_rows  # noqa: E402
-from effbench.metrics import METRICS, TRIAL_METRICS  # noqa: E402
+from effbench.metrics import METRICS, RESULT_METRICS, TRIAL_METRICS  # noqa: E402
 from effbench.report.claims import figure_text  # noqa: E402
 from effbench.report.tables import SpeedupTable, speedup_table  # noqa: E402
 from effbench.store import schema  # noqa: E402
@@ -120,7 +120,7 @@ def meaning_of(name: str) -> str:
         if metric.interval and name in metric.interval:
             bound = "lower" if name == metric.interval[0] else "upper"
             return f"{bound} bound of the 95 % interval of `{metric.name}`"
-    helps = {metric.name: metric.help for metric in (*TRIAL_METRICS, *METRICS.values())}
+    helps = {metric.name: metric.help for metric in (*TRIAL_METRICS, *RESULT_METRICS)}
     return COLUMNS.get(name) or helps[name]
 
 

@@ -356,10 +356,11 @@ INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metr
 COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 #: speedup -> the time that it compares; the first one is the headline
 SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
-#: column of a result, in order -> type: metrics, their intervals, and explanations
+#: quantities of a result: metrics, and what explains them
+RESULT_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.title or not metric.of_trial)
+#: column of a result, in order -> type: these quantities and the intervals of metrics
 RESULT_FIGURES: dict[str, type] = {
     column: metric.kind
-    for metric in _ALL
-    if metric.title or not metric.of_trial
+    for metric in RESULT_METRICS
     for column in (metric.name, *(metric.interval or ()))
 }
