@@ -159,7 +159,7 @@ def load(path: Path = RECORDING) -> list[dict[str, Any]]:
         header, *trials = map(json.loads, file)
     if header["format"] != 1:
         raise ValueError(f"{path}: expected a recording of format 1, got {header['format']}")
-    return [trial for trial in trials if trial["status"] == "ok" and not trial["foreign"]]
+    return [trial for trial in trials if trial["status"] == "ok" and not trial["foreign"] and not trial.get("marked")]
 
 
 def sweeps_of(trials: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[int, list[dict[str, Any]]]]:

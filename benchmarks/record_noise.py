@@ -76,6 +76,7 @@ def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dic
             "cell": f"{cells[key].model['name']} bs={cells[key].bs} {cells[key].mode['name']}",
             "kind": None if share is None else "launch-bound" if share > IDLE else "GPU-bound",
             "status": trial["status"],
+            "marked": trial["disturbance"] is not None,
             "foreign": trial["foreign_processes"],
         }
         if delays:

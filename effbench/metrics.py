@@ -360,7 +360,5 @@ SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
 RESULT_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.title or not metric.of_trial)
 #: column of a result, in order -> type: these quantities and the intervals of metrics
 RESULT_FIGURES: dict[str, type] = {
-    column: metric.kind
-    for metric in RESULT_METRICS
-    for column in (metric.name, *(metric.interval or ()))
+    column: metric.kind for metric in RESULT_METRICS for column in (metric.name, *(metric.interval or ()))
 }

@@ -25,6 +25,7 @@ from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import gpu_slot
 
 ROUNDS = 10
+MARKED = "marked"  # what a cell's trial counts as if its host was disturbed
 STANDARD_TRIALS = 5  # per cell of a standard sweep
 LEAST_TRIALS = 4  # per cell
 #: Settings of a run of seconds, whose figures are rough.
@@ -100,20 +101,26 @@ def cell_noise(cell: Cell, name: str, trials: Sequence[dict[str, Any]], metric: 
     """Return the noise of one cell, as it is stored. `trials`: rows of the sweep in the order they were recorded.
 
     `sd`: standard deviation of the logarithms of its trials' medians of `metric`; None with fewer than LEAST_TRIALS
-    `ok` trials. `reason`: of the last failed trial.
+    `ok` trials that are not marked. `reason`: of the last other trial.
     """
     last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}  # the last attempt of each round
-    ok = [row[metric] for row in last.values() if row["status"] == Status.OK and row[metric] is not None]
+    ends = [MARKED if row["disturbance"] else str(row["status"]) for row in last.values()]
+    reasons = [row["disturbance"] or row["reason"] for row in last.values()]
+    ok = [
+        row[metric]
+        for row, end in zip(last.values(), ends, strict=True)
+        if end == Status.OK and row[metric] is not None
+    ]
     is_known = len(ok) >= LEAST_TRIALS
     return {
         "cell": name,
         "metric": metric,
         "sweep_id": sweep_id,
-        "statuses": dict(Counter(str(row["status"]) for row in last.values())),
+        "statuses": dict(Counter(ends)),
         "trials": len(ok),
         "median_ms": geometric_mean(ok).value if is_known else None,
         "sd": statistics.stdev(map(math.log, ok)) if is_known else None,
-        "reason": next((row["reason"] for row in reversed(last.values()) if row["status"] != Status.OK), None),
+        "reason": next((reason for reason in reversed(reasons) if reason), None),
     }
 
 

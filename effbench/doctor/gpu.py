@@ -127,7 +127,7 @@ def clocks(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     bits = gpu.clocks_events()
     slowed = [name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit and name not in USUAL]
     if slowed:
-        effect = "GPU-bound cells are slower; affected trials are measured again, and noisy if that does not help"
+        effect = "GPU-bound cells are slower; affected trials are measured again, and marked if that does not help"
         fix = "let it cool down; check the airflow, the power supply and the load of other GPUs"
         yield warning(f"clocks are slowed down now: {', '.join(slowed)}", effect, fix)
     elif bits is not None:

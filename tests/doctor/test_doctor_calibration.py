@@ -16,7 +16,7 @@ from effbench.store.store import Store
 
 
 def rows(cell, values):
-    known = {"cell_key": cell.key, "attempt": 0, "status": "ok", "reason": None}
+    known = {"cell_key": cell.key, "attempt": 0, "status": "ok", "reason": None, "disturbance": None}
     return [{**known, "round": round, "latency_ms": value} for round, value in enumerate(values)]
 
 
@@ -28,13 +28,13 @@ def judged(values, cell=None, trials=None):
 def test_the_last_attempt_counts_and_only_ok():
     cell = a_cell()
     trials = rows(cell, [1.0] * 6)
-    trials[2]["status"], trials[2]["reason"] = "noisy", "throttled"
+    trials[2]["disturbance"] = "throttled"
     again = {**trials[3], "attempt": 1, "latency_ms": 1.5}
     found = judged(None, cell, trials=[*trials, again, *rows(a_cell(bs=2), [9.0] * 6)])
-    assert (found["trials"], found["statuses"], found["reason"]) == (5, {"ok": 5, "noisy": 1}, "throttled")
+    assert (found["trials"], found["statuses"], found["reason"]) == (5, {"ok": 5, "marked": 1}, "throttled")
     assert found["median_ms"] == pytest.approx(1.5 ** (1 / 5))
     (finding,) = calibration.failed(found)
-    assert (finding.level, "1 noisy (throttled)" in finding.what) == ("warning", True)
+    assert (finding.level, "1 marked (throttled)" in finding.what) == ("warning", True)
     assert list(calibration.failed(judged([1.0, 1.1] * 3))) == []
 
 
