@@ -35,6 +35,23 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def about(seconds: float) -> str:
+    """Return a rounded duration, such as `about 4 min`."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 90:
+        return f"about {10 * round(seconds / 10)} s"
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"about {minutes:.0f} min"
+    hours = minutes / 60
+    if hours < 10:
+        return f"about {hours:.1f} h"
+    if hours < 48:
+        return f"about {hours:.0f} h"
+    return f"about {hours / 24:.0f} days"
+
+
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Return `eager, default and 2 more`: at most `most` names, and the number of the others."""
     return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

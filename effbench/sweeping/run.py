@@ -161,7 +161,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         trials = schedule.needed(trials)
         with (
             ending(store, sweep_id, settings, stop),
-            progress.showing(sweep_id, settings, runs, len(trials), [slot.name for slot in slots]),
+            progress.showing(sweep_id, settings, runs, trials, [slot.name for slot in slots]),
             stop_on_ctrl_c(stop),
             held_driver(slots),
         ):

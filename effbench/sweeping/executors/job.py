@@ -95,9 +95,14 @@ class JobProgress(Progress):
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+        self,
+        sweep_id: str,
+        settings: Any,
+        runs: Sequence[CellRun],
+        trials: Sequence[PlannedTrial],
+        slots: Sequence[str],
     ) -> Iterator[None]:
-        self.send("planned", trials=trials)
+        self.send("planned", trials=len(trials))
         yield
 
     def started(self, slot: str, trial: PlannedTrial) -> None:

@@ -77,7 +77,7 @@ def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Comman
             cluster = Cluster(store, sweep_id, settings, runs, command)
             cluster.collect()
             trials = cluster.trials_left(runs)
-            showing = command.progress.showing(sweep_id, settings, runs, len(trials), ["SLURM"])
+            showing = command.progress.showing(sweep_id, settings, runs, trials, ["SLURM"])
             with showing, stop_on_ctrl_c(command.stop):
                 cluster.run(trials)
         return Outcome.of(store, sweep_id, settings, planned, cluster.interpreters, command.stop)
