@@ -35,21 +35,33 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def about(seconds: float) -> str:
-    """Return a rounded duration, such as `about 4 min`."""
-    if seconds < 10:
-        return "a few seconds"
+def duration(seconds: float) -> str:
+    """Return a rounded duration, such as `40 s`, `4 min` or `2.5 h`."""
     if seconds < 90:
-        return f"about {10 * round(seconds / 10)} s"
+        return f"{max(1, round(seconds))} s" if seconds < 10 else f"{10 * round(seconds / 10)} s"
     minutes = seconds / 60
     if minutes < 90:
-        return f"about {minutes:.0f} min"
+        return f"{minutes:.0f} min"
     hours = minutes / 60
     if hours < 10:
-        return f"about {hours:.1f} h"
+        return f"{hours:.1f} h"
     if hours < 48:
-        return f"about {hours:.0f} h"
-    return f"about {hours / 24:.0f} days"
+        return f"{hours:.0f} h"
+    return f"{hours / 24:.0f} days"
+
+
+def about(seconds: float) -> str:
+    """Return a rounded duration in words: `about 4 min`, or `a few seconds`."""
+    return "a few seconds" if seconds < 10 else f"about {duration(seconds)}"
+
+
+def between(low_s: float, high_s: float) -> str:
+    """Return a range of durations, such as `40 s to 4 min`, or `2 to 4 min`."""
+    low, high = duration(low_s), duration(high_s)
+    if low == high:
+        return f"about {high}"
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:

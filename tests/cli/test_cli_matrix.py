@@ -11,7 +11,12 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     rules = 'exclude=[{mode:jit-trace,bs:">1"},{bs:77}]'
     done = cli.sweep(*WORDS, rules, "--dry-run")
     assert (done.code, done.err) == (0, ""), done
-    for text in ("3 cells × 1 round", "exclude removes 1 cell", "unknown", "no cell matches the rule {bs: 77}"):
+    for text in (
+        "3 cells × 1 round",
+        "exclude removes 1 cell",
+        " from the protocol and usual",
+        "no cell matches the rule {bs: 77}",
+    ):
         assert text in done.out
     on_cluster = cli.sweep(*WORDS, "executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
     assert "2 cells × 1 round (quick) on SLURM" in on_cluster.out, "auto is the device of the jobs"
@@ -28,12 +33,12 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
         refused = cli.run("-m", "resume=last", f"{key}={new}", "--dry-run").err
         assert f"has {key}={old}, not {new}" in refused
     done = cli.sweep(*WORDS, "--dry-run")
-    assert "4 trials to run" in done.out and "duration: about" in done.out, done
+    assert "4 trials to run" in done.out and ", from the medians of earlier trials\n" in done.out, done
     done = cli.sweep(*WORDS, "shard=1/2", "protocol.rounds=2", "--dry-run")
-    assert "shard 1/2: 2 cells in other shards" in done.out and "duration: about" in done.out, done
-    assert "duration: unknown" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
+    assert "shard 1/2: 2 cells in other shards" in done.out and "medians of earlier trials" in done.out, done
+    assert "from the protocol and" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
     sql(cli.db, "UPDATE environment SET cpu_name = 'another'")
-    assert "duration: unknown" in cli.sweep(*WORDS, "--dry-run").out
+    assert "from the protocol and" in cli.sweep(*WORDS, "--dry-run").out
     sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
     sql(cli.db, "UPDATE trial SET environment_id = 'other'")
     again = cli.run("-m", "resume=last", "--dry-run", "--trust-imported")

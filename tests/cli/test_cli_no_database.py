@@ -57,5 +57,7 @@ def test_a_database_that_is_named(effbench, tmp_path, monkeypatch):
 def test_resuming_names_the_folder_and_its_setting(cli):
     done = cli.run("-m", "resume=last")
     assert done.code == 2
-    assert f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to resume: " in done.err
+    assert (
+        f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to resume: " in done.err
+    )
     assert done.err.endswith("or name its database with db=PATH\n")
