@@ -26,6 +26,7 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
+from effbench.sweeping.resume import compilation_of
 from effbench.sweeping.turns import Turns
 
 #: Newest trials that tell the usual speed of the host.
@@ -40,7 +41,8 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
     exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
-    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
+    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first. `first_rounds`: first round of each
+    part of the sweep, see `resume.compilation_of`."""
 
     pools: Pools
     slots: list[Slot]
@@ -51,6 +53,7 @@ class Schedule:
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
+    first_rounds: Sequence[int] = (0,)
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
 
@@ -238,7 +241,8 @@ class Schedule:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         turns = self.turns[slot.name]
-        compilation = trial.round % self.compilations  # the same for all attempts and after resuming
+        # the same for all attempts and after resuming
+        compilation = compilation_of(trial.round, self.compilations, self.first_rounds)
         cache = pool.cache_root / cell.key[:32] / str(compilation)
         is_cold = not any(record.compilation == compilation for record in self.history.get(trial.run, ()))
         if is_cold:

@@ -87,7 +87,7 @@ class TimeLeft:
         if seconds is None:
             seconds = self.clock() - started_s if started_s is not None else 0.0
         self.ran_s += seconds
-        if trial.round < self.compilations:
+        if record.compile_cache == "cold":
             self.note(trial.run, COLD, seconds)
             self.note(trial.run, GUESSED_WARM, max(0.0, seconds - (record.compile_s or 0.0)))
         else:

@@ -28,7 +28,8 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     again = cli.run("-m", "resume=last", "--dry-run")
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
     assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
-    assert "has protocol.rounds=1, not 2" in cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run").err
+    more = cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run")
+    assert "3 cells × 2 rounds" in more.out and "3 trials to run" in more.out, more
     for key, old, new in (("baseline_mode", "eager", "jit-trace"), ("sweep.seed", "0", "5")):
         refused = cli.run("-m", "resume=last", f"{key}={new}", "--dry-run").err
         assert f"has {key}={old}, not {new}" in refused
@@ -53,6 +54,26 @@ def test_rounds_that_are_not_needed_are_not_planned_again(cli):
     for words, expected in ((["--dry-run"], "0 trials to run"), ([], "all trials are already recorded")):
         done = cli.run("-m", "resume=last", *words)
         assert (done.code, expected in done.out) == (0, True), done
+
+
+def test_rounds_are_added_on_the_command_line(cli):
+    assert cli.sweep("model=tiny", "bs=1,2", "sweep.name=n").code == 0
+    done = cli.run("-m", "resume=n", "protocol.rounds=3")
+    assert (done.code, "gets 2 more rounds: 3 in total\n" in done.out) == (0, True), done
+    assert "2 cells × 3 rounds (quick) on CPU: 4 trials to run" in done.out
+    with Store.open(cli.db) as store:
+        (sweep,) = store.sweeps()
+        assert (sweep.rounds, sweep.trials) == (3, 6)
+        assert {row["trials"] for row in store.results(sweep.id)} == {3}
+    assert "2 cells × 3 rounds (quick) on CPU: all trials are" in cli.run("-m", "resume=n").out
+    for words, said in (
+        (["protocol.rounds=2"], "has 3 rounds, more than 2: omit protocol.rounds, or give more than 3 to add rounds"),
+        (["protocol.budget_s=9"], "has protocol.budget_s=0.2, not 9.0: trials that are measured differently have no"),
+        (["protocol=standard"], "has protocol=quick, not standard: "),
+    ):
+        done = cli.run("-m", "resume=n", *words)
+        assert (done.code, said in done.err) == (2, True), done
+    assert cli.run("db", "check", "--deep").code == 0
 
 
 def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):

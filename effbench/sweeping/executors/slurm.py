@@ -187,6 +187,7 @@ class Cluster:
         known = {environment: self.store.calibration(environment) for environment in self.interpreters}
         request = {
             "sweep_id": self.sweep_id,
+            "first_rounds": self.store.first_rounds(self.sweep_id),
             "settings": settings,
             "runs": [(run.interpreter.given, run.cell.params()) for run in runs],
             "history": {
