@@ -94,7 +94,7 @@ def unknown_setting(name: str, words: Sequence[str]) -> str:
             same = [f"model.module.{argument}"]
         similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
         hint = f": did you mean {' or '.join(same)}?" if same else suggest(name, similar)
-    return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
+    return f"unknown setting {name!r}{hint}; effbench --cfg job lists all settings"
 
 
 def arguments(words: Sequence[str]) -> set[str]:

@@ -59,7 +59,7 @@ def hydra_sweep(
     argv: list[str], quiet: bool = False, conductor: Callable[[Sequence[Job], Command], Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:  # fmt: skip
-    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --help.
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --cfg.
 
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.
     Raises EffbenchError if the configuration is invalid.

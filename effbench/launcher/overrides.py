@@ -43,7 +43,7 @@ def arrange(argv: Sequence[str]) -> list[str]:
         for word, following in zip(argv, [*argv[1:], "URL"], strict=False):
             if word == "--db" or word.startswith("--db="):
                 raise UsageError(f"{message}; a sweep takes db={value_of(word) or following}")
-        raise UsageError(f"{message}; effbench --help lists the settings, effbench --hydra-help Hydra's options")
+        raise UsageError(f"{message}; effbench --help shows examples, effbench --hydra-help Hydra's options")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits

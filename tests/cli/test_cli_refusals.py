@@ -115,7 +115,7 @@ REFUSED = (
     (["--foo"], ["--foo"]),
     (["db", "upgrade", "--deep"], ["--deep only applies to effbench db check"]),
     (["check", "--baseline", "main", "--rounds", "5"], ["--rounds and --trust-imported need --confirm"]),
-    (["models", "--limit", "-1"], ["--limit: expected a whole number, at least 0, got -1"]),
+    (["models", "--limit", "-1"], ["--limit: expected a whole number of at least 0, got '-1'"]),
     (["compare", "a", "b", "--only", ","], ["--only: no name given; choose from"]),
     (["report", "--format", "markdown", "--axis", "seq"], ["--axis needs --format html"]),
     (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
@@ -219,7 +219,7 @@ def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):
     monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: lent.append(server))
     for words in (["model=tiny"], ["-m", "resume=last"], ["--help"], ["--cfg", "job", "bs=8"], ["python=a,b"]):
         assert command_line.run(words) == 0
-    assert lent == [*started, None, None, None] and len(started) == 2
+    assert lent == [*started, None, None] and len(started) == 2
     assert all(server.close.called for server in started)
 
 
