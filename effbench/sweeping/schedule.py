@@ -41,8 +41,7 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
     exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
-    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first. `first_rounds`: first round of each
-    part of the sweep, see `resume.compilation_of`."""
+    `host_speeds`: the `host_ms` of trials under each interpreter, oldest first."""
 
     pools: Pools
     slots: list[Slot]
@@ -53,9 +52,9 @@ class Schedule:
     history: dict[CellRun, list[Trial]] = field(default_factory=dict)
     host_speeds: dict[Interpreter, list[float]] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
-    first_rounds: Sequence[int] = (0,)
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
+    first_rounds: Sequence[int] = (0,)  # of each part of the sweep, see `compilation_of`
 
     def __post_init__(self) -> None:
         self.turns = {slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0) for slot in self.slots}

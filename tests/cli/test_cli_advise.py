@@ -255,7 +255,7 @@ MODEL += ("protocol.min_time_s=0.02", "protocol.warmup_s=0.02", "protocol.host_t
 
 def test_calls_are_checked_before_anything_is_measured(cli):
     done = cli.run(*MODEL, "--calls", "0")
-    assert done.code == 2 and "--calls: expected a whole number, at least 1" in done.err and not cli.db.exists(), done
+    assert done.code == 2 and "--calls: expected a whole number of at least 1" in done.err and not cli.db.exists(), done
 
 
 def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
