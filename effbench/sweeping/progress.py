@@ -25,6 +25,21 @@ from effbench.terminal import Console
 #: Number of cells from which progress is shown before the first trial.
 LARGE = 1000
 STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "dim"}
+
+
+def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
+    """Return a name for each cell run: the cell's name and, with several interpreters, the interpreter's short name."""
+    cells = cell_names(cells_of(runs))
+    interpreters = interpreters_of(runs)
+    words: dict[Any, list[str]] = {interpreter: [] for interpreter in interpreters}
+    for by in OWN:
+        paths = [getattr(interpreter, by) for interpreter in interpreters]
+        if len(set(paths)) > 1:
+            for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
+                words[interpreter].append(name)
+    return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
+
+
 #: Part of a disturbance's description -> the note next to the time of its trial; the first match counts.
 NOTES = {
     "host": "host busy",
@@ -60,19 +75,6 @@ def compile_text(record: Trial) -> str:
         return ""
     cache = f" ({record.compile_cache} cache)" if record.compile_cache else ""
     return f"compiled in {significant(record.compile_s, 2)} s{cache}"
-
-
-def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
-    """Return a name for each cell run: the cell's name and, with several interpreters, the interpreter's short name."""
-    cells = cell_names(cells_of(runs))
-    interpreters = interpreters_of(runs)
-    words: dict[Any, list[str]] = {interpreter: [] for interpreter in interpreters}
-    for by in OWN:
-        paths = [getattr(interpreter, by) for interpreter in interpreters]
-        if len(set(paths)) > 1:
-            for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
-                words[interpreter].append(name)
-    return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
 
 
 class Progress:
