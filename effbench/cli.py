@@ -26,7 +26,7 @@ _NAMES = (
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
 COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
 #: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
-WITHOUT_SERVER = r"(-h|--help|--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
+WITHOUT_SERVER = r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
 #: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.
 UNEXPECTED = 2
 
@@ -69,12 +69,24 @@ def do(argv: list[str]) -> int:
     if not argv:
         raise UsageError(
             "nothing to do: give overrides to run a sweep, for example: effbench -m mode=eager,default bs=1,8\n"
-            f"or a command: {', '.join(COMMANDS)}; effbench --help lists all settings"
+            f"or a command: {', '.join(COMMANDS)}; effbench --help shows examples"
         )
     if argv == ["--version"]:
         print(f"effbench {__version__}")
         return 0
+    if asks_for_help(argv):
+        from effbench.commands.overview import overview
+
+        print(overview(), end="")
+        return 0
     return run_command(argv[0], argv[1:]) if is_bare_word(argv[0]) else run_sweep(argv)
+
+
+def asks_for_help(argv: list[str]) -> bool:
+    """Return whether the command line is `effbench --help`, with or without overrides; commands have their own."""
+    if argv[0] == "help":
+        return True
+    return not is_bare_word(argv[0]) and any(word in ("-h", "--help") for word in argv)
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
@@ -112,13 +124,14 @@ def run_command(name: str, words: list[str]) -> int:
     from effbench.commands.options import Parser
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
-    parser = Parser(prog=f"effbench {name}", description=module.HELP)
+    more = "effbench --help lists all commands; docs/reference/commands.md explains them."
+    parser = Parser(prog=f"effbench {name}", description=module.HELP, epilog=more)
     module.add_arguments(parser)
     return module.run(parser.parse_args(words))
 
 
 def run_sweep(argv: list[str]) -> int:
-    """Run a sweep with live progress and print its results, or run Hydra's --help, --cfg or --info."""
+    """Run a sweep with live progress and print its results, or run Hydra's --cfg or --info."""
     from effbench.sweeping.client import ForkServer
 
     # the server imports torch while Hydra is imported and composes the cells
@@ -127,7 +140,7 @@ def run_sweep(argv: list[str]) -> int:
         from effbench.launcher.launch import hydra_sweep
 
         outcome = hydra_sweep(argv, server=server)
-    if outcome is None:  # --help, --cfg or --info
+    if outcome is None:  # --cfg or --info
         return 0
     try:
         from effbench.commands.show import end_of_sweep

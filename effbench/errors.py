@@ -5,11 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-#: Other common names of settings and metrics, for which the most similar one is another.
+#: Other common names of settings, values and metrics, for which the most similar one is another.
 SYNONYMS = {
     **dict.fromkeys(("batch", "batch_size", "batchsize"), "bs"),
     "compile_s": "compile_cold_s",
     "quantization": "numerics.quantize",
+    "gpu": "cuda",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
 }
 #: Exit code after Ctrl-C.
 INTERRUPTED = 130

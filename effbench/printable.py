@@ -35,6 +35,35 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def duration(seconds: float) -> str:
+    """Return a rounded duration, such as `40 s`, `4 min` or `2.5 h`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s" if seconds < 10 else f"{10 * round(seconds / 10)} s"
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{minutes:.0f} min"
+    hours = minutes / 60
+    if hours < 10:
+        return f"{hours:.1f} h"
+    if hours < 48:
+        return f"{hours:.0f} h"
+    return f"{hours / 24:.0f} days"
+
+
+def about(seconds: float) -> str:
+    """Return a rounded duration in words: `about 4 min`, or `a few seconds`."""
+    return "a few seconds" if seconds < 10 else f"about {duration(seconds)}"
+
+
+def between(low_s: float, high_s: float) -> str:
+    """Return a range of durations, such as `40 s to 4 min`, or `2 to 4 min`."""
+    low, high = duration(low_s), duration(high_s)
+    if low == high:
+        return f"about {high}"
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
+
+
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Return `eager, default and 2 more`: at most `most` names, and the number of the others."""
     return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -44,7 +44,9 @@ def check(settings: Mapping[str, Any]) -> str:
         if name not in given and name != "dim":
             raise ConfigError(f"stream.{name} is missing; stream={kind} requires it")
         if default is not None and not isinstance(given[name], int | type(default)):
-            raise ConfigError(f"stream.{name} must be of type {type(default).__name__}, got {given[name]!r}")
+            noun = {int: "a whole number", float: "a number", str: "text"}[type(default)]
+            got = f"got {given[name]!r}. Example: stream.{name}={default}"
+            raise ConfigError(f"stream.{name}: expected {noun}, {got}")
         if name in ("length", "low", "spell", "tokens") and given[name] < 1:
             raise ConfigError(f"stream.{name} must be at least 1, got {given[name]}")
     for name in ("rate", "high") if kind == ARRIVALS else ("length",):

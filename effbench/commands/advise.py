@@ -36,7 +36,7 @@ from effbench.store.sweeps import SweepInfo
 from effbench.table import Column, Shown, Table, as_json
 from effbench.terminal import escape
 
-HELP = "Recommend the batch sizes to capture (buckets) or the mode to run (mode), from measured results."
+HELP = "Recommend the mode to run, or the batch sizes to capture (`advise mode` and `advise buckets`)."
 MODE = "Recommend the mode for a model at one batch size: from a stored sweep, or for MODEL also by a short new one."
 milliseconds = METRICS["latency_ms"].format
 #: A table, the lines below it (the first is the recommendation), and the same content for JSON.

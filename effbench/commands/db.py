@@ -9,7 +9,7 @@ from effbench.errors import UsageError
 from effbench.printable import one_line
 from effbench.store import connect, maintenance
 
-HELP = "Upgrade a database to this version's schema (upgrade), or check its rows (check)."
+HELP = "Upgrade a database to this version's schema, or check its rows."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,6 @@ from effbench.errors import UsageError
 from effbench.labels import row_names
 from effbench.printable import one_line
 from effbench.report.history_table import FORMATS, change_text, coming_and_going, events_table, read, render, summary
-from effbench.store.connect import existing
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.table import Column, Table
@@ -66,10 +65,9 @@ def judged_name(text: str) -> str:
 def run(args: argparse.Namespace) -> int:
     limits = read_limits(args.config)
     if args.what:
-        with existing(f"no database at {args.db}; run this in the folder of the sweeps, or give --db PATH"):
-            if args.what == "acks":
-                return list_acknowledgements(args)
-            return take_back(args) if args.rm else acknowledge(args, limits)
+        if args.what == "acks":
+            return list_acknowledgements(args)
+        return take_back(args) if args.rm else acknowledge(args, limits)
     with Store.open(args.db, mode="read") as store:
         if not store.sweeps():
             store.find_sweep("last")  # raises NothingFoundError with what to do

@@ -51,7 +51,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}, got {text}")
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
         return int(text)
 
     return number

@@ -12,6 +12,7 @@ from effbench import streams
 from effbench.cell import LATER_NUMERICS, Cell, canonical_json
 from effbench.config import sections
 from effbench.errors import ConfigError
+from effbench.launcher.expectations import check_bounds
 from effbench.launcher.overrides import key_of, overrides_of_cell
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
@@ -160,15 +161,8 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
             raise ConfigError(f"{prefix}{missing[0]} was removed, but every sweep requires it; omit the ~ override")
-        for key, setting in known.items():
-            value, least, above = node[key], setting.metadata.get("least"), setting.metadata.get("above")
-            if value is not None and ((least is not None and value < least) or (above is not None and value <= above)):
-                limit = f"at least {least:g}" if above is None else f"above {above:g}"
-                unit = " seconds" if key.endswith("_s") else ""
-                raise ConfigError(f"{prefix}{key} must be {limit}{unit}, got {value:g}")
-            if isinstance(value, int) and abs(value) > (most := setting.metadata.get("most", 2**31 - 1)):
-                limit = f"at most {most:,}" if value > 0 else f"at least {-most:,}"
-                raise ConfigError(f"{prefix}{key} must be {limit}, got {value:,}")
+        for key in known:
+            check_bounds(f"{prefix}{key}", node[key])
     new = {key: value for key, value in config.items() if id(value) not in valid}
     try:
         canonical_json(new)
@@ -192,7 +186,8 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         use = "the newest sweep" if name == "last" else "reruns by effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
     if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
-        raise ConfigError(f"executor.gpus must be auto or a list of indices such as [0,1], got {gpus!r}")
+        how = "Example: 'executor.gpus=[0,1]'"
+        raise ConfigError(f"executor.gpus: expected auto or a list of indices of GPUs, got {gpus!r}. {how}")
     check_rules(config["exclude"])
     if config["shard"] is not None and parse_shard(config["shard"]) and not name:
         raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
@@ -210,7 +205,7 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         check_model(model)
     plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
     if "env" in new and not plain:
-        raise ConfigError(f"env must map names without dots to texts or numbers, got {env!r}. Example: env.FOO=1")
+        raise ConfigError(f"env: expected texts or numbers by names without dots, got {env!r}. Example: env.FOO=1")
     if "env" in new and "CUDA_VISIBLE_DEVICES" in env:  # the trial would use another GPU than the locked one
         raise ConfigError("env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with executor.gpus")
     valid.update(id(value) for value in new.values() if isinstance(value, dict))

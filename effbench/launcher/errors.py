@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +12,20 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from effbench import config
 from effbench.errors import ConfigError, nearest, suggest
+from effbench.launcher.expectations import SETTINGS, as_typed, expectation, is_list, mapping_error, wrong_value
 from effbench.printable import first_line
+from effbench.sweeping.plan import Settings
+
+#: Settings at the top level that apply to a whole sweep.
+OF_SWEEP = tuple(field.name for field in dataclasses.fields(Settings))
+#: Parts of OmegaConf's messages about a value of the wrong type; the group is the value, if the message has it.
+WRONG_TYPES = (
+    r"Value '(.*)' of type '\w+' could not be converted",
+    r"Value '(.*)' is not a valid bool",
+    r"Invalid value '(.*)', expected one of",
+    r"Cannot convert '\w+' to string: '(.*)'",
+    r"field '[\w.]+' is not Optional()",
+)
 
 
 def explain(error: Exception, words: Sequence[str]) -> ConfigError:
@@ -22,8 +36,7 @@ def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     if isinstance(error, MissingConfigException):
         return missing_config(error)
     if isinstance(error, OverrideParseException):
-        how = "write key=value, or key=value,value to sweep; quote a value with = ? or ä twice: 'key=\"a=b\"'"
-        return ConfigError(f"cannot parse the override {error.override!r}: {how}")
+        return cannot_parse(str(error.override))
     if match := re.search(r"Could not override '(.+?)'", text):
         return ConfigError(unknown_setting(match[1], words))
     if match := re.search(r"Error merging override (\S+)", text):
@@ -31,7 +44,11 @@ def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     if "Config group override must be a string" in text:
         how = "quote a name such as inf: \"model='inf'\""
         return ConfigError(f"model=, mode= and other groups take a name, not a number, true, false or null; {how}")
+    if match := re.search(r"Could not append to config. An item is already at '(.+?)'", text):
+        return ConfigError(f"{match[1]} is a setting already: write {match[1]}=VALUE, without +")
     if match := re.search(r"In '(.+?)': \w+ raised while composing config:\s*(.+)", text):
+        if wrong := wrong_in_file(match[1], text):
+            return wrong
         unknown = re.match(r"Key '(.+?)' not in '(\w+)'", match[2])
         hint = suggest(unknown[1], getattr(config, unknown[2]).__dataclass_fields__) if unknown else ""
         return ConfigError(f"{match[1]}.yaml: {match[2]}{hint}")
@@ -40,7 +57,9 @@ def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return ConfigError(f"{mark.name}, line {mark.line + 1}: {error.problem}")
     if isinstance(error, OmegaConfBaseException) and error.full_key:
-        return ConfigError(f"{error.full_key}: {last}")
+        value = value_in(last)
+        wrong = None if value is None else wrong_value(error.full_key, value)
+        return wrong or ConfigError(f"{error.full_key}: {last}")
     is_known = isinstance(error, HydraException | OmegaConfBaseException)
     return ConfigError(last if is_known else f"{type(error).__name__}: {last}")
 
@@ -75,7 +94,7 @@ def unknown_setting(name: str, words: Sequence[str]) -> str:
             same = [f"model.module.{argument}"]
         similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]
         hint = f": did you mean {' or '.join(same)}?" if same else suggest(name, similar)
-    return f"unknown setting {name!r}{hint}; effbench --help lists all settings"
+    return f"unknown setting {name!r}{hint}; effbench --cfg job lists all settings"
 
 
 def arguments(words: Sequence[str]) -> set[str]:
@@ -85,18 +104,59 @@ def arguments(words: Sequence[str]) -> set[str]:
     return {name for file in files for name in yaml.safe_load(file.read_bytes()).get("module", ())}
 
 
+def value_in(text: str) -> str | None:
+    """Return the value in OmegaConf's message about a value of the wrong type; None for other messages."""
+    for pattern in WRONG_TYPES:
+        match = re.search(pattern, text)
+        if match:
+            return match[1] or "null"
+    return None
+
+
+def wrong_in_file(file: str, text: str) -> ConfigError | None:
+    """Return the error for a value of the wrong type in a YAML file such as `model/mine`; None for another error."""
+    value = value_in(text)
+    full_key = re.search(r"full_key: (\S+)", text)
+    if value is None or full_key is None:
+        return None
+    section, _, _ = file.partition("/")
+    for key in (full_key[1], f"{section}.{full_key[1]}"):
+        if key in SETTINGS:
+            return wrong_value(key, value, where=f"{file}.yaml")
+    return None
+
+
+def cannot_parse(override: str) -> ConfigError:
+    """Return the error for an override that is not in Hydra's syntax."""
+    key, equals, _ = override.partition("=")
+    how = "write key=value, or key=value,value to sweep; quote a value with = ? or ä twice: 'key=\"a=b\"'"
+    if equals and re.fullmatch(r"model\.inputs\.\w+\.shape", key):
+        how = f"write the sizes as a list, in quotes: '{key}=[3,224,224]'"
+    elif equals and re.fullmatch(r"model\.inputs\.\w+", key):
+        how = f"write the description in braces, and quote it: '{key}={{shape: [64], dtype: float32}}'"
+    elif equals and key == "model.inputs":
+        how = f"write the inputs in braces, and quote them: '{key}={{x: {{shape: [64]}}}}'"
+    return ConfigError(f"cannot parse the override {override!r}: {how}")
+
+
 def wrong_type(override: str, reason: str) -> ConfigError:
     """Return the error for a value of the wrong type. A list for a scalar setting was probably meant as a sweep."""
-    key, _, value = override.partition("=")
-    inner = [f"{key}.{name}" for name in dict(config.sections()).get(key, ())]
-    if inner and "is not a subclass of" in reason:
-        return ConfigError(f"{override}: {key} takes no value; set one of {', '.join(inner)}")
-    if reason.startswith("Cannot merge DictConfig"):
-        how = "model.inputs.x.shape=[3,224,224]" if key.startswith("model.inputs") else f"{key}.NAME=VALUE"
-        return ConfigError(f"{override}: {key} takes values by name: {how}")
-    if "of type 'list'" in reason:
-        several = value.removeprefix("[").removesuffix("]")
-        return ConfigError(f"{override}: {key} takes one value; to sweep over several, write {key}={several}")
-    if "is not a ListConfig" in reason:
-        return ConfigError(f"{override}: {key} takes a list: '{key}=[{value}]'")
-    return ConfigError(f"{override}: {reason}")
+    key, _, value = override.lstrip("+").partition("=")
+    setting = SETTINGS.get(key)
+    has_brackets = value.startswith("[") and value.endswith("]")
+    several = value.removeprefix("[").removesuffix("]")
+    if has_brackets and setting and not is_list(setting) and is_of_cell(key):
+        how = f"To sweep over several values, write {key}={several}"
+        return ConfigError(f"{key}: expected {expectation(setting)}, got {value}. {how}")
+    if "of type 'list'" in reason and setting is None:  # an option of a group
+        how = f"To sweep over several, write {key}={several}"
+        return ConfigError(f"{key}: expected one value, got {value}. {how}")
+    wrong = wrong_value(key, value) or mapping_error(key, value, dict(config.sections()))
+    if wrong:
+        return wrong
+    return ConfigError(f"{key}: {reason}, got {as_typed(value)}")
+
+
+def is_of_cell(key: str) -> bool:
+    """Return whether a setting can be swept, because it does not apply to the whole sweep."""
+    return key.partition(".")[0] not in OF_SWEEP

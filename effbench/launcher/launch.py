@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice, product
+from itertools import islice, product
 from math import prod
 from typing import Any
 
@@ -39,6 +39,7 @@ from effbench.errors import EffbenchError, UsageError
 from effbench.launcher import errors, overrides
 from effbench.launcher.cells import Job, conduct, print_plan
 from effbench.launcher.compose import Composer
+from effbench.launcher.expectations import check_override
 from effbench.store.secrets import masked_db
 from effbench.sweeping import forecast, resume
 from effbench.sweeping.client import ForkServer
@@ -58,7 +59,7 @@ def hydra_sweep(
     argv: list[str], quiet: bool = False, conductor: Callable[[Sequence[Job], Command], Outcome | None] | None = None,
     server: ForkServer | None = None,
 ) -> Outcome | None:  # fmt: skip
-    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --help.
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --cfg.
 
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.
     Raises EffbenchError if the configuration is invalid.
@@ -155,22 +156,33 @@ class EffbenchSweeper(Sweeper):
 
 
 def check_value(key: str, override: Override, is_repeated: bool) -> None:
-    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would count, and for an
-    environment variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
+    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would count, and for a
+    value that Hydra would change or accept although it is wrong."""
     value = override.value()
     if is_repeated and isinstance(value, dict):
         raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
     if is_repeated and key == "exclude":
         raise UsageError("exclude is given twice; write all its rules as one list: 'exclude=[{bs:1},{mode:default}]'")
-    if key.lstrip("+").partition(".")[0] != "env":
-        return
-    text = override.input_line.partition("=")[2].strip()
     choices = value.list if isinstance(value, ChoiceSweep) else [value]
-    for one in chain.from_iterable(choice.values() if isinstance(choice, dict) else [choice] for choice in choices):
-        passed = str(one).lower() if isinstance(one, bool) else str(one)
-        if isinstance(one, int | float) and not re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text):
-            exact = f"write {key}='\"{text}\"'" if one is value else "quote it, as in '\"12.10\"'"
-            raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; {exact}")
+    name = key.lstrip("+")
+    check_override(name, choices)
+    if name.partition(".")[0] == "env":
+        check_environment(override, choices)
+
+
+def check_environment(override: Override, choices: Sequence[Any]) -> None:
+    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
+    text = override.input_line.partition("=")[2].strip()
+    name = override.get_key_element().lstrip("+")
+    for choice in choices:
+        values = choice.values() if isinstance(choice, dict) else [choice]
+        for value in values:
+            passed = str(value).lower() if isinstance(value, bool) else str(value)
+            is_kept = re.search(rf"(?<![\w.+-]){re.escape(passed)}(?![\w.])", text) is not None
+            if isinstance(value, int | float) and not is_kept:
+                is_whole = value is override.value()
+                exact = f"write {name}='\"{text}\"'" if is_whole else "quote it, as in '\"12.10\"'"
+                raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; {exact}")
 
 
 class EffbenchLauncher(Launcher):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -42,17 +43,14 @@ def arrange(argv: Sequence[str]) -> list[str]:
         for word, following in zip(argv, [*argv[1:], "URL"], strict=False):
             if word == "--db" or word.startswith("--db="):
                 raise UsageError(f"{message}; a sweep takes db={value_of(word) or following}")
-        raise UsageError(f"{message}; effbench --help lists the settings, effbench --hydra-help Hydra's options")
+        raise UsageError(f"{message}; effbench --help shows examples, effbench --hydra-help Hydra's options")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
     given = parser.parse_intermixed_args(argv)
     if sum(word.partition("=")[0] in ("--config-dir", "-cd") for word in argv) > 1:  # argparse would take the last one
         raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
-    for word in given.overrides:
-        if "=" not in word and not word.startswith("~"):
-            how = "write overrides as key=value, such as bs=8, and put a command first; see effbench --help"
-            raise UsageError(f"{word!r} is not an override; {how}")
+    check_words(given.overrides)
     given.multirun = not (given.cfg or given.info or given.shell_completion)
     given.run = False
     options = []
@@ -62,6 +60,65 @@ def arrange(argv: Sequence[str]) -> list[str]:
             name = action.option_strings[0]
             options.append(name if value is True else f"{name}={value}")
     return [*options, *given.overrides]
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raise UsageError for words that are no overrides, in particular for the parts of an override without quotes: the
+    shell splits it at spaces, and replaces braces."""
+    for index, word in enumerate(words):
+        before, following = words[index - 1] if index else "", words[index + 1 :]
+        joined = joined_words(word, following) if is_open(word) else None
+        if joined is not None:
+            if before.endswith("="):
+                joined = f"{before}{joined}"
+            elif "=" not in joined:
+                joined = f"model.inputs.x={joined}"
+            raise UsageError(f"the shell splits an override at its spaces; quote it: {shlex.quote(joined)}")
+        if is_expanded(word, following):
+            raise UsageError(f"the shell replaces braces; quote the override: {shlex.quote(with_braces(words, word))}")
+        if "=" in word or word.startswith("~"):
+            continue
+        if before.endswith(","):
+            raise UsageError(f"{before} {word}: omit the space: {before}{word}")
+        if re.search(r"[\[\]{}]", word):
+            how = f"give it a key, and quote it: {shlex.quote(f'model.inputs.x={word}')}"
+        else:
+            how = "write overrides as key=value, such as bs=8, and put a command first; see effbench --help"
+        raise UsageError(f"{word!r} is not an override; {how}")
+
+
+def is_open(text: str) -> bool:
+    """Return whether the text has an opening bracket without its closing one."""
+    return any(text.count(opening) > text.count(closing) for opening, closing in ("[]", "{}", "()"))
+
+
+def joined_words(word: str, following: Sequence[str]) -> str | None:
+    """Return the word with those of `following` that close its brackets; None if they do not."""
+    joined = word
+    for other in following:
+        joined = f"{joined} {other}"
+        if not is_open(joined):
+            return joined
+    return None
+
+
+def is_expanded(word: str, following: Sequence[str]) -> bool:
+    """Return whether the shell has made this word and the next one from braces: `key={shape:[4],low:0}` becomes
+    `key=shape:[4] key=low:0`."""
+    key, equals, value = word.partition("=")
+    if not equals or not re.match(r"\w+:", value):
+        return False
+    return any(re.match(rf"{re.escape(key)}=\w+:", other) for other in following)
+
+
+def with_braces(words: Sequence[str], word: str) -> str:
+    """Return the override from whose braces the shell has made `word` and other words."""
+    key = word.partition("=")[0]
+    values = [other.partition("=")[2] for other in words if other.partition("=")[0] == key]
+    names = [value.partition(":")[0] for value in values]
+    if len(set(names)) < len(names):  # of braces in braces, the shell repeats the outer part
+        return f"{key}={{…}}"
+    return f"{key}={{{','.join(values)}}}"
 
 
 def refuse_hidden(words: Iterable[str]) -> None:
@@ -98,7 +155,10 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
             raise UsageError(f"{resume.FLAG} requires resume=. Example: effbench -m resume=ID {resume.FLAG}")
         return words, list(given.values())
     db = value_of(given.get("db")) or DEFAULT_DB
-    missing = f"no database at {db} to resume from; run this in the folder of the sweep, or give db=PATH"
+    missing = (
+        f"no database at {db} in the folder {Path.cwd()}, so there is no sweep to resume: "
+        "change to the folder of the sweep, or name its database with db=PATH"
+    )
     with existing(missing), Store.open(db, mode="read") as store:
         sweep = store.find_sweep(reference)
         if not store.is_own(sweep.id):

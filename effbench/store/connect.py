@@ -365,6 +365,16 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
     return connection
 
 
+def missing(path: Path) -> str:
+    """Return the message that there is no database at this path, with the folder and what to do."""
+    where = f"{path}" if path.is_absolute() else f"{path} in the folder {Path.cwd()}"
+    run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
+    return (
+        f"no database at {where}: change to the folder of your sweep, or name its database with --db PATH\n"
+        f"If you have run no sweep yet, run one first: {run}"
+    )
+
+
 def _check_path(path: Path, *, create: bool) -> None:
     try:
         if path.is_dir():
@@ -374,8 +384,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         elif not path.exists():
-            run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
-            raise NoDatabaseError(f"no database at {path}; `{run}` creates one")
+            raise NoDatabaseError(missing(path))
     except OSError as error:
         raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error
 

@@ -118,6 +118,8 @@ class Store:
     begin_sweep = in_transaction(sweeps.begin_sweep, write=True)
     extend_sweep = in_transaction(sweeps.extend_sweep, write=True)
     note_environments = in_transaction(sweeps.note_environments, write=True)
+    add_rounds = in_transaction(sweeps.add_rounds, write=True)
+    first_rounds = in_transaction(sweeps.first_rounds)
     finish_sweep = in_transaction(sweeps.finish_sweep, write=True)
     add_environment = in_transaction(sweeps.add_environment, write=True)
     add_calibration = in_transaction(sweeps.add_calibration, write=True)

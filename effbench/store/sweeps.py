@@ -24,6 +24,8 @@ from effbench.store.values import cell_row, now, scalar
 
 #: Prefix of the names of sweeps that only re-run cells of another sweep; `last` skips these sweeps.
 CONFIRMING = "confirm:"
+#: Key of `host`: the first round of each part of a sweep to which rounds were added.
+PARTS = "first_rounds"
 #: Another machine's clock may be ahead of this machine's by this much.
 CLOCK_SKEW = dt.timedelta(minutes=5)
 #: Most sweeps whose signature `last` checks: a shared database may hold thousands of other users' sweeps.
@@ -348,6 +350,36 @@ def note_environments(connection: sa.Connection, sweep_id: str, facts: dict[str,
     connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(host=host))
     if is_own:
         signature.sign(connection, sweep_id)
+
+
+def add_rounds(
+    connection: sa.Connection, sweep_id: str, protocol: Mapping[str, Any], overrides: Sequence[str], starts_part: bool
+) -> None:
+    """Store that the sweep has more rounds: its `protocol`, and the `overrides` that plan it.
+
+    `starts_part`: its compile caches are gone, so the new rounds compile again.
+    """
+    lock(connection, sweep_id)
+    is_own = signature.is_own(connection, sweep_id)
+    query = sa.select(SWEEP.c.host, SWEEP.c.rounds).where(SWEEP.c.id == sweep_id)
+    host, rounds = connection.execute(query).one()
+    values = {"protocol": dict(protocol), "overrides": list(overrides), "rounds": protocol["rounds"]}
+    if starts_part:
+        values["host"] = {**host, PARTS: [*first_rounds_of(host), rounds]}
+    connection.execute(sa.update(SWEEP).where(SWEEP.c.id == sweep_id).values(**values))
+    if is_own:
+        signature.sign(connection, sweep_id)
+
+
+def first_rounds_of(host: Mapping[str, Any]) -> list[int]:
+    """Return the first round of each part of a sweep with these facts. Only its first part has the round 0."""
+    return list(host.get(PARTS) or [0])
+
+
+def first_rounds(connection: sa.Connection, sweep_id: str) -> list[int]:
+    """Return the first round of each part of the sweep: a part has compile caches of its own."""
+    host = connection.scalar(sa.select(SWEEP.c.host).where(SWEEP.c.id == sweep_id))
+    return first_rounds_of(host or {})
 
 
 def finish_sweep(connection: sa.Connection, sweep_id: str, state: str, shard: str | None = None) -> None:

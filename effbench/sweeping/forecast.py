@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from datetime import timedelta
+from contextlib import ExitStack, suppress
 from itertools import product
 from typing import Any
 
 from effbench.cell import Cell, Trial
 from effbench.labels import mode_order
-from effbench.printable import count
+from effbench.printable import about, between, count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
 from effbench.sweeping import resume
+from effbench.sweeping.bounds import Bounds, total_bounds
 from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.run import Asked, Command, Plan, open_pools, recorded_trials
@@ -38,10 +38,8 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
         pools = stack.enter_context(open_pools(asked, settings, command))
         runs = list(dict.fromkeys(filter(None, plan(pools))))
         store = None
-        try:
+        with suppress(EmptyError, NoDatabaseError):  # a sweep would create it
             store = stack.enter_context(Store.open(settings.db, mode="read"))
-        except (EmptyError, NoDatabaseError) as error:  # a sweep would create it
-            progress.note(f"no history: {str(error).partition(';')[0]}")
         cells = cells_of(runs)
         is_local = settings.executor["name"] == "local"
         gpus = max((pool.gpus for pool in pools.values()), key=len)
@@ -121,24 +119,41 @@ def by_kind(trials: Iterable[Sequence[Any]]) -> Medians:
     return {kind: statistics.median(seconds) for kind, seconds in found.items()}
 
 
+def known_seconds(trial: PlannedTrial, compilations: int, medians: Medians) -> float | None:
+    """Return the median seconds of the earlier trials that are most similar to this one; None without any."""
+    cell = trial.run.cell
+    of_phase = (cell.device, cell.phase)  # a training step is longer than a call
+    kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
+    is_cold = trial.round < compilations  # the first trial of each compile cache
+    for kind, is_like_it in product(kinds, (is_cold, not is_cold)):
+        if (kind, is_like_it) in medians:
+            return medians[kind, is_like_it]
+    return None
+
+
 def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], medians: Medians) -> str:
-    """Return a sentence on how long these trials take on the slots, from the medians of earlier ones."""
+    """Return a sentence on how long these trials take on the slots: from the medians of earlier trials and, for cells
+    without any, from the protocol."""
+    if not trials:
+        return "duration: none, because all trials are recorded"
     seconds: Counter[str] = Counter()
-    unknown: set[Cell] = set()
+    unknown: list[PlannedTrial] = []
     for trial in trials:
-        cell = trial.run.cell
-        of_phase = (cell.device, cell.phase)  # a training step is longer than a call
-        kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
-        is_cold = trial.round < settings.protocol["compilations"]  # the first trial of each compile cache
-        nearest_first = product(kinds, (is_cold, not is_cold))
-        known = next((choice for choice in nearest_first if choice in medians), None)
-        if known is None:
-            unknown.add(cell)
+        known_s = known_seconds(trial, settings.protocol["compilations"], medians)
+        if known_s is None:
+            unknown.append(trial)
         else:
-            seconds[cell.device] += medians[known]
-    if trials and not seconds:
-        return "duration: unknown; no earlier trial of these modes on this hardware has this protocol"
+            seconds[trial.run.cell.device] += known_s
     slots_of_device = Counter(slot.device for slot in slots)
-    total_s = sum(value / max(1, slots_of_device[device]) for device, value in seconds.items())
-    text = f"duration: about {timedelta(seconds=round(total_s))}, from the medians of earlier trials"
-    return text + (f"; unknown for {count(len(unknown), 'cell')} without history" if unknown else "")
+    total = Bounds()
+    for device, value in seconds.items():
+        total += Bounds(value, value).divided(max(1, slots_of_device[device]))
+    for device, bounds in total_bounds(unknown, settings).items():
+        total += bounds.divided(max(1, slots_of_device[device]))
+    if not unknown:
+        return f"duration: {about(total.low_s)}, from the medians of earlier trials"
+    text = f"duration: {between(total.low_s, total.high_s)}"
+    if not seconds:
+        return f"{text}, from the protocol and usual compile times: nothing like it has run here with this protocol"
+    cells = len({trial.run.cell for trial in unknown})
+    return f"{text}, from the medians of earlier trials and, for {count(cells, 'cell')} without any, the protocol"

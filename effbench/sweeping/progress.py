@@ -16,9 +16,10 @@ from effbench.cell import Status, Trial
 from effbench.environments import OWN, short_names
 from effbench.labels import cell_names
 from effbench.metrics import METRICS, significant
-from effbench.printable import count, one_line
+from effbench.printable import about, count, one_line
 from effbench.sweeping.client import START
 from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of, interpreters_of
+from effbench.sweeping.time_left import TimeLeft
 from effbench.terminal import Console
 
 #: Number of cells from which progress is shown before the first trial.
@@ -39,6 +40,43 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
 
 
+#: Part of a disturbance's description -> the note next to the time of its trial; the first match counts.
+NOTES = {
+    "host": "host busy",
+    "enqueue": "host busy",
+    "clocks": "GPU clocks reduced",
+    "another process": "GPU shared",
+    "compiled": "includes compile time",
+}
+
+
+def disturbance_note(disturbance: str) -> str:
+    """Return a note of a few words about what has disturbed a trial."""
+    for part, note in NOTES.items():
+        if part in disturbance:
+            return note
+    return "disturbed"
+
+
+def time_text(record: Trial) -> str:
+    """Return the latency of a trial as its line shows it: `2.70 ms`, or `~2.70 ms (host busy)` if it was disturbed."""
+    if record.latency_ms is None:
+        return ""
+    latency = METRICS["latency_ms"].format(record.latency_ms)
+    disturbance = getattr(record, "disturbance", None)
+    if disturbance:
+        return f"~{latency} ({disturbance_note(disturbance)})"
+    return latency
+
+
+def compile_text(record: Trial) -> str:
+    """Return how long a trial compiled, and from which cache: `compiled in 3.1 s (cold cache)`."""
+    if record.compile_s is None:
+        return ""
+    cache = f" ({record.compile_cache} cache)" if record.compile_cache else ""
+    return f"compiled in {significant(record.compile_s, 2)} s{cache}"
+
+
 class Progress:
     """Prints the progress of a sweep. Thread-safe. `quiet`: print nothing."""
 
@@ -46,7 +84,8 @@ class Progress:
         self.console = console or Console()
         self.quiet = quiet
         self.lock = threading.Lock()
-        self.total = self.done = self.rounds = 0
+        self.rounds = 0
+        self.time_left = TimeLeft([], whole=0, compilations=0)
         self.names: dict[CellRun, str] = {}
         self.start_s = time.monotonic()
         #: trial -> its slot's name and its phase
@@ -56,19 +95,26 @@ class Progress:
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+        self,
+        sweep_id: str,
+        settings: Any,
+        runs: Sequence[CellRun],
+        trials: Sequence[PlannedTrial],
+        slots: Sequence[str],
     ) -> Iterator[None]:
-        """Print the title and, on a terminal, show the live status in this context. `trials`: their number;
-        `slots`: their names."""
+        """Print the title and, on a terminal, show the live status in this context. `trials`: those to run; `slots`:
+        their names."""
+        protocol = settings.protocol
         self.names = run_names(runs)
-        self.total, self.done, self.rounds = trials, 0, settings.protocol["rounds"]
+        self.rounds = protocol["rounds"]
+        self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol["compilations"])
         self.start_s = time.monotonic()
         interpreters = interpreters_of(runs)
         what = "folders" if len({interpreter.python for interpreter in interpreters}) == 1 else "interpreters"
         under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
-        title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({settings.protocol['name']}) on {', '.join(slots)}"
-        left = f"{count(trials, 'trial')} to run" if trials else "all trials are already recorded"
+        title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol['name']}) on {', '.join(slots)}"
+        left = f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
         self.note(one_line(f"{title}: {left}"))
         if self.quiet or not trials or not self.console.is_terminal:
             yield
@@ -83,12 +129,19 @@ class Progress:
             self.live = None
 
     def status(self) -> Text:
-        """Return the live status: the number of finished trials, and what each slot is running."""
+        """Return the live status: how much is done, the time left, and what each slot is running."""
         with self.lock:
             passed = timedelta(seconds=round(time.monotonic() - self.start_s))
-            lines = [f"{self.done} of {self.total} trials in {passed}"]
-            lines += [f"{slot}  {self.name(trial)} · {phase}" for trial, (slot, phase) in self.running.items()]
+            first = f"{self.time_left.percent()} % done in {passed}"
+            lines = [" · ".join([first, *self.left()])]
+            for trial, (slot, phase) in self.running.items():
+                lines.append(f"{slot}  {self.round_of(trial)} · {self.names[trial.run]} · {phase}")
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
+
+    def left(self) -> list[str]:
+        """Return the time left as a part of a line; nothing at the end, and before it can be estimated."""
+        seconds = self.time_left.seconds()
+        return [f"{about(seconds)} left"] if seconds else []
 
     def note(self, text: str | Text) -> None:
         """Print a line, unless quiet. If the reader has exited (`| head`), stop printing, but not the sweep."""
@@ -104,12 +157,13 @@ class Progress:
         if cells >= LARGE:
             self.note(f"planning {cells:,} cells: {step}")
 
-    def name(self, trial: PlannedTrial) -> str:
-        return f"{self.names[trial.run]} · round {trial.round + 1}/{self.rounds}"
+    def round_of(self, trial: PlannedTrial) -> str:
+        return f"round {trial.round + 1}/{self.rounds}"
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
         with self.lock:
             self.running[trial] = slot, START
+            self.time_left.started(trial)
 
     def phase(self, trial: PlannedTrial, phase: str) -> None:
         with self.lock:
@@ -126,25 +180,28 @@ class Progress:
         self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
 
     def resized(self, change: int) -> None:
-        """Change the number of trials to run by `change`."""
+        """Change the number of remaining trials by `change`; the total that is shown stays the same."""
         with self.lock:
-            self.total += change
+            self.time_left.resized(change)
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
-        """Print the line of a finished trial: `[ 3/21] mlp bs=8 eager float32 · round 1/5 · ok 0.123 ms (2.1 s)`."""
+        """Print the line of a finished trial:
+
+        ` 14 % · round 1/5 · mlp bs=8 eager · ok 0.123 ms · took 2.1 s · about 4 min left`
+        """
         with self.lock:
             self.running.pop(trial, None)
-            self.done += 1
-            text = Text(f"[{self.done:>{len(str(self.total))}}/{self.total}] {self.name(trial)} · ")
+            self.time_left.ended(trial, record)
+            percent = self.time_left.percent()
+            left = [] if self.live else self.left()  # the live status has it
+        text = Text(f"{percent:>3} % · {self.round_of(trial)} · {self.names[trial.run]} · ")
         if trial.attempt:
             text.append(f"attempt {trial.attempt + 1} · ")
         text.append(record.status.value, style=STYLES.get(record.status, "red"))
-        if record.latency_ms is not None:
-            text.append(f" {METRICS['latency_ms'].format(record.latency_ms)}")
-        if record.compile_s is not None:
-            state = f"{record.compile_cache} " if record.compile_cache else ""
-            text.append(f", compiled {state}in {significant(record.compile_s, 2)} s")
+        details = [detail for detail in (time_text(record), compile_text(record)) if detail]
+        if details:
+            text.append(f" {', '.join(details)}")
         if record.reason:
             text.append(f": {one_line(record.reason)}")
-        text.append(f" ({record.wall_s or 0:.1f} s)", style="dim")
+        text.append(" · ".join(["", f"took {record.wall_s or 0:.1f} s", *left]), style="dim")
         self.note(text)

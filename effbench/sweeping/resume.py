@@ -24,12 +24,21 @@ from effbench.sweeping.plan import Settings
 FLAG = "--trust-imported"
 HELP = "list the models, modes, interpreters and revisions that an imported or another user's sweep names; run them"
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
+ROUNDS = "protocol.rounds"
+ONLY_ROUNDS = f"only {ROUNDS} may grow. Resume without this override, or start a new sweep without resume="
 
 
 def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True, shard: str | None = None) -> str:
     """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`: `db` without its
     password."""
     words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
+    return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
+
+
+def more_rounds_command(sweep_id: str, rounds: int, db: str, name: str, is_own: bool = True) -> str:
+    """Return the command that continues a finished sweep until it has `rounds` rounds. `db`, `name`: as in
+    `resume_command`."""
+    words = ["effbench", "-m", f"resume={sweep_id}", f"{ROUNDS}={rounds}"]
     return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
 
 
@@ -77,15 +86,56 @@ def check_same_plan(
     if missing or more:
         plan = f"{count(missing, 'cell')} missing, {more} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
-    pairs = {f"protocol.{key}": (info.protocol.get(key, value), value) for key, value in settings.protocol.items()}
-    pairs["baseline_mode"] = (info.baseline_mode, settings.baseline_mode)
-    pairs["sweep.seed"] = (info.seed, settings.sweep["seed"])
-    pairs["sweep.name"] = (info.name, settings.sweep["name"] or info.name)
-    pairs["sweep.label"] = (info.label, settings.sweep["label"] or info.label)
+    check_same_protocol(info, settings.protocol)
+    check_same_facts(info, settings)
+
+
+def check_same_protocol(info: SweepInfo, protocol: Mapping[str, Any]) -> None:
+    """Raise ResumeError if this protocol differs from the recorded one by more than additional rounds."""
+    for key, new in protocol.items():
+        old = info.protocol.get(key, new)
+        if old == new or key == "rounds":
+            continue
+        setting = "protocol" if key == "name" else f"protocol.{key}"
+        why = "trials that are measured differently have no common figures"
+        raise ResumeError(f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: {why}, so {ONLY_ROUNDS}")
+    if protocol["rounds"] < info.rounds:
+        how = f"omit {ROUNDS}, or give more than {info.rounds} to add rounds"
+        raise ResumeError(f"sweep {info.id} has {count(info.rounds, 'round')}, more than {protocol['rounds']}: {how}")
+    if protocol["rounds"] > info.rounds and info.host.get("shards"):
+        why = "all shards of a sweep have the same rounds"
+        raise ResumeError(f"sweep {info.id} has shards, so it cannot get more rounds: {why}. Start a new sweep")
+
+
+def check_same_facts(info: SweepInfo, settings: Settings) -> None:
+    """Raise ResumeError if baseline, seed, name or label differ from the recorded ones."""
+    pairs = {
+        "baseline_mode": (info.baseline_mode, settings.baseline_mode),
+        "sweep.seed": (info.seed, settings.sweep["seed"]),
+        "sweep.name": (info.name, settings.sweep["name"] or info.name),
+        "sweep.label": (info.label, settings.sweep["label"] or info.label),
+    }
     for key, (old, new) in pairs.items():
         if old != new:
-            was, now = (json.dumps(value) if value in (None, True, False) else value for value in (old, new))
-            raise ResumeError(f"sweep {info.id} has {key}={was}, not {now}; {HOW_TO_RESUME}")
+            raise ResumeError(f"sweep {info.id} has {key}={plain(old)}, not {plain(new)}; {HOW_TO_RESUME}")
+
+
+def plain(value: Any) -> str:
+    """Return a value as it is typed."""
+    return json.dumps(value) if value in (None, True, False) else str(value)
+
+
+def with_rounds(overrides: Iterable[str], rounds: int) -> list[str]:
+    """Return the overrides of a sweep with this number of rounds."""
+    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] != ROUNDS]
+    return [*kept, f"{ROUNDS}={rounds}"]
+
+
+def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:
+    """Return the number of the compile cache that trials of this round use. `compilations`: caches of each part of the
+    sweep; `first_rounds`: first round of each part."""
+    part = sum(first <= round for first in first_rounds) - 1
+    return part * compilations + (round - first_rounds[part]) % compilations
 
 
 def check_same_interpreters(info: SweepInfo, interpreters: Collection[Interpreter]) -> None:

@@ -18,10 +18,11 @@ import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError, StoreError, WorkerError
+from effbench.printable import count
 from effbench.store import connect, liveness, secrets
 from effbench.store.bottleneck import set_floors
 from effbench.store.store import Store
-from effbench.store.sweeps import Shard, processes
+from effbench.store.sweeps import Shard, SweepInfo, processes
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer
@@ -157,11 +158,12 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             history=history,
             host_speeds={one: store.host_speeds(environment_id) for one, environment_id in ids.items()},
             stop=stop,
+            first_rounds=store.first_rounds(sweep_id),
         )
         trials = schedule.needed(trials)
         with (
             ending(store, sweep_id, settings, stop),
-            progress.showing(sweep_id, settings, runs, len(trials), [slot.name for slot in slots]),
+            progress.showing(sweep_id, settings, runs, trials, [slot.name for slot in slots]),
             stop_on_ctrl_c(stop),
             held_driver(slots),
         ):
@@ -291,6 +293,7 @@ def begin(
             resume.check_same_interpreters(info, ids.keys())
         for change in resume.changes(info, environments):
             command.progress.note(change)
+        add_rounds(store, info, settings, command)
         store.note_environments(info.id, environments)
         store.finish_sweep(info.id, "running", settings.shard)
         return info.id
@@ -314,6 +317,18 @@ def begin(
         rounds=settings.protocol["rounds"],
         cell_overrides=command.of_cells,
     )
+
+
+def add_rounds(store: Store, info: SweepInfo, settings: Settings, command: Command) -> None:
+    """Store the rounds that these settings add to the sweep, if any."""
+    rounds = settings.protocol["rounds"]
+    if rounds <= info.rounds:
+        return
+    command.progress.note(f"sweep {info.id} gets {count(rounds - info.rounds, 'more round')}: {rounds} in total")
+    has_caches = sweep_cache(settings, info.id).exists()
+    overrides = resume.with_rounds(info.overrides, rounds)
+    protocol = {**info.protocol, "rounds": rounds}
+    store.add_rounds(info.id, protocol, overrides, starts_part=not has_caches)
 
 
 def shard_facts(settings: Settings, label: str | None, revision: str | None) -> list[Any]:

@@ -27,6 +27,7 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
+from effbench.sweeping.resume import compilation_of
 from effbench.sweeping.turns import Turns
 
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
@@ -56,6 +57,7 @@ class Schedule:
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
+    first_rounds: Sequence[int] = (0,)  # of each part of the sweep, see `compilation_of`
 
     def __post_init__(self) -> None:
         self.turns = {slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0) for slot in self.slots}
@@ -257,7 +259,8 @@ class Schedule:
         """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         turns = self.turns[slot.name]
-        compilation = trial.round % self.compilations  # the same for all attempts and after resuming
+        # the same for all attempts and after resuming
+        compilation = compilation_of(trial.round, self.compilations, self.first_rounds)
         cache = pool.cache_root / cell.key[:32] / str(compilation)
         is_cold = not any(record.compilation == compilation for record in self.history.get(trial.run, ()))
         if is_cold:

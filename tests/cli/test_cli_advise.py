@@ -125,7 +125,7 @@ def test_a_generated_trace_and_the_period(advise):
         ("buckets --stream uniform high=100", 3, "the largest size with an ok result is 64; measure bs=100"),
         ("buckets --stream uniform --sweep streams", 3, "run a sweep without stream, as in bs=1,8,64"),
         ("buckets --stream none", 2, "--stream none"),
-        ("buckets --stream uniform high=x", 2, "stream.high must be of type int, got 'x'"),
+        ("buckets --stream uniform high=x", 2, "stream.high: expected a whole number, got 'x'. Example: stream.high="),
         ("buckets --stream uniform high=:", 2, "--stream uniform high=:: a value is not valid YAML"),
         ("buckets --stream uniform dim=1", 2, "--stream uniform has no batch sizes"),
         ("mode --bs 1 --memory 10MiB", 3, "left: eager, cuda-graph, default (needs 11.0 MiB of memory"),
@@ -255,7 +255,7 @@ MODEL += ("protocol.min_time_s=0.02", "protocol.warmup_s=0.02", "protocol.host_t
 
 def test_calls_are_checked_before_anything_is_measured(cli):
     done = cli.run(*MODEL, "--calls", "0")
-    assert done.code == 2 and "--calls: expected a whole number, at least 1" in done.err and not cli.db.exists(), done
+    assert done.code == 2 and "--calls: expected a whole number of at least 1" in done.err and not cli.db.exists(), done
 
 
 def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):

@@ -11,7 +11,12 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     rules = 'exclude=[{mode:jit-trace,bs:">1"},{bs:77}]'
     done = cli.sweep(*WORDS, rules, "--dry-run")
     assert (done.code, done.err) == (0, ""), done
-    for text in ("3 cells × 1 round", "exclude removes 1 cell", "unknown", "no cell matches the rule {bs: 77}"):
+    for text in (
+        "3 cells × 1 round",
+        "exclude removes 1 cell",
+        " from the protocol and usual",
+        "no cell matches the rule {bs: 77}",
+    ):
         assert text in done.out
     on_cluster = cli.sweep(*WORDS, "executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
     assert "2 cells × 1 round (quick) on SLURM" in on_cluster.out, "auto is the device of the jobs"
@@ -23,17 +28,18 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     again = cli.run("-m", "resume=last", "--dry-run")
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
     assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
-    assert "has protocol.rounds=1, not 2" in cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run").err
+    more = cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run")
+    assert "3 cells × 2 rounds" in more.out and "3 trials to run" in more.out, more
     for key, old, new in (("baseline_mode", "eager", "jit-trace"), ("sweep.seed", "0", "5")):
         refused = cli.run("-m", "resume=last", f"{key}={new}", "--dry-run").err
         assert f"has {key}={old}, not {new}" in refused
     done = cli.sweep(*WORDS, "--dry-run")
-    assert "4 trials to run" in done.out and "duration: about" in done.out, done
+    assert "4 trials to run" in done.out and ", from the medians of earlier trials\n" in done.out, done
     done = cli.sweep(*WORDS, "shard=1/2", "protocol.rounds=2", "--dry-run")
-    assert "shard 1/2: 2 cells in other shards" in done.out and "duration: about" in done.out, done
-    assert "duration: unknown" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
+    assert "shard 1/2: 2 cells in other shards" in done.out and "medians of earlier trials" in done.out, done
+    assert "from the protocol and" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
     sql(cli.db, "UPDATE environment SET cpu_name = 'another'")
-    assert "duration: unknown" in cli.sweep(*WORDS, "--dry-run").out
+    assert "from the protocol and" in cli.sweep(*WORDS, "--dry-run").out
     sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
     sql(cli.db, "UPDATE trial SET environment_id = 'other'")
     again = cli.run("-m", "resume=last", "--dry-run", "--trust-imported")
@@ -48,6 +54,26 @@ def test_rounds_that_are_not_needed_are_not_planned_again(cli):
     for words, expected in ((["--dry-run"], "0 trials to run"), ([], "all trials are already recorded")):
         done = cli.run("-m", "resume=last", *words)
         assert (done.code, expected in done.out) == (0, True), done
+
+
+def test_rounds_are_added_on_the_command_line(cli):
+    assert cli.sweep("model=tiny", "bs=1,2", "sweep.name=n").code == 0
+    done = cli.run("-m", "resume=n", "protocol.rounds=3")
+    assert (done.code, "gets 2 more rounds: 3 in total\n" in done.out) == (0, True), done
+    assert "2 cells × 3 rounds (quick) on CPU: 4 trials to run" in done.out
+    with Store.open(cli.db) as store:
+        (sweep,) = store.sweeps()
+        assert (sweep.rounds, sweep.trials) == (3, 6)
+        assert {row["trials"] for row in store.results(sweep.id)} == {3}
+    assert "2 cells × 3 rounds (quick) on CPU: all trials are" in cli.run("-m", "resume=n").out
+    for words, said in (
+        (["protocol.rounds=2"], "has 3 rounds, more than 2: omit protocol.rounds, or give more than 3 to add rounds"),
+        (["protocol.budget_s=9"], "has protocol.budget_s=0.2, not 9.0: trials that are measured differently have no"),
+        (["protocol=standard"], "has protocol=quick, not standard: "),
+    ):
+        done = cli.run("-m", "resume=n", *words)
+        assert (done.code, said in done.err) == (2, True), done
+    assert cli.run("db", "check", "--deep").code == 0
 
 
 def test_a_plan_for_a_database_that_no_sweep_could_use_is_refused(cli):

@@ -36,20 +36,34 @@ REFUSED = (
     (["-m", "mode=eager,3"], ["groups take a name, not a number", "quote a name such as inf: \"model='inf'\""]),
     (["-m", "mode=egaer,default"], ["unknown mode 'egaer'", "did you mean eager?", "cuda-graph"]),
     (["-m", "bs=1,2,"], ["bs=1,2,"]),
-    (["dtype=float31"], ["dtype=float31", "bfloat16"]),
-    (["artifacts=trace"], ["artifacts=trace", "[trace]"]),
-    (["isolation=thread"], ["isolation=thread", "fork", "spawn"]),
-    (["-m", "bs=4,-1"], ["bs must be at least 1", "-1"]),
+    (["dtype=float31"], ["dtype: expected one of auto, float32, bfloat16", "got 'float31'. Example: dtype=float32"]),
+    (["artifacts=trace"], ["artifacts: expected a list of trace, code", "got 'trace'. Example: 'artifacts=[trace]'"]),
+    (["isolation=thread"], ["isolation: expected one of fork, spawn, got 'thread'"]),
+    (["-m", "bs=4,-1"], ["bs: expected a whole number of at least 1, got -1. Example: bs=8"]),
     (["-m", "bs=range(1,1000000000000)"], ["at most 100,000 cells"]),
-    (["bs=abc"], ["bs=abc", "Integer"]),
-    (["bs=[1,8]"], ["bs=[1,8]", "write bs=1,8"]),
-    (["protocol.rounds=0"], ["protocol.rounds must be at least 1"]),
-    (["protocol.rounds=10001"], ["protocol.rounds must be at most 10,000"]),
-    (["bs=99999999999999999999"], ["bs must be at most 2,147,483,647"]),
-    (["executor.ahead=1001"], ["executor.ahead must be at most 1,000"]),
-    (["sweep.seed=-99999999999999999999"], ["sweep.seed must be at least -2,147,483,647"]),
+    (["bs=one"], ["bs: expected a whole number of at least 1, got 'one'. Example: bs=8\n"]),
+    (["-m", "bs=1,1.5"], ["bs: expected a whole number of at least 1, got 1.5."]),
+    (["bs=null"], ["bs: expected a whole number of at least 1, got null."]),
+    (["+bs=2"], ["bs is a setting already: write bs=VALUE, without +"]),
+    (["timeout_s=soon"], ["timeout_s: expected a number of seconds above 0, got 'soon'. Example: timeout_s=900"]),
+    (["protocol.host_tolerance=[1]"], ["protocol.host_tolerance: expected a number above 0, or null, got [1]."]),
+    (["numerics.tf32=maybe"], ["numerics.tf32: expected true or false, got 'maybe'. Example: numerics.tf32=true"]),
+    (["numerics.tf32=2"], ["numerics.tf32: expected true or false, got 2."]),
+    (["device=gpu"], ["device: expected one of auto, cuda, cpu, got 'gpu'. Example: device=cuda"]),
+    (["phase=train"], ["got 'train'. Example: phase=training"]),
+    (["model.module=3"], ["model.module: expected values by name, got 3. Example: model.module.width=64"]),
+    (["executor.sbatch=x", "env=7"], ["env: expected values by name, got 7. Example: env.OMP_NUM_THREADS=1"]),
+    (
+        ["bs=[1,8]"],
+        ["bs: expected a whole number of at least 1, got [1,8]. To sweep over several values, write bs=1,8"],
+    ),
+    (["protocol.rounds=0"], ["protocol.rounds: expected a whole number from 1 to 10,000, got 0."]),
+    (["protocol.rounds=10001"], ["protocol.rounds: expected a whole number from 1 to 10,000, got 10,001."]),
+    (["bs=99999999999999999999"], ["bs: expected a whole number of at least 1, at most 2,147,483,647, got "]),
+    (["executor.ahead=1001"], ["executor.ahead: expected a whole number from 0 to 1,000, got 1,001."]),
+    (["sweep.seed=-99999999999999999999"], ["sweep.seed: expected a whole number, at least -2,147,483,647, got "]),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
-    (["stream=[uniform,decode]"], ["write stream=uniform,decode"]),
+    (["stream=[uniform,decode]"], ["stream: expected one value, got [uniform,decode].", "write stream=uniform,decode"]),
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
     (["bz=1"], ["did you mean bs?"]),
@@ -65,11 +79,14 @@ REFUSED = (
     (["model=custom", "model.x.shape=[3]"], ["did you mean model.inputs.x.shape?"]),
     (["model.input.x.shape=[3]"], ["did you mean model.inputs?"]),
     (["model.dtype=float32"], ["did you mean dtype?"]),
-    (["sweep=nightly"], ["sweep takes no value; set one of sweep.name, sweep.label"]),
-    (["generate=4"], ["set one of generate.prompt, generate.new_tokens"]),
-    (["model.inputs=[16]"], ["model.inputs takes values by name: model.inputs.x.shape=[3,224,224]"]),
-    (["env=[1]"], ["env takes values by name: env.NAME=VALUE"]),
-    (["db=null"], ["db=null"]),
+    (["sweep=nightly"], ["sweep takes no value, got 'nightly'. Set one of sweep.name, sweep.label"]),
+    (["generate=4"], ["Set one of generate.prompt, generate.new_tokens"]),
+    (
+        ["model.inputs=[16]"],
+        ["model.inputs: expected values by name, got [16]. Example: 'model.inputs.x.shape=[3,224,224]'"],
+    ),
+    (["env=[1]"], ["env: expected values by name, got [1]. Example: env.OMP_NUM_THREADS=1"]),
+    (["db=null"], ["db: expected text, got null. Example: db=results/effbench.db"]),
     (["env.A=null"], ["env", "env.FOO=1"]),
     (["model=custom"], ["model.module._target_ has no value"]),
     (["model=custom", "model.module._target_=torch.nn.Identity"], ["no inputs", "model.inputs.x.shape"]),
@@ -78,7 +95,10 @@ REFUSED = (
     (["stream=arrivals", "stream.rate=1"], ["stream.rate=1 gives", "in protocol.budget_s, fewer than protocol.min_"]),
     (["stream=arrivals", "phase=training"], ["phase=training cannot run a stream; use stream=none or phase=inference"]),
     (["model=gpt2", "stream=decode", "phase=generate"], ["phase=generate cannot run a stream"]),
-    (["model=gpt2", "phase=generate", "generate.new_tokens=1"], ["generate.new_tokens must be at least 2, got 1"]),
+    (
+        ["model=gpt2", "phase=generate", "generate.new_tokens=1"],
+        ["generate.new_tokens: expected a whole number of at least 2, got 1."],
+    ),
     (["model=transformers", "model.task=prefill", "phase=generate"], ["needs model.task=decode, got prefill"]),
     (["-m", "model=tiny", "training.lr=0.1,0.2"], ["training.lr=0.1,0.2 has no effect", "add phase=training"]),
     (["model=tiny", "model.inputs.x.shape=[0]"], ["model.inputs.x.shape", "positive integers"]),
@@ -95,7 +115,7 @@ REFUSED = (
     (["--foo"], ["--foo"]),
     (["db", "upgrade", "--deep"], ["--deep only applies to effbench db check"]),
     (["check", "--baseline", "main", "--rounds", "5"], ["--rounds and --trust-imported need --confirm"]),
-    (["models", "--limit", "-1"], ["--limit: expected a whole number, at least 0, got -1"]),
+    (["models", "--limit", "-1"], ["--limit: expected a whole number of at least 0, got '-1'"]),
     (["compare", "a", "b", "--only", ","], ["--only: no name given; choose from"]),
     (["report", "--format", "markdown", "--axis", "seq"], ["--axis needs --format html"]),
     (["-m", "model=tiny", "--db", "x.db"], ["--db", "; a sweep takes db=x.db\n"]),
@@ -105,7 +125,7 @@ REFUSED = (
     (["--config-dir=a", "-cd", "b"], ["--config-dir is given twice"]),
     ([f"--config-dir={shipped('conf') / 'model'}"], ["ignores YAML files that are directly in it", "such as model/"]),
     (["hydra/launcher=basic"], ["do not override hydra/launcher"]),
-    (["resume=last", "db=elsewhere.db"], ["at elsewhere.db", "in the folder of the sweep, or give db="]),
+    (["resume=last", "db=elsewhere.db"], ["at elsewhere.db in the folder ", "name its database with db=PATH"]),
 )
 
 
@@ -113,6 +133,36 @@ def test_refused_before_anything_starts(cli):
     for args, parts in REFUSED:
         refused(cli.run(*args), *parts)
         assert not cli.db.exists(), args
+
+
+@pytest.mark.parametrize(
+    ("typed", "quoted"),
+    [
+        ("model.inputs={x: {shape: [64]}}", "'model.inputs={x: {shape: [64]}}'"),
+        ("model.inputs.x={shape: [64], low: 0}", "'model.inputs.x={shape: [64], low: 0}'"),
+        ("model.inputs.x.shape=[3, 4]", "'model.inputs.x.shape=[3, 4]'"),
+        ("{shape: [64]}", "'model.inputs.x={shape: [64]}'"),
+        ("model.inputs.y= {shape: [64]}", "'model.inputs.y={shape: [64]}'"),
+        ("exclude=[{mode: eager, bs: 1}]", "'exclude=[{mode: eager, bs: 1}]'"),
+        ("bs=range(1, 9)", "'bs=range(1, 9)'"),
+        # what bash makes of model.inputs.ids={shape:[12],dtype:int64}
+        ("model.inputs.ids=shape:[12] model.inputs.ids=dtype:int64", "'model.inputs.ids={shape:[12],dtype:int64}'"),
+        ("model.inputs=x:shape:[6] model.inputs=x:low:0", "'model.inputs={…}'"),
+    ],
+)
+def test_an_override_without_quotes_that_the_shell_took_apart(cli, typed, quoted):
+    done = cli.run("model=custom", *typed.split(), "bs=1")
+    refused(done, "the shell ", "quote ", quoted)
+    assert not cli.db.exists()
+
+
+def test_other_words_that_are_no_overrides(cli):
+    refused(cli.run("bs=1,", "8"), "bs=1, 8: omit the space: bs=1,8")
+    refused(cli.run("{shape: [64]}"), "'{shape: [64]}' is not an override", "'model.inputs.x={shape: [64]}'")
+    refused(cli.run("model.inputs.x=shape:[64]"), "cannot parse", "in braces, and quote it: 'model.inputs.x={shape: [")
+    refused(cli.run("model.inputs.x.shape=(3,4)"), "cannot parse", "'model.inputs.x.shape=[3,224,224]'")
+    words = cli.run("model.inputs={x: {shape: [64]}}", "bs=(1", "--cfg", "job")
+    refused(words, "cannot parse the override 'bs=(1'")
 
 
 def test_refused_once_the_modules_are_known(workshop):
@@ -141,6 +191,12 @@ def test_refused_once_the_modules_are_known(workshop):
 @pytest.mark.parametrize(
     ("word", "text", "said"),
     [
+        (
+            "model=tiny,mine",
+            "name: mine\nmodule: {_target_: a.b}\ntolerance: abc\n",
+            ["model/mine.yaml: model.tolerance: expected a number above 0, or null, got 'abc'"],
+        ),
+        ("protocol=mine", "rounds: 2.5\n", ["protocol/mine.yaml: protocol.rounds: expected a whole number", "got 2.5"]),
         ("model=tiny,mine", "- a\n- b\n", ["model/mine.yaml", "list"]),
         ("model=tiny,mine", "name: [unclosed\nmodule: 3\n", ["mine.yaml, line 2"]),
         ("model=tiny,mine", "module: {_target_: a.Net}\ninput: {x: {}}\n", ["mine.yaml", "did you mean inputs?"]),
@@ -163,7 +219,7 @@ def test_the_fork_server_starts_before_a_sweep_is_composed(monkeypatch):
     monkeypatch.setattr(launch, "hydra_sweep", lambda argv, server: lent.append(server))
     for words in (["model=tiny"], ["-m", "resume=last"], ["--help"], ["--cfg", "job", "bs=8"], ["python=a,b"]):
         assert command_line.run(words) == 0
-    assert lent == [*started, None, None, None] and len(started) == 2
+    assert lent == [*started, None, None] and len(started) == 2
     assert all(server.close.called for server in started)
 
 

@@ -102,10 +102,10 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         ("model.module.how", float("nan"), "nan and inf are not allowed"),
         ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
         ("protocol.max_samples", 10, r"max_samples must be at least protocol\.min_samples"),
-        ("protocol.enough_interval", 0.0, r"protocol\.enough_interval must be above 0, got 0"),
+        ("protocol.enough_interval", 0.0, r"protocol\.enough_interval: expected a number above 0, or null, got 0"),
         ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
         ("sweep.name", "confirm:x", "reserved for reruns by effbench check"),
-        ("env", "x", "env must map .*, got 'x'"),
+        ("env", "x", "env: expected texts or numbers by names .*, got 'x'"),
         ("env", {"CUDA_VISIBLE_DEVICES": 1}, "select GPUs with executor.gpus"),
         ("mode.name", 5, "mode: name must be text, got 5; the YAML of a mode requires name and _target_"),
     ):

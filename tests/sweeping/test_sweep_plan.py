@@ -6,6 +6,8 @@ from dataclasses import replace
 from schedule_parts import PROTOCOL, cell_runs, gpus, trials
 
 from effbench.cell import Cell, Status, Trial
+from effbench.printable import between
+from effbench.sweeping.bounds import trial_bounds
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.forecast import by_kind, estimate, plan_table
 from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
@@ -99,19 +101,28 @@ def test_an_estimate_uses_the_closest_history():
     recorded += [(eager, None, 3.0), (on_cpu, "cold", 3.0)]
     durations = by_kind((c.key, c.phase, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded)
     settings = Settings.with_defaults(protocol={**PROTOCOL, "rounds": 3, "compilations": 2})
+    assert settings.protocol["budget_s"] == 5
 
     def text(*cells):
         planned = trials([CellRun(cell) for cell in cells], 3)
         return estimate(planned, settings, [*gpus(2), Slot("CPU", "cpu")], durations)
 
     # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
-    assert text(known, alike, cell_of("n", "default"), cell_of("n", "other"), eager, on_cpu) == (
-        "duration: about 0:04:11, from the medians of earlier trials; unknown for 1 cell without history"
+    assert text(known, alike, cell_of("n", "default"), eager, on_cpu) == (
+        "duration: about 4 min, from the medians of earlier trials"
     )
-    assert text(eager) == "duration: about 0:00:04, from the medians of earlier trials"
-    assert text() == "duration: about 0:00:00, from the medians of earlier trials"
-    assert "duration: unknown" in text(cell_of("n", "other"))
-    assert "duration: unknown" in text(replace(eager, phase="training"))
+    assert text(eager) == "duration: a few seconds, from the medians of earlier trials"
+    assert text() == "duration: none, because all trials are recorded"
+    # three trials, on average on 1.5 GPUs
+    bounds = trial_bounds(cell_of("n", "other"), settings.protocol, is_cold=True)
+    assert text(cell_of("n", "other")) == (
+        f"duration: {between(1.5 * bounds.low_s, 1.5 * bounds.high_s)}, from the protocol and usual compile times: "
+        "nothing like it has run here with this protocol"
+    )
+    assert "from the protocol and" in text(replace(eager, phase="training"))
+    both = text(known, cell_of("n", "other"))
+    assert both.endswith("from the medians of earlier trials and, for 1 cell without any, the protocol")
+    assert between(110 + 1.5 * bounds.low_s, 110 + 1.5 * bounds.high_s) in both
 
 
 def test_modes_with_the_same_sizes_share_a_row_of_the_plan():

@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,14 +134,91 @@ def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(d
     assert info.overrides == ["bs=1", "db=postgresql://me:***@host/x"]
 
 
+def resumed(db, sweep_id, count=TRIALS, server=None, **protocol):
+    settings = Settings.with_defaults(db=str(db), protocol=protocol, resume=sweep_id)
+    return run_cells(settings, cell_runs(count, "cpu"), Command([], [], server or Server()))
+
+
 def test_resuming_takes_the_same_plan(db):
     done = sweep(db)
     with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
-    settings = Settings.with_defaults(db=str(db), protocol={"rounds": 2}, resume=done.sweep_id)
-    with pytest.raises(ResumeError, match=r"has protocol.rounds=1, not 2"):
-        run_cells(settings, cell_runs(TRIALS, "cpu"), Command([], [], Server()))
+    for changed, said in (
+        ({"rounds": 2, "budget_s": 1.0}, r"has protocol.budget_s=5.0, not 1.0: trials that are measured differently"),
+        ({"rounds": 1, "name": "quick"}, r"has protocol=standard, not quick: .* only protocol.rounds may grow"),
+        ({"rounds": 1, "eliminate": "latency_ms"}, r"has protocol.eliminate=null, not latency_ms"),
+    ):
+        with pytest.raises(ResumeError, match=said):
+            resumed(db, done.sweep_id, **changed)
     assert info_of(db).state == "completed", "a refused resume changes nothing"
+    assert (info_of(db).rounds, info_of(db).trials) == (1, TRIALS)
+
+
+def test_a_finished_sweep_gets_more_rounds(db):
+    first = sweep(db, overrides=["bs=1", "protocol.rounds=1", "mode=eager"])
+    second = resumed(db, first.sweep_id, rounds=3)
+    assert (second.sweep_id, second.state) == (first.sweep_id, "completed")
+    info = info_of(db)
+    assert (info.rounds, info.protocol["rounds"], info.trials) == (3, 3, 3 * TRIALS)
+    assert info.overrides == ["bs=1", "mode=eager", "protocol.rounds=3"]
+    assert info.protocol["budget_s"] == 5.0
+    with Store.open(db) as store:
+        assert store.is_own(info.id), "it is signed again"
+        assert {row["trials"] for row in store.results(info.id)} == {3}, "figures are over all rounds"
+    with pytest.raises(ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or give more than 3"):
+        resumed(db, first.sweep_id, rounds=2)
+    server = Server()
+    assert resumed(db, first.sweep_id, rounds=3, server=server).state == "completed"
+    assert server.sent == [], "recorded trials are not repeated"
+
+
+def test_rounds_may_be_added_to_a_sweep_that_was_interrupted(db):
+    stop = threading.Event()
+    first = sweep(db, stop.set, stop=stop)
+    assert first.state == "interrupted" and 0 < info_of(db).trials < TRIALS
+    assert resumed(db, first.sweep_id, rounds=2).state == "completed"
+    assert (info_of(db).rounds, info_of(db).trials) == (2, 2 * TRIALS)
+
+
+def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path):
+    """The caches of a completed sweep are gone, so another compilation has another number."""
+
+    def compilations(keep):
+        settings = {"db": str(db), "executor": {"keep_cache": keep, "cache_dir": str(tmp_path / f"caches-{keep}")}}
+        found, resume_id = [], None
+        for rounds in (3, 5, 6):
+            server = Server()
+            protocol = {"rounds": rounds, "compilations": 2}
+            asked = Settings.with_defaults(protocol=protocol, resume=resume_id, **settings)
+            server.answer = lambda request, env: (
+                Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True), ok(request)
+            )[1]  # fmt: skip
+            resume_id = run_cells(asked, cell_runs(1, "cpu"), Command([], [], server)).sweep_id
+            found.append([(request["round"], request["compilation"]) for request in server.sent])
+        return found
+
+    assert compilations(keep=True) == [[(0, 0), (1, 1), (2, 0)], [(3, 1), (4, 0)], [(5, 1)]]
+    assert compilations(keep=False) == [[(0, 0), (1, 1), (2, 0)], [(3, 2), (4, 3)], [(5, 4)]]
+
+
+def test_numbers_of_compilations():
+    numbers = [resume.compilation_of(round, 2, (0, 3, 4)) for round in range(8)]
+    assert numbers == [0, 1, 0, 2, 4, 5, 4, 5]
+    assert [resume.compilation_of(round, 3, (0,)) for round in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_a_shard_gets_no_more_rounds(db):
+    info = recorded()
+    info.host = {"shards": {"1/2": "completed"}}
+    with pytest.raises(ResumeError, match=r"has shards, so it cannot get more rounds: all shards of a sweep have"):
+        resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
+    resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
+
+
+def test_the_command_that_adds_rounds():
+    assert resume.more_rounds_command("s", 15, "a.db", "a.db") == "effbench -m resume=s protocol.rounds=15 db=a.db"
+    other = resume.more_rounds_command("s", 15, "results/effbench.db", "results/effbench.db", is_own=False)
+    assert other == "effbench -m resume=s protocol.rounds=15 --trust-imported"
 
 
 def test_a_sweep_that_runs_is_not_resumed(db):
@@ -197,7 +275,8 @@ def test_resuming_takes_the_same_interpreters():
 
 
 def recorded():
-    return SimpleNamespace(id="s", protocol={}, host={}, baseline_mode="eager", seed=0, name=None, label=None)
+    facts = {"protocol": {}, "host": {}, "baseline_mode": "eager", "seed": 0, "name": None, "label": None}
+    return SimpleNamespace(id="s", rounds=5, **facts)
 
 
 def test_resuming_takes_the_same_settings():
@@ -205,7 +284,7 @@ def test_resuming_takes_the_same_settings():
     sweep = recorded()
     for old, new, text in ((0.25, None, "0.25, not null"), (None, 0.25, "null, not 0.25")):
         sweep.protocol["host_tolerance"], settings.protocol["host_tolerance"] = old, new
-        with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text};"):
+        with pytest.raises(ResumeError, match=f"s has protocol.host_tolerance={text}: trials"):
             resume.check_same_plan(sweep, [], [], [], settings)
     sweep.protocol, sweep.name, sweep.label = settings.protocol, "nightly", "v1"
     resume.check_same_plan(sweep, [], [], [], settings)

@@ -59,6 +59,9 @@ class JobStore:
         self.send("began", node=host["hostname"], environments=host["environments"])
         return self.request["sweep_id"]
 
+    def first_rounds(self, sweep_id: str) -> list[int]:
+        return self.request["first_rounds"]
+
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
         recorded = self.request["history"].get(environment_id, {})
         return {key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()}
@@ -96,9 +99,14 @@ class JobProgress(Progress):
 
     @contextmanager
     def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+        self,
+        sweep_id: str,
+        settings: Any,
+        runs: Sequence[CellRun],
+        trials: Sequence[PlannedTrial],
+        slots: Sequence[str],
     ) -> Iterator[None]:
-        self.send("planned", trials=trials)
+        self.send("planned", trials=len(trials))
         yield
 
     def started(self, slot: str, trial: PlannedTrial) -> None:

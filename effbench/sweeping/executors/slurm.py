@@ -77,7 +77,7 @@ def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Comman
             cluster = Cluster(store, sweep_id, settings, runs, command)
             cluster.collect()
             trials = cluster.trials_left(runs)
-            showing = command.progress.showing(sweep_id, settings, runs, len(trials), ["SLURM"])
+            showing = command.progress.showing(sweep_id, settings, runs, trials, ["SLURM"])
             with showing, stop_on_ctrl_c(command.stop):
                 cluster.run(trials)
         return Outcome.of(store, sweep_id, settings, planned, cluster.interpreters, command.stop)
@@ -187,6 +187,7 @@ class Cluster:
         known = {environment: self.store.calibration(environment) for environment in self.interpreters}
         request = {
             "sweep_id": self.sweep_id,
+            "first_rounds": self.store.first_rounds(self.sweep_id),
             "settings": settings,
             "runs": [(run.interpreter.given, run.cell.params()) for run in runs],
             "history": {

@@ -1,0 +1,84 @@
+"""What `effbench --help` prints: the purpose, examples and all commands on one screen. It imports no command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INTRODUCTION = """\
+effbench benchmarks PyTorch models: every model × batch size × mode, each in its own process.
+It shows which mode is fastest, what the mode costs, and whether a model became slower.
+
+Sweep     effbench -m SETTING=VALUE,VALUE ...
+Command   effbench COMMAND ...                  (effbench COMMAND --help lists its options)
+
+Examples
+  effbench -m model=mlp bs=1,8 mode=eager,default protocol=quick      # a first look
+  effbench -m model=resnet50 bs=1,8,64 mode=eager,default,cuda-graph  # with confidence intervals
+  effbench -m model=custom model.module._target_=net.py:Net 'model.inputs.x.shape=[16]' \\
+              bs=1,8 mode=eager,default                               # your own model
+  effbench -m resume=last                                             # continue a sweep
+"""
+SETTINGS = """\
+Settings
+  effbench --cfg job prints every setting with its value; --info explains where it comes from.
+  docs/reference/settings.md explains all settings; `effbench models` lists what model= takes.
+  mode= takes eager, default, reduce-overhead, cuda-graph ... (docs/reference/modes.md).
+  --dry-run prints a sweep's plan and duration; --config-dir=DIR adds your own YAML files.
+"""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands for one purpose: name -> the beginning of the command's own help."""
+
+    title: str
+    summaries: dict[str, str]
+
+
+GROUPS = (
+    Group(
+        "Everyday",
+        {
+            "show": "Print the speedup table of a sweep",
+            "ls": "List the sweeps in the database",
+            "report": "Write an HTML report of the database",
+            "compare": "Compare two sweeps cell by cell",
+            "advise": "Recommend the mode to run, or the batch sizes to capture",
+            "models": "List the models that effbench ships",
+            "doctor": "Check what this machine can measure and what would disturb it",
+        },
+    ),
+    Group(
+        "Gate",
+        {
+            "baseline": "Name a sweep as a baseline",
+            "check": "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing",
+            "history": "List the change points of every cell over all sweeps",
+        },
+    ),
+    Group(
+        "Study",
+        {
+            "reproduce": "Run one or all experiments and judge the claims that they test",
+            "claims": "List published claims about CUDA graphs and torch.compile",
+        },
+    ),
+    Group(
+        "Maintenance",
+        {
+            "export": "Write the view `results` as CSV, JSON lines or Parquet",
+            "import": "Import whole sweeps from files",
+            "db": "Upgrade a database to this version's schema, or check its rows",
+        },
+    ),
+)
+
+
+def overview() -> str:
+    """Return the text of `effbench --help`."""
+    lines = [INTRODUCTION]
+    for group in GROUPS:
+        lines.append(group.title)
+        for name, summary in group.summaries.items():
+            lines.append(f"  {name:<11}{summary}")
+    return "\n".join([*lines, "", SETTINGS])

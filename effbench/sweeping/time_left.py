@@ -1,0 +1,151 @@
+"""Estimate how much of a sweep is done and how long the rest takes, from the trials that have ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from effbench.cell import Trial
+from effbench.sweeping.plan import CellRun, PlannedTrial
+
+#: Kinds of times of a trial: with an empty compile cache, with a filled one, and a guess of the latter.
+COLD, WARM, GUESSED_WARM = "cold", "warm", "guessed warm"
+
+#: Multiple of the time that an estimate takes, until the next one is made.
+COST_SHARE = 100
+#: Smallest assumed fraction of the time in which trials run; the rest is waiting.
+LEAST_PARALLEL = 0.01
+
+
+class Mean:
+    """A running mean."""
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.number = 0
+
+    def add(self, value: float) -> None:
+        self.sum += value
+        self.number += 1
+
+    @property
+    def value(self) -> float:
+        return self.sum / self.number
+
+
+class TimeLeft:
+    """Tracks the trials of a sweep and estimates its end. The caller serialises the calls.
+
+    `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded ones. The percentage
+    refers to `whole`, which never changes: a trial that is no longer needed counts as done, and a further attempt at a
+    trial does not count. `compilations`: number of first rounds that compile with an empty cache. `clock`: returns
+    seconds.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[PlannedTrial],
+        whole: int,
+        compilations: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.whole = max(whole, len(trials))
+        self.left = len(trials)
+        self.compilations = compilations
+        self.clock = clock
+        self.pending: dict[CellRun, set[int]] = {}
+        for trial in trials:
+            self.pending.setdefault(trial.run, set()).add(trial.round)
+        self.running: dict[PlannedTrial, float] = {}
+        self.began_s: float | None = None
+        self.ran_s = 0.0
+        self.shown_percent = 0
+        self.estimate_s: float | None = None
+        self.estimated_at_s = self.next_estimate_s = 0.0
+        #: mean seconds by what they describe (a cell run, the name of a mode, or None for all) and by kind
+        self.means: dict[tuple[CellRun | str | None, str], Mean] = {}
+
+    def started(self, trial: PlannedTrial) -> None:
+        now = self.clock()
+        if self.began_s is None:
+            self.began_s = now
+        self.running[trial] = now
+
+    def resized(self, change: int) -> None:
+        """Change the number of remaining trials: negative for trials that are no longer needed, positive for further
+        attempts."""
+        self.left += change
+
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
+        self.left -= 1
+        started_s = self.running.pop(trial, None)
+        if record.status.is_measured:
+            self.pending.get(trial.run, set()).discard(trial.round)
+        else:  # the cell's remaining rounds are not run
+            self.pending.pop(trial.run, None)
+        seconds = record.wall_s
+        if seconds is None:
+            seconds = self.clock() - started_s if started_s is not None else 0.0
+        self.ran_s += seconds
+        if record.compile_cache == "cold":
+            self.note(trial.run, COLD, seconds)
+            self.note(trial.run, GUESSED_WARM, max(0.0, seconds - (record.compile_s or 0.0)))
+        else:
+            self.note(trial.run, WARM, seconds)
+
+    def note(self, run: CellRun, kind: str, seconds: float) -> None:
+        for key in (run, run.cell.mode_name, None):
+            self.means.setdefault((key, kind), Mean()).add(seconds)
+
+    def percent(self) -> int:
+        """Return the percentage of the sweep that is done. It never decreases, and is 100 only when nothing is left."""
+        percent = 100 * (self.whole - self.left) // self.whole if self.whole else 100
+        if self.left > 0:
+            percent = min(percent, 99)
+        self.shown_percent = max(self.shown_percent, percent)
+        return self.shown_percent
+
+    def seconds(self) -> float | None:
+        """Return the estimated seconds until the end; None before the first trial has ended."""
+        if self.left <= 0:
+            return 0.0
+        if not self.means or self.began_s is None:
+            return None
+        now = self.clock()
+        if self.estimate_s is None or now >= self.next_estimate_s:
+            self.estimate_s = self.estimate(now)
+            self.estimated_at_s = now
+            ended_s = self.clock()
+            # for 100,000 cells it takes a while, and must not disturb what is being timed
+            self.next_estimate_s = ended_s + COST_SHARE * (ended_s - now)
+        return max(0.0, self.estimate_s - (now - self.estimated_at_s))
+
+    def estimate(self, now: float) -> float:
+        """Return the estimated seconds from `now` until the end."""
+        expected_s = [self.expected_s(run, round) for run, rounds in self.pending.items() for round in rounds]
+        if expected_s:  # trials that are no longer needed are pending too, because it is unknown which ones they are
+            work_s = sum(expected_s) * self.left / len(expected_s)
+        else:
+            work_s = self.left * self.expected_s(None, self.compilations)
+        running_s = 0.0
+        for trial, started_s in self.running.items():
+            running_s += now - started_s
+            work_s -= min(now - started_s, self.expected_s(trial.run, trial.round))
+        elapsed_s = now - self.began_s
+        remaining_s = max(0.0, work_s)
+        if elapsed_s <= 0:
+            return remaining_s
+        # trials run in parallel on several devices, and wait between each other
+        parallel = (self.ran_s + running_s) / elapsed_s
+        return remaining_s / max(parallel, LEAST_PARALLEL)
+
+    def expected_s(self, run: CellRun | None, round: int) -> float:
+        """Return the expected seconds of a trial of this cell run, from its own trials, those of its mode, or all."""
+        kinds = (COLD, WARM) if round < self.compilations else (WARM, GUESSED_WARM)
+        keys = (run, run.cell.mode_name, None) if run else (None,)
+        for key in keys:
+            for kind in kinds:
+                mean = self.means.get((key, kind))
+                if mean:
+                    return mean.value
+        raise ValueError("no trial has ended")

@@ -1,0 +1,63 @@
+"""Commands in a folder without a database say where they looked, how to name another one, and what to run first."""
+
+import shlex
+
+import pytest
+
+from effbench.cli import is_bare_word
+
+#: Commands that read a database.
+READERS = (
+    "show",
+    "show --why",
+    "ls",
+    "ls --failures",
+    "report",
+    "export",
+    "export --whole --out x.db",
+    "compare before last",
+    "check --baseline main",
+    "baseline ls",
+    "baseline set main last",
+    "baseline rm main",
+    "history",
+    "history acks",
+    "history ack x --reason y",
+    "advise buckets --trace sizes.txt",
+    "db check",
+    "db upgrade",
+)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_readers_name_the_folder_the_option_and_the_first_sweep(effbench, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sizes.txt").write_text("1\n2\n")
+    done = effbench(*command.split())
+    what, first = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
+    assert f"no database at results/effbench.db in the folder {tmp_path}: " in what
+    assert what.endswith("or name its database with --db PATH")
+    assert first.startswith("If you have run no sweep yet, run one first: effbench -m ")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_database_that_is_named(effbench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = effbench("show", "--db", "mine.db")
+    assert f"no database at mine.db in the folder {tmp_path}: " in done.err
+    words = shlex.split(done.err.splitlines()[1].partition("first: ")[2])
+    assert words[0] == "effbench" and not is_bare_word(words[1]) and words[-1] == "db=mine.db"
+    done = effbench("show", "--db", f"{tmp_path}/there/mine.db")
+    assert f"no database at {tmp_path}/there/mine.db: " in done.err
+    done = effbench("show", "--db", "postgresql:/me:s3cret@h/x.db")
+    assert "s3cret" not in done.err and "no database at" in done.err
+
+
+def test_resuming_names_the_folder_and_its_setting(cli):
+    done = cli.run("-m", "resume=last")
+    assert done.code == 2
+    assert (
+        f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to resume: " in done.err
+    )
+    assert done.err.endswith("or name its database with db=PATH\n")
