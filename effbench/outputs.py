@@ -18,6 +18,10 @@ from effbench.errors import UsageError
 SQLITE = b"SQLite format 3\x00"
 #: SQLite application id of whole sweeps written by `effbench export`
 EXPORT_ID = 0x65666662
+#: Folders that effbench creates unless the user names others.
+DEFAULT_FOLDERS = ("results", "dashboards")
+#: The `.gitignore` in them.
+IGNORE_ALL = "# written by effbench; remove this file to track the outputs here\n*\n"
 #: Names of files that are already open; they may be regular files with content.
 _OPEN_FILES = ("/dev/stdout", "/dev/stderr", "/dev/fd", "/proc")
 #: Bytes of an output that are searched for its columns or keys.
@@ -41,7 +45,7 @@ def output(path: Path, names: set[str], *, database: Path | None = None, force: 
         if not force and target.exists() and target.stat().st_size and not _is_like(target, names):
             hint = "name another file or use --force"
             raise UsageError(f"{path} exists and is not an earlier output of this command; {hint}")
-        target.parent.mkdir(parents=True, exist_ok=True)
+        create_folder(target.parent)
         with replacing(target) as file:
             if path.suffix == ".gz":
                 with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6) as stream:
@@ -97,6 +101,18 @@ def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -
         if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
             hint = "name another folder with --out or use --force"
             raise UsageError(f"{folder} is not empty and not an earlier output of this command; {hint}")
+
+
+def create_folder(folder: Path) -> None:
+    """Create a folder for outputs unless it exists. In a default folder that is new, git ignores everything: databases
+    and sites are no source."""
+    defaults = [Path(name).absolute() for name in DEFAULT_FOLDERS]
+    folders = (folder.absolute(), *folder.absolute().parents)
+    new = [path for path in folders if path in defaults and not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in new:
+        with suppress(FileExistsError), (path / ".gitignore").open("x", encoding="utf-8") as file:
+            file.write(IGNORE_ALL)
 
 
 def is_special(path: Path) -> bool:

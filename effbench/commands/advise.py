@@ -17,16 +17,15 @@ import yaml
 
 from effbench import streams
 from effbench.buckets import PRESETS, capture_sizes
-from effbench.cell import Status
 from effbench.commands import options
 from effbench.config import DEFAULT_DB, db_option, quoted
 from effbench.errors import ConfigError, NothingFoundError, UsageError
 from effbench.labels import ABSENT, LabelledRow
-from effbench.metrics import INTERVALS, METRICS, percent
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, percent
 from effbench.printable import one_line
 from effbench.report.advice import CALL, Costs, best_list, costs_of, evaluate, rank_modes, rows_at, sweep_with
 from effbench.report.reasons import outcome_of, reason
-from effbench.report.tables import SPEEDUPS, TIMES, UNCLEAR, figure_texts, rows_of, speedup_table, speedup_text
+from effbench.report.tables import TIMES, UNCLEAR, figure_texts, rows_of, speedup_table, speedup_text
 from effbench.stats.elimination import CLOSE, PROCESS_SD, Race
 from effbench.stats.intervals import LogEstimate, is_less, log_difference, stored_log_mean
 from effbench.store.secrets import masked
@@ -163,6 +162,11 @@ def advise_buckets(args: argparse.Namespace, rows: list[dict[str, Any]], eager: 
         f"capture: {best.sizes}" if best.sizes else "capture nothing: calls without a graph are fastest",
         f"{costs.case}, {costs.mode}; {sum(trace.values())} calls of {min(trace)} to {max(trace)} rows",
     ]
+    if costs.is_marked:
+        lines.append("every time is marked (host disturbed): measure again when the machine is quiet")
+    elif costs.marked:
+        sizes = one_line(sorted(costs.marked), 80)
+        lines.append(f"times that do not count, because the host was disturbed: bs {sizes[1:-1]}")
     if best.unmeasured:
         lines.append(f"not measured, estimated from other sizes: {one_line(best.unmeasured, 80)}")
     data = {"model": costs.case, "mode": costs.mode, "metric": args.metric, "advised": asdict(best)}
@@ -245,13 +249,14 @@ def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_m
     if race and (ended.keys() - race.estimates or any(ended.get(key, 0) > n for key, n in race.eliminated.items())):
         race = None
     if race:
-        refuse_noisy(race, [row.source for row in at_size])
         if args.calls:
             best = with_preparation(race, ranked[0])
-            close = [mode["mode"] for mode in ranked[1:] if not is_less(best, with_preparation(race, mode))]
+            others = [mode for mode in ranked[1:] if not mode["marked"]]
+            close = [mode["mode"] for mode in others if not is_less(best, with_preparation(race, mode))]
         else:  # a mode that was eliminated has few rounds and perhaps no interval, but does not tie
             ranked.sort(key=lambda mode: mode["cell_key"] in race.eliminated)
-            close = [mode["mode"] for mode in ranked if mode["cell_key"] not in race.eliminated][1:]
+            left = [mode for mode in ranked[1:] if mode["cell_key"] not in race.eliminated]
+            close = [mode["mode"] for mode in left if not mode["marked"] and not ranked[0]["marked"]]
     columns = [
         Column("mode"),
         Column("call", f"{args.metric} per call", numeric=True),
@@ -264,18 +269,23 @@ def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_m
         Column("standing", "left out", optional=True),
     ]
     table = []
+    base = next((mode for mode in ranked if mode["mode"] == baseline_mode), None)
     for mode in ranked:
         mode["standing"] = standing(race, mode) if race else ""
-        if race and (base := next((one for one in ranked if one["mode"] == baseline_mode), mode)) is not mode:
+        if race and base is not None and base is not mode:
             mode |= raced(race, base, mode, CALL[args.metric])
         call, interval = figure_texts(CALL[args.metric], mode["call_ms"], mode["low_ms"], mode["high_ms"])
+        call = with_mark(call, mode["marked"])
+        has_mark = mode["marked"] or bool(base and base["marked"] and base is not mode)
+        speedups = {name: with_mark(speedup_text(mode, name), has_mark) for name in SPEEDUPS}
         preparation = seconds(mode["prepare_s"]) + (" (warm)" if mode["warm"] else "")
         shown = {"call": Shown(mode["call_ms"], call, sub=interval), "preparation": preparation}
-        table.append(mode | shown | {it: speedup_text(mode, it) for it in SPEEDUPS})
+        table.append(mode | shown | speedups)
     others = speedup_table([row for row in at_size if row.mode not in excluded], "speedup", baseline_mode).rows
     chosen, because, *more = reasons(ranked, close, args, baseline_mode, race)
     answer = f"Run {case} at bs {bs} with {chosen['mode']}: "
-    answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because]))
+    doubts = marks_text(chosen, ranked)
+    answer += "; ".join(filter(None, [*gains(chosen, ranked, args.metric, baseline_mode), because, doubts]))
     row = next((row for row in others if row.quantity == args.metric), others[0])
     why = reason(replace(row, leader=chosen["mode"], tied=close))
     best = [f"{outcome_of(row)} {row.quantity}" for row in others if row.best and row.quantity != args.metric]
@@ -284,6 +294,7 @@ def advise_mode(args: argparse.Namespace, at_size: list[LabelledRow], baseline_m
     data = {"answer": lines[0], "mode": chosen["mode"], "why": why, "model": case, "bs": bs}
     data |= {"metric": args.metric, "calls": args.calls, "modes": ranked}
     data |= {"too_close_to_call": close, "excluded": excluded}
+    data["marked"] = {mode["mode"]: mode["disturbance"] for mode in ranked if mode["marked"]}
     return Table([column for column in columns if args.calls or column.key != "score_ms"], table), lines, data
 
 
@@ -295,16 +306,6 @@ def race_in(store: Store, sweep: SweepInfo, rows: Sequence[Mapping[str, Any]], c
 
     history = store.history(sweep.id, rows[0]["environment_id"])
     return race_of({row["cell_key"]: history.get(row["cell_key"], []) for row in rows}, sweep.protocol)
-
-
-def refuse_noisy(race: Race, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raise NothingFoundError if the best mode of a race was noisy later: the others are known to be slower."""
-    for row in rows:
-        if row["cell_key"] == race.leader and row["status"] == Status.NOISY:
-            raise NothingFoundError(
-                f"{row['mode']} was the fastest, but too noisy to recommend: {row['reason']}; "
-                "run it again with --fresh when the machine is quiet"
-            )
 
 
 def standing(race: Race, mode: dict[str, Any]) -> str:
@@ -344,12 +345,32 @@ def gains(chosen: dict[str, Any], ranked: list[dict[str, Any]], metric: str, bas
     for name, column in sorted(SPEEDUPS.items(), key=lambda item: item[1] != CALL[metric]):
         value, low, high = (chosen[each] for each in (name, *INTERVALS[name]))
         figure, bounds = figure_texts(name, value, low, high)
-        if value is not None and figure != UNCLEAR:
+        figure = with_mark(figure, chosen["marked"] or base["marked"])
+        if value is not None and not figure.endswith(UNCLEAR):
             of = (f" ({bounds}×)" if bounds else "") + f" the speed of {base['mode']}" if not ratios else ""
             ratios.append(f"{figure}{of} in {column.removesuffix('_ms')}")
     if more := (chosen["memory_bytes"] or 0) - (base["memory_bytes"] or 0):
         text.append(f"needs {METRICS['peak_reserved_bytes'].format(abs(more))} {'less' if more < 0 else 'more'} memory")
     return [", ".join(ratios), *text]
+
+
+def with_mark(text: str, is_marked: bool) -> str:
+    """Return the text of a figure with `~` if it is marked."""
+    return f"~{text}" if is_marked and text and not text.startswith("~") else text
+
+
+def marks_text(chosen: Mapping[str, Any], ranked: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the host's disturbance makes doubtful about the recommended mode and its rivals."""
+    marked = [mode for mode in ranked if mode["marked"]]
+    if not marked:
+        return ""
+    again = "measure again when the machine is quiet"
+    if len(marked) == len(ranked):
+        return f"every figure is marked (host disturbed), so nothing is significant: {again}"
+    if chosen["marked"]:
+        return f"its own figure is marked (host disturbed), and the unmarked modes are slower: {again}"
+    rivals = ", ".join(f"{mode['mode']} ~{milliseconds(mode['call_ms'])}" for mode in marked)
+    return f"not compared, because the host was disturbed: {rivals}; {again}"
 
 
 def log_call(mode: Mapping[str, Any]) -> LogEstimate:
@@ -363,6 +384,7 @@ def reasons(
     """Return the recommended mode, the reason, and lines on intervals and on calls from which other modes are better.
     Of modes that tie, it is the one with the shortest preparation; in a race without a tie, the fastest one."""
     best = ranked[0]
+    ranked = [mode for mode in ranked if mode is best or not mode.get("marked")]
     over = f" over {args.calls:,} calls including preparation" if args.calls else ""
     if close:
         tied = [mode for mode in ranked if mode is best or mode["mode"] in close]

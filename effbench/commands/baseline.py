@@ -7,7 +7,7 @@ import argparse
 from effbench.commands import options
 from effbench.config import db_option
 from effbench.errors import NothingFoundError
-from effbench.printable import one_line
+from effbench.printable import count, one_line
 from effbench.store.store import Store
 from effbench.table import Column, Table
 from effbench.terminal import terminal
@@ -47,9 +47,15 @@ def put(store: Store, args: argparse.Namespace) -> int:
         print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
     counts = [f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"]
     if counts or sweep.state != "completed":
-        print(f"note: that sweep is {sweep.state} ({', '.join(counts) or 'all measured cells ok'}); cells that failed, "
-              "are noisy or were not measured are not guarded "
-              f"(effbench ls --failures --sweep {sweep.id}{db_option(store.name)})")  # fmt: skip
+        what = ", ".join(counts) or "all measured cells ok"
+        failures = f"effbench ls --failures --sweep {sweep.id}{db_option(store.name)}"
+        print(f"note: that sweep is {sweep.state} ({what}); cells that failed or were not measured are not guarded "
+              f"({failures})")  # fmt: skip
+    results = store.results(sweep.id)
+    marked = sum(bool(row["marked"]) for row in results)
+    if marked:
+        print(f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their times are not "
+              "guarded; measure again when the machine is quiet")  # fmt: skip
     return 0
 
 

@@ -124,7 +124,8 @@ def compare_parts(
     (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
     by = sides.full_name(whole.cells, by)
     parts = sides.split(whole, by)
-    old_name, new_name = two_of(by, list(parts), values, whole.title)
+    names = [sides.part_named(value, parts, by) or value for value in values]
+    old_name, new_name = two_of(by, list(parts), names, whole.title)
     old, new = replace(parts[old_name], title=f"{by}={old_name}"), replace(parts[new_name], title=f"{by}={new_name}")
     across = ("hardware",) if by == "gpu_name" else ()
     compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)  # both ran in the same rounds

@@ -17,7 +17,6 @@ from effbench.labels import row_names
 from effbench.metrics import METRICS, Better
 from effbench.store.sides import Series
 
-
 #: Sweep, environment and a digest of all parameters but the mode.
 Unit = tuple[str, str, str]
 

@@ -14,7 +14,16 @@ from typing import Any
 
 from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
-from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description, output
+from effbench.printable import listed
+from effbench.sweeping.interpreters import (
+    MOST_FILES,
+    Interpreter,
+    cache_home,
+    changed_files,
+    git_changes,
+    git_description,
+    output,
+)
 from effbench.sweeping.interpreters import git as quick_git
 
 TIMEOUT_S = 120.0
@@ -45,9 +54,10 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell
     if targets(cells):
         then, now = facts["git_description"], git_description(folder)
         if now != then:
-            raise UsageError(f"{folder} is at {now} now; the sweep ran {then}")
+            raise UsageError(f"{folder} is at {now} now{uncommitted_text(folder)}; the sweep ran {then}")
         if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
-            raise UsageError(f"the uncommitted changes in {folder} differ from those measured")
+            names = uncommitted_text(folder)
+            raise UsageError(f"the uncommitted changes in {folder} differ from those measured{names}")
     given = {name: facts[name] for name in facts["given"]}
     for path in untracked(targets(cells), Interpreter(given.get("python"), str(folder))):
         if path.stat().st_mtime > since.timestamp():
@@ -91,6 +101,12 @@ def origin(
         raise UsageError("baseline and sweep have the same interpreter and revision: only the machine can differ")
 
 
+def uncommitted_text(folder: Path) -> str:
+    """Return ` (uncommitted: net.py)` with the changed files of a repository; empty without any."""
+    names = changed_files(folder)
+    return f" (uncommitted: {listed(names, MOST_FILES)})" if names else ""
+
+
 def is_dirty(facts: Mapping[str, Any]) -> bool:
     return (facts["git_description"] or "").endswith("-dirty")
 
@@ -105,7 +121,8 @@ def revision(
     if commit is None:
         raise UsageError(f"the baseline's folder {old['folder']} is not under version control, so its code is unknown")
     if is_dirty(old):
-        raise UsageError(f"the baseline was measured with uncommitted changes ({old['git_description']})")
+        names = f": {old['git_changed_files']}" if old.get("git_changed_files") else ""
+        raise UsageError(f"the baseline was measured with uncommitted changes ({old['git_description']}{names})")
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
         raise UsageError(f"the baseline's revision {commit[:12]} is not in this repository "
                          "(if the clone is shallow: git fetch --unshallow)")  # fmt: skip

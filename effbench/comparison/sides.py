@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,6 +112,9 @@ def chosen_on(sides: Sequence[Side], on: str | None) -> list[Side]:
     rows = {key: row for side in sides for key, row in side.environments.items()}
     names = {key: {*machine_of(row), row["torch_version"] or ""} for key, row in rows.items()}
     wanted = matching(on, (name for known in names.values() for name in known))
+    if not wanted:
+        started = {side.host.get("folder") for side in sides}
+        wanted = [path for by in FLAGS for folder in started for path in typed_paths(on, by, folder)]
     fitting = [[key for key in side.environments if not names[key].isdisjoint(wanted)] for side in sides]
     if not any(fitting):
         titles = " or ".join(dict.fromkeys(side.title for side in sides))
@@ -157,6 +162,33 @@ def split(whole: Side, by: str) -> dict[str, Side]:
             facts = (whole.host.get("environments") or {}).get(key) or {}
             part.label = facts.get("git_description") or part.label
     return parts
+
+
+def part_named(value: str, parts: Mapping[str, Side], by: str) -> str | None:
+    """Return the part of `split` that a user means by this value: its name, or the path of its interpreter or folder,
+    as the database stores it or as it was typed; None if there is none."""
+    if value in parts or by not in FLAGS:
+        return value if value in parts else None
+    for name, part in parts.items():
+        for key, row in part.environments.items():
+            recorded = (part.host.get("environments") or {}).get(key) or {}
+            # an interpreter that was not chosen has no flag
+            paths = {(row["flags"] or {}).get(FLAGS[by]), recorded.get(by)}
+            if not paths.isdisjoint(typed_paths(value, by, part.host.get("folder"))):
+                return name
+    return None
+
+
+def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
+    """Return the absolute paths that `text` may mean as a value of python= or folder=, as `interpreters.resolve` makes
+    them here, or in the `folder` in which the sweep began."""
+    path = os.path.expanduser(text)  # noqa: PTH111 - Path would drop the ./ that marks a path
+    homes = [os.getcwd(), *([folder] if folder else [])]  # noqa: PTH109
+    absolute = {os.path.normpath(os.path.join(home, path)) for home in homes}  # noqa: PTH118
+    if by == "folder":
+        return absolute | {os.path.realpath(name) for name in absolute}
+    found = shutil.which(path)
+    return absolute | ({os.path.abspath(found)} if found else set())  # noqa: PTH100 - resolve() would leave the venv
 
 
 def full_name(cells: Mapping[str, Mapping[str, Any]], by: str) -> str:

@@ -11,34 +11,75 @@ from effbench.cell import Status
 from effbench.errors import nearest
 from effbench.experiments.figures import ClaimError, Figure, as_figure, no_figure
 from effbench.labels import OMITTED
-from effbench.metrics import INTERVALS, RESULT_FIGURES, is_missing
+from effbench.metrics import INTERVALS, RESULT_FIGURES, SPEEDUPS, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok`.
+#: Column of a frame -> why the times of a row are marked; NaN if they are not.
+DISTURBANCE = "disturbance"
 
-    `paths`: name of a further column -> dotted path of its parameter.
+
+def frame_of(
+    rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None, with_marks: bool = False
+) -> pd.DataFrame:
+    """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok` or
+    is marked, and for speedups over a marked baseline: the host was disturbed, so they decide nothing.
+
+    `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked figures, for tables.
     """
     import pandas as pd
 
+    marked_baselines = {} if with_marks else disturbed_baselines(rows)
     lines = []
     for row in rows:
         line = {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
-        line |= {name: figure_of(row, name) if name in RESULT_FIGURES else row[name] for name in row}
+        line |= {name: figure_of(row, name, with_marks) if name in RESULT_FIGURES else row[name] for name in row}
+        disturbance = marked_baselines.get(case_of(row)) if marked_baselines else None
+        if disturbance is not None and not is_marked(row):
+            line |= {name: math.nan for name in SPEEDUPS if name in row}
+            line[DISTURBANCE] = f"its baseline: {disturbance}"
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
     # parts of the frame need the whole; a function, because pandas copies other attributes with every part
-    frame.attrs = {"whole": lambda: frame, "paths": paths or {}}
+    frame.attrs = {
+        "whole": lambda: frame,
+        "paths": paths or {},
+        "with_marks": lambda: frame_of(rows, paths, with_marks=True),
+    }
     return frame
 
 
-def figure_of(row: Mapping[str, Any], name: str) -> Any:
+def is_marked(row: Mapping[str, Any]) -> bool:
+    """Return whether the times of a row of the view, or of a frame, come from a disturbed host."""
+    value = row.get("marked")
+    return not is_missing(value) and bool(value)
+
+
+def disturbed_baselines(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the case of each marked baseline -> what disturbed it."""
+    found: dict[str, str] = {}
+    for row in rows:
+        # the baseline's speedup is 1 by definition, without doubt
+        is_baseline = row.get("speedup") == 1.0 and row.get("speedup_ci_low") in (None, 1.0)
+        if is_baseline and is_marked(row):
+            found[case_of(row)] = str(row[DISTURBANCE])
+    return found
+
+
+def case_of(row: Mapping[str, Any]) -> str:
+    """Return a key of what the modes of a case have in common: the sweep, the environment, and all other parameters."""
+    params = {name: value for name, value in row["params"].items() if name != "mode"}
+    return json.dumps([row["sweep_id"], row.get("environment_id"), params], sort_keys=True)
+
+
+def figure_of(row: Mapping[str, Any], name: str, with_marks: bool = False) -> Any:
     """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons stay open."""
     value = row[name]
-    if row["status"] != Status.OK or value is None:
+    if name in ("marked", DISTURBANCE):
+        return math.nan if value is None else value
+    if row["status"] != Status.OK or value is None or (is_marked(row) and not with_marks):
         return math.nan
     bounds = INTERVALS.get(name, ())
     if not any(bound in row for bound in bounds):  # rows of an older version lack the interval

@@ -10,10 +10,13 @@ from typing import Any
 from effbench.cell import Status
 from effbench.experiments.definition import Claim, Found
 from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
-from effbench.experiments.frames import shown, split
+from effbench.experiments.frames import DISTURBANCE, shown, split
 from effbench.metrics import is_missing
 from effbench.printable import describe, listed, one_line
 from effbench.store.decisions import ClaimVerdict
+
+#: Stands for the status of a row whose figures decide nothing, because the host was disturbed.
+MARKED = "marked"
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,14 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     no_figure.clear()
     overall, parts = call(claim, inputs, frames)
     rows = [row for frame in frames.values() for _, row in frame.iterrows()]
-    failed = [row for row in rows if row.name in no_figure and row["status"] != Status.OK]
+    failed = [row for row in rows if row.name in no_figure and status_of(row) != Status.OK]
     others = [row for row in rows if row["mode"] != "eager"] or rows
     if failed and all(row["status"] == Status.UNSUPPORTED for row in others):
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, str(others[0]["reason"]))
     left_out = text_of_failed(failed, frames)
     if all(part.holds.missing for part in parts):
         reason = parts[0].holds.why if parts else "no part of the matrix was measured"
-        verdict = without_measurement([*missing, *(row["status"] for row in failed)] or [reason])
+        verdict = without_measurement([*missing, *map(status_of, failed)] or [reason])
         return Judgement(claim, verdict, reason + left_out)
     verdict = verdict_of([part.holds.holds for part in parts])
     reason = reason_of(verdict, parts) + left_out
@@ -152,8 +155,16 @@ def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
     names = []
     for row in failed:
         settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
-        names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, row["status"]]))
-    return f"; left out: {listed(names, 3)} ({' '.join(str(failed[0]['reason']).split())})"
+        names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, status_of(row)]))
+    first = failed[0]
+    reason = first[DISTURBANCE] if status_of(first) == MARKED else first["reason"]
+    return f"; left out: {listed(names, 3)} ({' '.join(str(reason).split())})"
+
+
+def status_of(row: Any) -> str:
+    """Return the status of a row, or `marked` if it is ok, but a disturbed host makes its figures decide nothing."""
+    is_disturbed = row["status"] == Status.OK and not is_missing(row.get(DISTURBANCE))
+    return MARKED if is_disturbed else str(row["status"])
 
 
 def bounds(value: Figure | None) -> dict[str, float]:

@@ -150,7 +150,12 @@ class Run:
         keys = {cell.key: position for position, cell in enumerate(kept)}
         with Store.open(settings.db, mode="write" if self.machine.probed else "read") as store:
             stored = partial(stored_rows, store, kept, environment_id, settings)
-            rows = [] if self.fresh else stored(settings.timeout_s if self.machine.probed else 0)
+            if self.fresh:
+                rows = []
+            elif self.machine.probed:
+                rows = stored(settings.timeout_s, accepts_marked=False)
+            else:
+                rows = stored()
             self.reused += len(rows)
             lacking = keys.keys() - {row["cell_key"] for row in rows}
             if lacking and not self.machine.probed:
@@ -233,10 +238,12 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
 
 
 def stored_rows(
-    store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings, timeout_s: float = 0
-) -> list[dict[str, Any]]:
+    store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings, timeout_s: float = 0,
+    accepts_marked: bool = True,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of the complete cases, each from the newest sweep that measured it with the same protocol in this
-    environment. A failed cell is complete after any number of rounds, unless it timed out after less than this time."""
+    environment. A failed cell is complete after any number of rounds, unless it timed out after less than this time.
+    `accepts_marked`: so is a marked one; otherwise it can be measured again, perhaps on a quieter host."""
     cases: dict[str, set[str]] = {}
     for cell in cells:
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
@@ -249,6 +256,8 @@ def stored_rows(
         for row in store.results(sweep.id):
             # a cell may end before the last round if its interval is narrow enough
             ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
+            if row["marked"] and not accepts_marked:
+                continue
             if row["environment_id"] == environment_id and (ended or not Status(row["status"]).is_measured):
                 rows[row["cell_key"]] = row
         if late := [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from effbench.buckets import bucket_of, usage
 from effbench.cell import Status
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import LabelledRow, flatten, label_rows
-from effbench.metrics import INTERVALS, format_bytes
-from effbench.report.tables import SPEEDUPS, TIMES, is_baseline, least
+from effbench.metrics import INTERVALS, SPEEDUPS, format_bytes
+from effbench.report.tables import TIMES, is_baseline, least
 from effbench.store.summary import break_even_calls
+from effbench.store.sweeps import recorded_here_first
 
 if TYPE_CHECKING:
     from effbench.store.store import Store
@@ -49,7 +49,9 @@ class Costs:
     """Measured costs of one model and mode, by batch size.
 
     `graph_ms`: time per call with a graph of this size. `eager_ms`: time per call without a graph. `pool_bytes`: memory
-    of a single graph. `failed`: sizes whose graph was not ok. Curves without measurements are empty.
+    of a single graph. `failed`: sizes whose graph was not ok. Curves without measurements are empty. `marked`: sizes
+    whose graph works, but whose time does not count, because the host was disturbed; `is_marked`: all times are marked,
+    and count because there are no others.
     """
 
     graph_ms: Curve
@@ -58,6 +60,8 @@ class Costs:
     failed: frozenset[int] = frozenset()
     case: str = ""
     mode: str = ""
+    marked: frozenset[int] = frozenset()
+    is_marked: bool = False
 
     def call_ms(self, bucket: int | None, raw: int) -> float:
         """Return the time in ms of a call with `raw` rows, infinite if unknown. `bucket` None: without a graph."""
@@ -92,13 +96,18 @@ def rows_at(rows: Iterable[Mapping[str, Any]], model: str | None = None, bs: int
 
 
 def sweep_with(store: Store, model: str, bs: int | None) -> str:
-    """Return the id of the completed sweep with most ok results of a model at this batch size (None: any), of several
-    that with most trials, or the newest. Raises NothingFoundError without any result of the model."""
+    """Return the id of the completed sweep with most ok results of a model at this batch size (None: any) that are not
+    marked, of several that with most ok results, then with most trials, or the newest. Raises NothingFoundError without
+    any result of the model."""
     weights: dict[str, tuple[int, ...]] = {}
-    for sweep in (sweep for sweep in store.sweeps() if sweep.state == "completed"):
+    for sweep in recorded_here_first(store.sweeps()):
+        if sweep.state != "completed":
+            continue
         ok = [row for row in store.results(sweep.id) if (row["model"], row["status"]) == (model, Status.OK)]
-        trials = [row["trials"] for row in ok if bs in (None, row["bs"])]
-        weights |= {sweep.id: (len(trials), sum(trials), len(ok))} if ok else {}
+        at_size = [row for row in ok if bs in (None, row["bs"])]
+        unmarked = sum(not row["marked"] for row in at_size)
+        if ok:
+            weights[sweep.id] = (unmarked, len(at_size), sum(row["trials"] for row in at_size), len(ok))
     if not weights:
         raise NothingFoundError(f"{store.name} has no ok result of {model} in a completed sweep; omit --stored")
     return max(weights, key=weights.__getitem__)
@@ -117,14 +126,23 @@ def costs_of(rows: Iterable[Mapping[str, Any]], model: str | None, mode: str, me
     of_case = rows_of_case(rows, model)
     named = list(dict.fromkeys(row.mode for row in of_case if mode in (row.mode, row.base_mode)))
     graphs = [row for row in of_case if row.mode == the_only(named or [mode], "--mode")]
-    graph_ms = curve_of(graphs, CALL[metric])
+    timed = [row for row in graphs if curve_of([row], CALL[metric])]
+    counted = unmarked_or_all(timed)
+    graph_ms = curve_of(counted, CALL[metric])
     if not graph_ms:
         known = ", ".join(dict.fromkeys(row.mode for row in of_case if curve_of([row], CALL[metric]))) or "none"
         raise NothingFoundError(f"no ok result of mode {mode} with a {metric} for {of_case[0].case}; others: {known}")
-    eager_ms = curve_of([row for row in of_case if row.base_mode == eager], CALL[metric])
-    # the graph of a noisy result works: only its time is unknown
-    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] not in ("ok", "noisy"))
-    return Costs(graph_ms, eager_ms, curve_of(graphs, "graph_pool_bytes"), failed, of_case[0].case, named[0])
+    eager_ms = curve_of(unmarked_or_all([row for row in of_case if row.base_mode == eager]), CALL[metric])
+    failed = frozenset(row.labels["bs"] for row in graphs if row.source["status"] != "ok")
+    marked = frozenset(row.labels["bs"] for row in timed if row.source.get("marked"))
+    is_marked = any(row.source.get("marked") for row in counted)
+    pool_bytes = curve_of(graphs, "graph_pool_bytes")
+    return Costs(graph_ms, eager_ms, pool_bytes, failed, of_case[0].case, named[0], marked, is_marked)
+
+
+def unmarked_or_all(rows: Sequence[LabelledRow]) -> Sequence[LabelledRow]:
+    """Return the rows whose times are not marked; all if there are no others."""
+    return [row for row in rows if not row.source.get("marked")] or rows
 
 
 def curve_of(rows: Iterable[LabelledRow], column: str) -> Curve:
@@ -213,6 +231,8 @@ def rank_modes(
     """Rank the modes of one case and batch size. Return their figures, the best in `column` first; the modes that tie
     with the best; and excluded mode -> reason. Raises NothingFoundError if no mode is left.
 
+    Marked figures come after all others and tie with none, because the host was disturbed.
+
     `calls`: number of calls per preparation; None ignores preparation. `memory_bytes`: limit of peak reserved memory.
     Figures: `prepare_s` is the time until the mode is ready (`warm`: with a filled compile cache); `score_ms` the time
     per call including its part of the preparation; `break_even` the calls until the preparation pays back.
@@ -244,16 +264,28 @@ def rank_modes(
         figures |= {"low_ms": known.get(bounds[0]), "high_ms": known.get(bounds[1]), "warm": is_warm}
         figures |= {name: source.get(name) for metric in SPEEDUPS for name in (metric, *INTERVALS[metric])}
         bound = source.get(INTERVALS[TIMES[column]][0])
-        never = base is source or (bound is not None and bound <= 1)  # slower, or n.s.
+        is_marked = bool(source.get("marked") or base.get("marked"))
+        never = base is source or is_marked or (bound is not None and bound <= 1)  # slower, or n.s.
         figures["break_even"] = None if never else break_even_calls(prepare_s, base_ms or 0.0, call_ms)
         figures["memory_bytes"] = source.get("peak_reserved_bytes")
-        figures |= {name: source.get(name) for name in ("trials", "compilations", "cell_key")}
+        figures |= {name: source.get(name) for name in ("trials", "compilations", "cell_key", "disturbance")}
+        figures["marked"] = bool(source.get("marked"))
         ranked.append(figures)
-    _, tied = least(scored, column)
-    best_ms = min(mode["score_ms"] for mode in ranked)
+    near = near_best(ranked, scored, column)
+    return sorted(ranked, key=lambda mode: (mode["marked"], mode["score_ms"])), near, excluded
+
+
+def near_best(modes: Sequence[Mapping[str, Any]], scored: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    """Return the modes that tie with the best one, of those that are not marked. `scored`: the result of each mode,
+    with its score in `column`."""
+    places = [place for place, mode in enumerate(modes) if not mode["marked"]]
+    if not places:
+        return []
+    _, tied = least([scored[place] for place in places], column)
+    best_ms = min(modes[place]["score_ms"] for place in places)
+    close = [modes[places[number]] for number in tied]
     # without intervals all tie, but a preparation alone may cost more than all of the best mode
-    near = [mode["mode"] for mode in map(ranked.__getitem__, tied) if mode["score_ms"] - mode["call_ms"] <= best_ms]
-    return sorted(ranked, key=itemgetter("score_ms")), near, excluded
+    return [mode["mode"] for mode in close if mode["score_ms"] - mode["call_ms"] <= best_ms]
 
 
 def why_excluded(source: Mapping[str, Any], column: str, memory_bytes: int | None = None) -> str | None:

@@ -13,7 +13,7 @@ from effbench.experiments import FOLDER
 from effbench.experiments.definition import Claim, Pivot
 from effbench.experiments.figures import Figure, Missing, Truth
 from effbench.labels import ABSENT, natural
-from effbench.metrics import significant
+from effbench.metrics import is_missing, significant
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.secrets import masked
@@ -160,8 +160,23 @@ def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
     return Shown(None, record["experiment"], sub=sub, link=pages.get(linked, ""))
 
 
+def marked_values(pivot: Pivot, rows: Any) -> dict[int, Any]:
+    """Return the position of each row of a whole frame whose host was disturbed -> its value, which decides nothing."""
+    from effbench.experiments.frames import DISTURBANCE, column_of
+
+    if DISTURBANCE not in rows or rows[DISTURBANCE].isna().all():
+        return {}
+    whole = rows.attrs["with_marks"]()
+    if len(whole) != len(rows):
+        return {}
+    values = pivot.value(whole) if callable(pivot.value) else column_of(whole, pivot.value)
+    disturbed = rows[DISTURBANCE].notna()
+    return {place: value for place, value in enumerate(values) if disturbed.iloc[place] and not is_missing(value)}
+
+
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
-    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show their status."""
+    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show their status, and
+    marked rows their value with `~`."""
     from effbench.experiments.frames import column_of  # imports pandas
 
     for name in (pivot.columns, *pivot.rows):
@@ -169,10 +184,13 @@ def pivot_table(pivot: Pivot, rows: Any) -> Table:
     values = pivot.value(rows) if callable(pivot.value) else column_of(rows, pivot.value)
     lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
     across: dict[str, None] = {}
-    for (_, row), value in zip(rows.iterrows(), values, strict=True):
+    marked = marked_values(pivot, rows)
+    for place, ((_, row), value) in enumerate(zip(rows.iterrows(), values, strict=True)):
         heading = value_text(row[pivot.columns])
         across[heading] = None
         text = value_text(value, pivot.unit)
+        if text == ABSENT and place in marked:
+            text = f"~{value_text(marked[place], pivot.unit)}"
         if text == ABSENT and row["status"] != "ok":
             text = row["status"]
         key = tuple(value_text(row[name]) for name in pivot.rows)

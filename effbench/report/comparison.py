@@ -255,7 +255,7 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
     `shows`: returns the command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
-    measured = compared.measured
+    measured = compared.judged | compared.unjudged.keys()
 
     def add_test(suite: str, name: str) -> ElementTree.Element:
         if suite not in suites:

@@ -23,6 +23,7 @@ from sqlalchemy import event, exc
 
 from effbench.config import db_option, db_setting
 from effbench.errors import SchemaError, StoreError
+from effbench.outputs import create_folder
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
 from effbench.store.values import dump_json
@@ -382,7 +383,7 @@ def _check_path(path: Path, *, create: bool) -> None:
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
             raise StoreError(f"{path} is a pipe or a device, not a database; `effbench import -` reads standard input")
         if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            create_folder(path.parent)
         elif not path.exists():
             raise NoDatabaseError(missing(path))
     except OSError as error:

@@ -166,7 +166,9 @@ def resolve(
     """Return the id that `ref` means (see `find_sweep`) among these sweeps. `is_own`: whether this user recorded the
     sweep with an id."""
     if not isinstance(ref, str):  # None would be the newest sweep without a name
-        raise UsageError(f"a sweep is given by its id, its name, its label or 'last', not by {ref!r}")
+        raise UsageError(
+            f"a sweep is given by its id, its name or 'last', not by {ref!r}; a label works if it is unique"
+        )
     known = recorded_here_first(newest_first)
     if not known:
         run = f"effbench -m model=mlp mode=eager,default{db_setting(database)}"

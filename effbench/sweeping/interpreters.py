@@ -20,9 +20,13 @@ from typing import Any
 
 from effbench.cell import Environment
 from effbench.errors import ConfigError
+from effbench.printable import listed
+from effbench.sweeping.own_outputs import without_own_outputs
 
 #: Module that a worker imports -> the package that provides it.
 NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
+#: Most changed files that a message names.
+MOST_FILES = 5
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
 #: Reports the interpreter and which modules (second argument) are missing, then starts the module in its first
@@ -76,6 +80,7 @@ class Interpreter:
             "git_revision": git_revision(home),
             "git_description": git_description(home),
             "git_changes": git_changes(home),
+            "git_changed_files": listed(changed_files(home), MOST_FILES) or None,
         }
 
     @classmethod
@@ -176,13 +181,37 @@ def git_revision(folder: Path) -> str | None:
 
 def git_description(folder: Path) -> str | None:
     """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without a repository."""
-    return git(folder, "describe", "--always", "--tags", "--dirty")
+    description = git(folder, "describe", "--always", "--tags")
+    if description is None:
+        return None
+    return f"{description}-dirty" if changed_files(folder) else description
 
 
 def git_changes(folder: Path) -> str | None:
     """Return a hash of the uncommitted changes in tracked files; None if there are none."""
-    changes = git(folder, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
+    root = git(folder, "rev-parse", "--show-toplevel")
+    if root is None or not changed_files(folder):
+        return None
+    own = set(_tracked_changes(root)) - set(changed_files(folder))
+    excluded = [f":(exclude,top,literal){name}" for name in sorted(own)]
+    paths = ["--", ":(top)", *excluded] if excluded else []
+    changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", *paths)
     return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
+
+
+def changed_files(folder: Path) -> list[str]:
+    """Return the tracked files with uncommitted changes, relative to the repository that contains `folder`. effbench's
+    own outputs, such as its database, do not count: they are no code."""
+    root = git(folder, "rev-parse", "--show-toplevel")
+    if root is None:
+        return []
+    return without_own_outputs(Path(root), _tracked_changes(root), [cache_home()])
+
+
+def _tracked_changes(root: str) -> list[str]:
+    """Return the tracked files with uncommitted changes in the repository `root`."""
+    names = git(root, "diff", "HEAD", "--name-only", "--no-ext-diff", "--no-renames", "-z")
+    return [name for name in (names or "").split("\0") if name]
 
 
 def git(folder: str | Path, *args: str, timeout_s: float = 10.0) -> str | None:

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 from made_sweeps import MIB, a_cell, copied, sql
 
-from effbench.commands.advise import byte_size, reasons, refuse_noisy
+from effbench.commands.advise import byte_size, reasons
 from effbench.config import shipped
-from effbench.errors import NothingFoundError
 from effbench.stats.elimination import Race, moderated
 from effbench.stats.intervals import log_mean
 from effbench.store import Store
@@ -237,16 +236,92 @@ def test_byte_sizes():
         assert byte_size(text) == size
 
 
-@pytest.mark.parametrize(("noisy", "refused"), [("graph", True), ("eager", False), ("default", False)])
-def test_slower_modes_are_not_recommended_if_the_best_was_noisy(noisy, refused):
-    race = Race({"graph": log_mean([1.0]), "default": log_mean([1.1]), "eager": log_mean([2.0])}, {"eager": 1})
-    rows = [{"cell_key": name, "mode": name, "status": "ok", "reason": None} for name in ("graph", "default", "eager")]
-    rows = [row | ({"status": "noisy", "reason": "busy"} if row["mode"] == noisy else {}) for row in rows]
-    if refused:
-        with pytest.raises(NothingFoundError, match="graph was the fastest, but too noisy to recommend: busy"):
-            refuse_noisy(race, rows)
-    else:
-        refuse_noisy(race, rows)
+BUSY = "host busy for 80 % of the timing"
+
+
+def marked_sweep(made, effbench, marked, **more):
+    """The answer and the JSON about three modes, of which these are marked."""
+    times = {"eager": 4.0, "cuda-graph": 1.0, "default": 2.0}
+    cells = {}
+    for mode, ms in times.items():
+        figures = {"latency_ms": [ms, ms * 1.001, ms * 1.002], "period_ms": [ms, ms * 1.001, ms * 1.002], **more}
+        cells[a_cell(mode, "net")] = figures | ({"disturbance": BUSY} if mode in marked else {})
+    made.sweep(cells, rounds=3)
+    words = ("advise", "mode", "--db", str(made.path))
+    return effbench(*words), json.loads(effbench(*words, "--format", "json").out)
+
+
+def test_a_marked_rival_is_not_compared_and_the_sentence_says_so(made, effbench):
+    done, found = marked_sweep(made, effbench, ["cuda-graph"])
+    assert (done.code, found["mode"], found["marked"]) == (0, "default", {"cuda-graph": BUSY})
+    expected = "lowest latency; not compared, because the host was disturbed: cuda-graph ~1.00 ms; measure again"
+    assert expected in found["answer"]
+    assert "~1.00 ms" in done.out and "~4.00×" in done.out, "the figures are shown"
+    assert found["too_close_to_call"] == [] and "beats" not in done.out
+
+
+def test_marked_figures_alone_are_the_last_resort(made, effbench):
+    done, found = marked_sweep(made, effbench, ["cuda-graph", "eager", "default"])
+    assert found["mode"] == "cuda-graph" and "~4.00×" in found["answer"]
+    assert "every figure is marked (host disturbed), so nothing is significant: measure again" in found["answer"]
+    assert all(mode["break_even"] is None for mode in found["modes"]) and done.code == 0
+
+
+def test_a_gain_over_a_marked_baseline_is_marked(made, effbench):
+    _, found = marked_sweep(made, effbench, ["eager"])
+    assert found["mode"] == "cuda-graph" and "~4.00× (" in found["answer"]
+    assert "not compared, because the host was disturbed: eager ~4.00 ms" in found["answer"]
+
+
+def test_unmarked_modes_alone_say_nothing_of_marks(made, effbench):
+    _, found = marked_sweep(made, effbench, [])
+    assert (found["mode"], found["marked"], "disturbed" in found["answer"]) == ("cuda-graph", {}, False)
+
+
+@pytest.mark.parametrize(
+    ("marked", "mode", "said"),
+    [
+        # what a race has eliminated is slower, marked or not
+        (["cuda-graph"], "cuda-graph", "its own figure is marked (host disturbed), and the unmarked modes are slower"),
+        (["eager"], "cuda-graph", "not compared, because the host was disturbed: eager ~4.00 ms"),
+    ],
+)
+def test_marks_in_a_race(made, effbench, monkeypatch, marked, mode, said):
+    keys = {mode: a_cell(mode, "net").key for mode in ("eager", "default", "cuda-graph")}
+    times = {"eager": 4.0, "default": 2.0, "cuda-graph": 1.0}
+    estimates = {keys[mode]: log_mean([ms * 0.99, ms * 1.01]) for mode, ms in times.items()}
+    race = Race(estimates, {keys["eager"]: 3, keys["default"]: 3})
+    monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
+    _, found = marked_sweep(made, effbench, marked)
+    assert (found["mode"], said in found["answer"]) == (mode, True), found["answer"]
+
+
+def test_capture_lists_use_unmarked_times(made, effbench):
+    def sweep(marked):
+        cells = {}
+        for bs in (1, 8, 16):
+            for mode in ("eager", "cuda-graph"):
+                figures = {"latency_ms": float(bs), "graph_pool_bytes": bs * MIB}
+                cells[a_cell(mode, "net", bs)] = figures | ({"disturbance": BUSY} if bs in marked else {})
+        made.sweep(cells)
+        return effbench("advise", "buckets", "--stream", "uniform", "high=16", "--db", str(made.path))
+
+    done = sweep([8])
+    assert done.code == 0
+    assert "times that do not count, because the host was disturbed: bs 8" in done.out
+    assert "not measured, estimated from other sizes: [" in done.out
+    assert "every time is marked (host disturbed)" in sweep([1, 8, 16]).out
+    assert "disturbed" not in sweep([]).out
+
+
+def test_stored_advice_comes_from_the_sweep_with_unmarked_results(made, effbench):
+    def sweep(rounds, **more):
+        return made.sweep({a_cell(mode, "net"): more for mode in ("eager", "default")}, rounds=rounds)
+
+    quiet = sweep(3)
+    sweep(5, disturbance=BUSY)
+    done = effbench("advise", "mode", "net", "--stored", "--format", "json", "--db", str(made.path))
+    assert json.loads(done.out)["sweep"] == quiet
 
 
 MODEL = ("advise", "mode", "tiny", "bs=2", "mode=eager,jit-trace,cuda-graph", "protocol.budget_s=0.2", "device=cpu")

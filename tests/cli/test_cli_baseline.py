@@ -115,3 +115,12 @@ def test_no_failures_is_a_line(made, effbench):
         for words in (["--failures"], ["--failures", "--traceback"]):
             done = effbench("ls", *words)
             assert (done.code, done.out) == (0, f"no failures in sweep {sweep}: {number} ok\n")
+
+
+def test_a_baseline_with_marked_cells_says_that_their_times_are_not_guarded(made, effbench):
+    made.sweep({a_cell(): {}, a_cell("default"): {"disturbance": "host busy"}})
+    done = effbench("baseline", "set", "main")
+    assert (done.code, done.err) == (0, "")
+    assert "note: 1 of 2 results marked (host disturbed): their times are not guarded" in done.out
+    made.sweep([a_cell()])
+    assert "note" not in effbench("baseline", "set", "main").out

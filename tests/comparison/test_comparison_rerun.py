@@ -7,7 +7,14 @@ import pytest
 from made_sweeps import DEFAULT, EAGER, FAST, MIB, SLOW, environment, steps
 
 from effbench.comparison.compare import compare_sweeps
-from effbench.comparison.confirm import judge_again, limits_of_trials, may_be_slower, same_machine, settle
+from effbench.comparison.confirm import (
+    is_flagged,
+    judge_again,
+    limits_of_trials,
+    may_be_slower,
+    same_machine,
+    settle,
+)
 from effbench.comparison.limits import limits_of
 from effbench.comparison.sides import load
 from effbench.comparison.verdicts import ONE_TIME, Change, Verdict
@@ -30,7 +37,7 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
     with Store.open(made.path) as store:
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         side = load(store, store.find_sweep(rerun))
-    flagged, count = [row for row in compared.changes if may_be_slower(row)], len(compared.changes)
+    flagged, count = [row for row in compared.changes if is_flagged(row)], len(compared.changes)
     judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
     assert flagged and len(compared.changes) == count
     return compared, flagged

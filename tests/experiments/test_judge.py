@@ -206,3 +206,41 @@ def test_mistakes():
     ):
         with pytest.raises(ClaimError, match=said):
             of(eager(), row(), function=function)
+
+
+BUSY = {"marked": True, "disturbance": "host busy"}
+
+
+def test_marked_rows_decide_nothing_and_are_named():
+    found = of(eager(), row(**BUSY))
+    assert (found.verdict, found.value) == (Verdict.NOT_MEASURED, None)
+    assert found.reason.endswith("left out: mlp bs 1 cuda-graph marked (host busy)")
+    mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
+    assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0)), "the unmarked one alone"
+    assert mixed.reason == "holds; left out: mlp bs 8 cuda-graph marked (host busy)"
+    unmarked = of(eager(), row(marked=False, disturbance=None))
+    assert (unmarked.verdict, unmarked.reason) == (Verdict.CONFIRMED, "holds")
+
+
+def test_a_speedup_over_a_marked_baseline_decides_nothing():
+    for baseline, verdict in ((eager(**BUSY), Verdict.NOT_MEASURED), (eager(bs=8, **BUSY), Verdict.CONFIRMED)):
+        found = of(baseline, row())
+        assert found.verdict == verdict, found
+    found = of(eager(**BUSY), row())
+    assert "left out: mlp bs 1 cuda-graph marked (its baseline: host busy)" in found.reason
+
+    def quick(rows):
+        return Found(mean(where(rows, mode="cuda-graph").latency_ms) < 5)
+
+    assert of(eager(**BUSY), row(), function=quick).verdict == Verdict.CONFIRMED, "its own time is not marked"
+    counts = of(eager(), row(**BUSY), function=lambda rows: Found(highest(rows.graph_pool_bytes) > 1))
+    assert counts.verdict == Verdict.CONFIRMED and "marked (host busy)" in counts.reason, "eager's"
+
+
+def test_relative_to_a_marked_row():
+    def pools(rows):
+        return Found(highest(relative(where(rows, bs=8), "latency_ms", "bs", 1)) < 9)
+
+    assert of(eager(), row(), row(bs=8), function=pools).verdict == Verdict.CONFIRMED
+    found = of(row(**BUSY), row(bs=8), function=pools)
+    assert found.verdict == Verdict.NOT_MEASURED and "bs 1 cuda-graph marked (host busy)" in found.reason

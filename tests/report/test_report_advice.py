@@ -109,11 +109,13 @@ def test_costs_are_those_of_the_ok_results_of_one_model_and_mode():
             yield make.row(model, bs, "cuda-graph", latency_ms=bs * factor, graph_pool_bytes=bs * MIB, **more)
 
     rows = [*rows_of("mlp", 1, {}), *rows_of("gpt2", 10, {"status": "degraded", "reason": "skipped"})]
-    rows += [make.row("mlp", bs, "cuda-graph", status=status) for bs, status in ((16, "noisy"), (32, "degraded"))]
+    marked = {"marked": True, "disturbance": "host busy"}
+    rows += [make.row("mlp", 16, "cuda-graph", **marked), make.row("mlp", 32, "cuda-graph", status="degraded")]
     rows += [make.failed("mlp", 64, "cuda-graph", "oom", "full"), make.row("mlp", 16, "default")]
     found = costs_of(rows, "mlp", "cuda-graph", "latency", "eager")
-    pool = {1: MIB, 8: 8 * MIB}
-    assert found == Costs({1: 1.0, 8: 8.0}, {1: 4.0, 8: 4.0}, pool, frozenset({32, 64}), "mlp", "cuda-graph")
+    pool = {1: MIB, 8: 8 * MIB, 16: rows[-4]["graph_pool_bytes"]}
+    costs = ({1: 1.0, 8: 8.0}, {1: 4.0, 8: 4.0}, pool, frozenset({32, 64}), "mlp", "cuda-graph", frozenset({16}))
+    assert found == Costs(*costs)
     assert costs_of(rows, "mlp", "cuda-graph", "period", "eager").graph_ms == pytest.approx({1: 0.8, 8: 6.4})
     with pytest.raises(UsageError, match="has several: mlp, gpt2; choose one with --model"):
         costs_of(rows, None, "cuda-graph", "latency", "eager")

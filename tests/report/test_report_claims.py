@@ -86,3 +86,12 @@ def test_tables_of_an_experiment():
         with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
             drawn(wrong)
     assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
+
+
+def test_tables_of_an_experiment_show_marked_figures():
+    marked = row("graph", 1, 3) | {"marked": True, "disturbance": "host busy"}
+    rows = frame_of([row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")])
+    made = pivot_table(Pivot("x", "kernels"), rows).render("csv").splitlines()
+    assert made == ["model,bs,eager ,graph ", "mlp,1,12,~3", "mlp,8,14,oom"]
+    halved = pivot_table(Pivot("x", lambda rows: rows.kernels / 2, unit="calls"), rows).render("csv").splitlines()
+    assert halved[1] == "mlp,1,6 calls,~1.50 calls"

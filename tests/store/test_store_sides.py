@@ -34,10 +34,10 @@ def test_which_trials_count(made, opened):
     env = opened.environments_of(sweep)[0]["id"]
     opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
     assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}, "the last attempt of a round"
-    noisy = [("ok", None)] * 3 + [("noisy", "throttled")] * 2
+    marks = [None] * 3 + ["throttled"] * 2
     nan, inf = float("nan"), float("inf")
     for given, status, reason, expected in (
-        ({"statuses": noisy, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
+        ({"disturbance": marks, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
         ({"status": "oom", "reason": "20 GiB"}, "oom", "20 GiB", {}),
         ({"latency_ms": [nan, inf, 1.0, 1.0, 1.0]}, "ok", None, {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0}),
     ):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from effbench.outputs import replacing
+from effbench.outputs import create_folder, replacing
 from effbench.store.values import plain
 
 MANIFEST = "site.json"
@@ -24,7 +24,7 @@ class Writer:
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
-        out.mkdir(parents=True, exist_ok=True)
+        create_folder(out)
         if not is_site(out):  # list no files yet, so that a new site may replace this one if writing fails
             _write_list(out, [])
 

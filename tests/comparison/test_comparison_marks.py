@@ -1,0 +1,231 @@
+"""Marked results in comparisons: their times are shown and have no verdict, whatever the figures say."""
+
+import json
+import shlex
+from xml.etree import ElementTree
+
+import pytest
+from made_history import STEP, Made, latencies
+from made_pairs import pair, side
+from made_sweeps import DEFAULT, EAGER, FAST, GRAPH, SLOW, steps
+from test_comparison_rerun import again
+
+from effbench.comparison.compare import compare_sweeps
+from effbench.comparison.limits import limits_of
+from effbench.comparison.verdicts import Verdict, counted, judge
+from effbench.store import Store
+
+BUSY = "host busy for 83 % of the timing"
+FASTER = {"latency_ms": steps(0.5, 0.001)}
+
+
+def marked(figures):
+    return {**figures, "disturbance": BUSY}
+
+
+@pytest.fixture
+def checked(made, effbench):
+    """Set the first sweep as `main`, run the second, check it."""
+
+    def call(before, after, *options):
+        first = made.sweep(before)
+        assert effbench("baseline", "set", "main", first).code == 0
+        made.sweep(after)
+        return effbench("check", "--baseline", "main", *options)
+
+    return call
+
+
+def only_rows(compared, metric):
+    return [change for change in compared.changes if change.metric == metric]
+
+
+@pytest.mark.parametrize("after", [FAST, SLOW, FASTER])
+@pytest.mark.parametrize("which", ["before", "now", "before and now"])
+def test_no_time_of_a_marked_result_has_a_verdict(made, which, after):
+    old = marked(FAST) if "before" in which else FAST
+    new = marked(after) if "now" in which else after
+    sweeps = [made.sweep({EAGER: old, DEFAULT: FAST}), made.sweep({EAGER: new, DEFAULT: FAST})]
+    with Store.open(made.path) as store:
+        found = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
+    eager = [change for change in found.changes if change.about["mode"] == "eager"]
+    times = [change for change in eager if change.is_unjudged]
+    assert {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"} <= {row.metric for row in times}
+    for row in times:
+        assert (row.verdict, row.p_value, row.low, row.gates) == (Verdict.AMBIGUOUS, None, None, False)
+        assert row.reason == f"host disturbed {which}: {BUSY}"
+        assert (row.marked_before, row.marked_after) == ("before" in which, "now" in which)
+    (latency,) = (row for row in times if row.metric == "latency_ms")
+    assert latency.ratio == pytest.approx(latency.after / latency.before), "the figures are there"
+    assert {row.verdict for row in eager if row.metric in ("kernels", "peak_reserved_bytes")} == {Verdict.SAME}
+    assert (found.judged, set(found.unjudged)) == ({DEFAULT.key}, {EAGER.key})
+    assert not any(line.mode == "eager" for line in found.modes), "no mean of marked figures"
+
+
+def test_counts_and_memory_of_a_marked_result_are_judged():
+    old, new = (side(kernels=[number] * 5, latency_ms=[1.0] * 5) for number in (3, 9))
+    object.__setattr__(new, "disturbance", BUSY)
+    verdicts = {row.metric: str(row.verdict) for row in judge([pair(old, new)], limits_of({}))}
+    assert verdicts == {"kernels": "slower", "latency_ms": "ambiguous"}
+
+
+def test_a_marked_row_does_not_change_the_tests_of_others():
+    odd = pair(side(latency_ms=steps(1, 0.02)), side(latency_ms=steps(1.075, 0.02)), "odd")
+    alone = judge([odd], limits_of({}))[0]
+    others = []
+    for number in range(99):
+        new = side(latency_ms=steps(1, 0.02))
+        object.__setattr__(new, "disturbance", BUSY)
+        others.append(pair(side(latency_ms=steps(1, 0.02)), new, str(number)))
+    among = next(row for row in judge([odd, *others], limits_of({})) if row.key == "odd")
+    assert (alone.verdict, among.verdict) == (Verdict.SLOWER, Verdict.SLOWER)
+    assert counted(judge([odd, *others], limits_of({}))) == "1 slower, 99 not judged"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "options", "code"),
+    [
+        ({EAGER: FAST}, {EAGER: marked(SLOW)}, (), 3),
+        ({EAGER: marked(FAST)}, {EAGER: FAST}, (), 3),
+        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(SLOW), DEFAULT: FAST}, (), 0),
+        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: SLOW}, (), 1),
+        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: FAST}, ("--set", "on_unjudged=fail"), 1),
+        ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--set", "on_unjudged=fail"), 1),
+        ({EAGER: FAST}, {EAGER: FAST}, ("--set", "on_unjudged=fail"), 0),
+        ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--metric", "kernels"), 0),
+        ({EAGER: FAST}, {EAGER: marked({**FAST, "kernels": 99})}, (), 1),
+    ],
+)
+def test_exit_codes(checked, before, after, options, code):
+    done = checked(before, after, *options)
+    assert (done.code, done.err) == (code, "")
+    assert ("nothing was checked against main" in done.out) is (code == 3)
+
+
+def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, checked, effbench, tmp_path, monkeypatch):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    three = {EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}
+    done = checked(three, {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}, "--floor", "3%")
+    text = " ".join(done.out.split())
+    assert "not judged: host disturbed in 2 of 3 cells: " in text
+    assert "2 cells not judged: host disturbed" in text and "~ not judged" in text and "~1.10 ms" in text
+    command = done.out.split("measure them again: ")[1].splitlines()[0]
+    with Store.open(made.path) as store:
+        sweep = store.find_sweep("last").id
+    assert command == f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
+    assert "not judged: host disturbed in 2 of 3 cells" in (tmp_path / "summary.md").read_text()
+    whole = json.loads(effbench("check", "--baseline", "main", "--floor", "3%", "--format", "json").out)
+    assert whole["measure_again"] == command and whole["passed"] is True
+    assert [row["reason"] for row in whole["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
+    assert {row["verdict"] for row in whole["changes"]} <= {"same", "ambiguous"}, "the words of verdicts stay"
+    csv = effbench("check", "--baseline", "main", "--format", "csv")
+    assert "not judged: host disturbed in 2 of 3 cells" in csv.err and "not judged" not in csv.out
+    suites = ElementTree.fromstring(effbench("check", "--baseline", "main", "--format", "junit").out)
+    assert (suites.get("failures"), suites.get("skipped")) != ("0", "0") and suites.get("failures") == "0"
+    strict = ("check", "--baseline", "main", "--set", "on_unjudged=fail")
+    failed = effbench(*strict)
+    assert failed.code == 1 and "not judged against main" in failed.out
+    shown = next(line for line in failed.out.splitlines() if line.strip().startswith("effbench compare"))
+    assert "~ not judged" in effbench(*shlex.split(shown)[1:]).out
+    root = ElementTree.fromstring(effbench(*strict, "--format", "junit").out)
+    assert {one.get("type") for one in root.iter("failure")} == {"not judged"}
+
+
+def test_compare_shows_marked_figures_without_a_verdict(made, effbench):
+    sweeps = [made.sweep({EAGER: FAST}), made.sweep({EAGER: marked(SLOW)})]
+    done = effbench("compare", *sweeps, "--metric", "latency_ms")
+    assert (done.code, done.err) == (0, "")
+    assert "~ not judged" in done.out and "1.00 ms" in done.out and "~1.10 ms" in done.out
+    assert f"host disturbed now: {BUSY}" in " ".join(done.out.split()) and "slower" not in done.out
+    (row,) = json.loads(effbench("compare", *sweeps, "--metric", "latency_ms", "--format", "json").out)["changes"]
+    assert (row["verdict"], row["ci_low"], row["p_value"]) == ("ambiguous", None, None)
+    assert row["reason"].startswith("host disturbed now")
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict", "said"),
+    [
+        (SLOW, FAST, "slower", "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
+        (FAST, FAST, "same", "measured again: 1.000 (1.000–1.000)"),
+        (FASTER, FAST, "faster", "measured again: 0.500"),
+        (marked(SLOW), FAST, "ambiguous", f"neither confirmed nor refuted: host disturbed now: {BUSY}, when run again"),
+        # the baseline's recorded figures are not marked
+        (SLOW, None, "slower", "measured again: 1.100"),
+        (FAST, None, "same", "measured again: 1.000"),
+    ],
+)
+def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
+    judged, rows = again(made, {EAGER: new}, old and {EAGER: old}, after=marked(SLOW))
+    row = next(row for row in rows if row.metric == "latency_ms")
+    assert (row.verdict, row.gates, said in row.reason) == (verdict, verdict == "slower", True), row.reason
+    assert row.is_unjudged is (verdict == "ambiguous")
+    assert row.ratio == pytest.approx(1.1) and row.marked_after, "the figures stay those of the sweep"
+    assert bool(judged.unjudged) is row.is_unjudged
+
+
+def test_the_new_side_alone_does_not_judge_a_marked_baseline(made):
+    judged, rows = again(made, {EAGER: SLOW}, None, before=marked(FAST))
+    assert all(row.is_unjudged for row in rows if row.metric == "latency_ms") and judged.unjudged
+
+
+def test_marked_results_make_no_change_point():
+    made = Made()
+    for value in STEP:
+        made.sweep().result(latency_ms=value, kernels=3, marked=value > 1.05)
+    found = made.judge("latency_ms", "kernels")
+    assert found.changes == [] and found.marked_results == 15
+    made = latencies([1.0] * 15)
+    for _ in range(3):
+        made.sweep().result(latency_ms=1.5, marked=True)
+    assert made.judge().changes == []
+    for _ in range(3):
+        made.sweep().result(latency_ms=1.5, marked=False)
+    (event,) = made.judge("latency_ms").changes
+    assert (event.before_sweep, event.after_sweep) == ("s014", "s018"), "marked ones lie between"
+
+
+def test_counters_of_marked_results_make_change_points():
+    made = Made()
+    for number in range(8):
+        made.sweep().result(kernels=3 if number < 4 else 9, marked=True)
+    assert [event.word for event in made.judge("kernels").changes] == ["more"]
+
+
+def test_speedups_against_a_marked_baseline_make_no_change_point():
+    for is_marked, changes in ((False, 1), (True, 0)):
+        made = Made()
+        made.cells["e"] = {"key": "e", "model": "mlp", "bs": 1, "mode": "eager", "params": {"bs": 1, "mode": "e"}}
+        made.cells["g"] = {"key": "g", "model": "mlp", "bs": 1, "mode": "graph", "params": {"bs": 1, "mode": "g"}}
+        for value in STEP:
+            made.sweep().result("e", speedup=1.0, marked=is_marked and value > 1.05)
+            made.result("g", speedup=2 * value, marked=False)
+        assert len(made.judge("speedup").changes) == changes
+
+
+def test_the_first_sweeps_tell_neither_new_nor_dead():
+    """Three sweeps of three matrices: one line says that they are too few."""
+    from effbench.report.history_table import coming_and_going, summary
+
+    made = Made()
+    for number in range(3):
+        made.sweep()
+        for cell in range(10):
+            made.result(f"{number}-{cell}", latency_ms=1.0)
+    found = made.judge("latency_ms")
+    assert found.of("new", "dead") == [] == coming_and_going(found)
+    assert "too short to judge: 30 of 30 series (times need 6 sweeps, counters 4)" in summary(found)
+
+
+def test_a_cell_of_a_single_sweep_never_dies():
+    made = Made()
+    for number in range(12):
+        made.sweep().result("always", latency_ms=1.0)
+        if number == 2:
+            made.result("once", latency_ms=1.0)
+        if number < 5:
+            made.result("dead", latency_ms=1.0)
+        if number == 11:
+            made.result("new", latency_ms=1.0)
+    found = made.judge("latency_ms")
+    assert [event.series.cell_key for event in found.of("dead")] == ["dead"]
+    assert [event.series.cell_key for event in found.of("new")] == ["new"]

@@ -1,0 +1,123 @@
+"""What effbench writes is no change of the code, although git may track it; new default folders are ignored."""
+
+import datetime as dt
+import subprocess
+from pathlib import Path
+
+import pytest
+from made_sweeps import EAGER, Made, sql
+
+from effbench.comparison.origin import current
+from effbench.errors import UsageError
+from effbench.outputs import create_folder
+from effbench.sweeping.interpreters import HERE, changed_files, git_changes, git_description
+from effbench.sweeping.own_outputs import is_database
+
+
+def git(*args):
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *identity, *args], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(made, tmp_path, monkeypatch):
+    """A repository that tracks its database, a site, a module and a data file of SQLite's size."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    site = tmp_path / "pages"
+    site.mkdir()
+    (site / "site.json").write_text('{"files": ["index.html"]}')
+    (site / "index.html").write_text("old")
+    (site / "README.md").write_text("mine")
+    (tmp_path / "net.py").write_text("WIDTH = 1\n")
+    (tmp_path / "data.bin").write_bytes(bytes(1024))
+    sql(tmp_path / "other.db", "CREATE TABLE mine (x)", "INSERT INTO mine VALUES (1)")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    assert not git_description(tmp_path).endswith("-dirty")
+    return made
+
+
+def test_a_tracked_database_and_site_do_not_make_the_tree_dirty(repository, tmp_path):
+    repository.sweep([EAGER])
+    (tmp_path / "pages" / "index.html").write_text("new")
+    (tmp_path / "pages" / "site.json").write_text('{"files": ["index.html", "more.html"]}')
+    assert "results/effbench.db" in git("diff", "--name-only", "HEAD"), "git sees the changes"
+    assert changed_files(tmp_path) == []
+    assert not git_description(tmp_path).endswith("-dirty") and git_changes(tmp_path) is None
+    assert HERE.facts()["git_changed_files"] is None
+
+
+def test_a_database_in_any_place_counts_as_one(repository, tmp_path):
+    moved = tmp_path / "history.sqlite"
+    (tmp_path / "results" / "effbench.db").rename(moved)
+    git("add", "-A")
+    git("commit", "-qm", "moved")
+    Made(moved).sweep([EAGER])
+    (tmp_path / "history.sqlite-wal").write_bytes(b"")
+    git("add", "-f", "history.sqlite-wal")
+    assert changed_files(tmp_path) == []
+    moved.unlink()
+    assert "history.sqlite" in changed_files(tmp_path), "nothing tells what it was"
+
+
+def test_other_changes_make_it_dirty_and_are_named(repository, tmp_path):
+    repository.sweep([EAGER])
+    for name in ("data.bin", "net.py", "pages/README.md"):
+        (tmp_path / name).write_bytes(bytes(2048))
+    sql(tmp_path / "other.db", "INSERT INTO mine VALUES (2)")
+    assert changed_files(tmp_path) == ["data.bin", "net.py", "other.db", "pages/README.md"]
+    assert git_description(tmp_path).endswith("-dirty")
+    before = git_changes(tmp_path)
+    repository.sweep([EAGER])
+    assert git_changes(tmp_path) == before is not None, "the database does not change the hash"
+    (tmp_path / "net.py").write_text("WIDTH = 3\n")
+    assert git_changes(tmp_path) != before
+    assert HERE.facts()["git_changed_files"] == "data.bin, net.py, other.db, pages/README.md"
+
+
+def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypatch):
+    clean = HERE.facts()
+    repository.sweep([EAGER])
+    cells = []
+    monkeypatch.setattr("effbench.comparison.origin.targets", lambda cells: ["net.py:Net"])
+    since = dt.datetime.now(dt.UTC)
+    assert current(clean, "s", cells, since) == HERE, "the database alone blocks nothing"
+    (tmp_path / "net.py").write_text("WIDTH = 2\n")
+    with pytest.raises(UsageError, match=r"-dirty now \(uncommitted: net.py\); the sweep ran"):
+        current(clean, "s", cells, since)
+    dirty = HERE.facts()
+    (tmp_path / "net.py").write_text("WIDTH = 3\n")
+    with pytest.raises(UsageError, match=r"differ from those measured \(uncommitted: net.py\)"):
+        current(dirty, "s", cells, since)
+
+
+def test_no_repository(tmp_path):
+    assert (changed_files(tmp_path), git_description(tmp_path), git_changes(tmp_path)) == ([], None, None)
+
+
+def test_what_is_a_database(empty_db, tmp_path):
+    (tmp_path / "text.db").write_bytes(b"x" * 4096)
+    assert is_database(empty_db) and not is_database(tmp_path / "text.db")
+    assert is_database(tmp_path / "results" / "effbench.db"), "deleted"
+    assert not is_database(tmp_path / "gone.py")
+
+
+def test_new_default_folders_are_ignored_by_git(tmp_path, monkeypatch, effbench):
+    monkeypatch.chdir(tmp_path)
+    git("init", "-q")
+    made = Made("results/effbench.db")
+    made.sweep([EAGER])
+    assert effbench("report").code == 0
+    assert git("status", "--porcelain") == "", "neither the database nor the site"
+    for folder in ("results", "dashboards"):
+        assert Path(folder, ".gitignore").read_text().endswith("\n*\n")
+
+
+def test_other_and_existing_folders_stay_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("results").mkdir()
+    Made("results/effbench.db").sweep([EAGER])
+    Made("mine/effbench.db").sweep([EAGER])
+    create_folder(Path("dashboards") / "deep")
+    assert sorted(str(path) for path in Path().rglob(".gitignore")) == ["dashboards/.gitignore"]
