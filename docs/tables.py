@@ -47,6 +47,8 @@ UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", 
 #: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
     "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
+    "marked": "whether the times come from a disturbed machine ([marks](#marks)); NULL without figures",
+    "disturbance": "what disturbed the machine, if the times are [marked](#marks); NULL if they are not",
     "id": "number of the trial",
     "sweep_id": "key of `sweep`",
     "sweep_name": "`sweep.name`",
@@ -60,7 +62,7 @@ COLUMNS = {
     "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
     "reason": "why the status is not `ok`, in one line",
-    "trials": "number of rounds in the figures, without discarded noisy rounds",
+    "trials": "number of rounds in the figures, without marked rounds that do not count",
     "round": "pass over the cells, from 0",
     "attempt": "attempt within the round, from 0",
     "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "

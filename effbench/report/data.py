@@ -102,7 +102,7 @@ class DeviceSweep:
         return {label for row in self.labelled for label in row.labels if math.isfinite(row.number(label))}
 
     def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`, if a row has numbers there."""
+        """Draw figures against the label with this name, with or without `model.module.`, if a row has a number."""
         self.axis = next((label for label in self.numbers if name in (label, short_label(label))), None)
 
     @property
