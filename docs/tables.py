@@ -47,6 +47,8 @@ UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", 
 #: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
     "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
+    "marked": "whether the times come from a disturbed machine ([marks](#marks)); NULL without figures",
+    "disturbance": "what disturbed the machine, if the times are [marked](#marks); NULL if they are not",
     "id": "number of the trial",
     "sweep_id": "key of `sweep`",
     "sweep_name": "`sweep.name`",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from effbench.config import DEFAULT_DB
 
@@ -21,9 +21,9 @@ class Sweep:
     db: str = field(repr=False)  # it may contain a password
     state: str
 
-    def results(self) -> pd.DataFrame:
+    def results(self, compact: bool = False) -> pd.DataFrame:
         """Return its rows of the view `results`, as `effbench.results` does."""
-        return results(self.db, self.id)
+        return results(self.db, self.id, compact)
 
 
 def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
@@ -45,21 +45,55 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     return Sweep(outcome.sweep_id, str(file.absolute()) if file else outcome.db, outcome.state)
 
 
-def results(db: str = DEFAULT_DB, sweep: str | None = "last") -> pd.DataFrame:
+def results(db: str = DEFAULT_DB, sweep: str | None = "last", compact: bool = False) -> pd.DataFrame:
     """Return the view `results` as a DataFrame: one row per sweep, cell and environment, in the order of the plan.
 
-    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps.
+    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. `compact`: omit the
+    figures that no row has, such as GPU memory on a CPU.
 
     Columns, units and dtypes are listed in docs/reference/results.md. The dtypes are the same for every selection, also
     an empty one: `string` for text, `Int64` for counts and bytes, `float64` for other figures, `datetime64[ns, UTC]`
     for times, `object` for `params` (dicts). Missing values are `pd.NA` or NaN.
 
+    They are followed by one column for each swept parameter that has no column in the view, with its name in overrides
+    (`model.module.width`, `mode.fullgraph`): `Int64`, `float64`, `boolean` or `string`, by its values.
+
     Raises StoreError if the database cannot be read, NothingFoundError for an unknown sweep.
     """
+    import pandas as pd
+
+    from effbench.environments import labelled
+    from effbench.labels import swept_columns
+    from effbench.metrics import RESULT_FIGURES
     from effbench.store import Store
+    from effbench.store.schema import RESULT_DTYPES
+    from effbench.store.trials import frame_of
 
     with Store.open(db, mode="read") as store:
-        return store.results_frame(store.find_sweep(sweep).id if sweep is not None else None)
+        rows = store.results(store.find_sweep(sweep).id if sweep is not None else None)
+        environments = store.environments({row["environment_id"] for row in rows})
+    frame = frame_of(rows, RESULT_DTYPES)
+    if compact:
+        always = ("marked", "disturbance")
+        empty = [name for name in RESULT_FIGURES if name not in always and frame[name].isna().all()]
+        frame = frame.drop(columns=empty)
+    swept = swept_columns(labelled(rows, environments))
+    more = {name: _typed(values) for name, values in swept.items() if name not in RESULT_DTYPES}
+    return pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns") if more else frame
+
+
+def _typed(values: Sequence[Any]) -> pd.Series[Any]:
+    """Return the values of a swept parameter as a column; None is missing."""
+    import pandas as pd
+
+    known = [value for value in values if value is not None]
+    if all(isinstance(value, bool) for value in known):
+        return pd.Series(values, dtype="boolean")
+    is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in known]
+    if not all(is_number):
+        return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+    is_whole = all(isinstance(value, int) and abs(value) < 2**63 for value in known)
+    return pd.Series(values, dtype="Int64" if is_whole else "float64")
 
 
 def compare(

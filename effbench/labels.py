@@ -10,7 +10,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import LATER_NUMERICS, Cell
@@ -33,6 +33,8 @@ OMITTED = {f"numerics.{name}": value for name, value in LATER_NUMERICS.items()}
 COLUMNS = ("dtype", "phase", "device", "gpu_name", "torch_version", "python", "interpreter", "folder")
 #: Labels that describe the environment.
 PLACES = ("gpu_name", "torch_version", "python", "interpreter", "folder", "environment_id")
+#: Columns of `environments.labelled` that the view does not have.
+_OF_INTERPRETERS = ("interpreter", "folder")
 _STREAM, _RATE = "stream.name", "stream.rate"
 #: Parameters that are labels even if all rows have the same value: bs is the largest size of a stream and would look
 #: like the only one, and a generation would look like a single call.
@@ -51,12 +53,14 @@ _SCALARS = frozenset({type(None), str, int, float, bool})
 @dataclass
 class LabelledRow:
     """A row of the view (`source`) with its `labels` in reading order: model, further swept parameters, bs. `mode` is
-    the mode's name with its swept settings; `base_mode` is the name alone."""
+    the mode's name with its swept settings; `base_mode` is the name alone. `swept`: the swept parameters that are no
+    columns of the view, by their names in overrides, with the values that the cell has."""
 
     labels: dict[str, Any]
     mode: str
     base_mode: str
     source: dict[str, Any]
+    swept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def case(self) -> str:
@@ -199,10 +203,21 @@ def _labelled(rows: Iterable[Mapping[str, Any]]) -> list[LabelledRow]:
         points = {(*label.values(), *point) for label, *point in zip(labels, sizes, names, strict=True)}
         if len(points) < len(rows) and _varies(row.get(name) for row in rows):
             labels = [label | {name: override_text(row.get(name))} for label, row in zip(labels, rows, strict=True)]
-    return [
-        LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row)
-        for label, bs, name, mode, row in zip(labels, sizes, names, modes, rows, strict=True)
-    ]
+    labelled = []
+    for label, bs, name, mode, row, values in zip(labels, sizes, names, modes, rows, params, strict=True):
+        swept = {"stream" if path == _STREAM else path: values.get(path) for path in paths}
+        swept |= {path: values.get(path) for path in sorted(of_mode[mode])}
+        swept |= {name: row[name] for name in _OF_INTERPRETERS if name in columns}
+        labelled.append(LabelledRow({**label, "bs": bs if bs is None else int(bs)}, name, mode, row, swept))
+    return labelled
+
+
+def swept_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the swept parameters that are no columns of the view: name in overrides -> the value of each row, in the
+    order of the rows; None for rows without the parameter."""
+    labelled = _labelled(rows)
+    names = dict.fromkeys(name for row in labelled for name in row.swept)
+    return {name: [row.swept.get(name) for row in labelled] for name in names}
 
 
 def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:

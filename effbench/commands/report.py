@@ -22,7 +22,7 @@ HELP = "Write an HTML report of the database: static files that open from disk o
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    options.add_sweeps(parser, default="the newest of each GPU or CPU")
+    options.add_sweeps(parser, default="all, with the newest of each GPU or CPU on the overview")
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the report (default: dashboards); a file for Markdown (default: stdout)"
     )

@@ -30,9 +30,13 @@ from effbench.store.decisions import BaselineInfo
 from effbench.store.secrets import masked_url
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo, recorded_here_first
+from effbench.store.values import plain
 
 #: Most omitted sweeps that are listed by name.
 MOST_NAMES = 5
+#: Most older sweeps that a site includes by default, and most of their planned cells together.
+MOST_OLDER = 200
+MOST_OLDER_CELLS = 20_000
 #: Most results of the history per sweep of the report, so that it does not take longer the larger a database grows.
 MOST_RESULTS = 25_000
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
@@ -92,6 +96,15 @@ class DeviceSweep:
     def drawn(self) -> list[dict[str, Any]]:
         return drawn_rows(self.labelled, self.baseline_mode, self.axis)
 
+    @cached_property
+    def numbers(self) -> set[str]:
+        """The labels with a number in a row: what figures can have on the x axis."""
+        return {label for row in self.labelled for label in row.labels if math.isfinite(row.number(label))}
+
+    def set_axis(self, name: str) -> None:
+        """Draw figures against the label with this name, with or without `model.module.`, if a row has a number."""
+        self.axis = next((label for label in self.numbers if name in (label, short_label(label))), None)
+
     @property
     def baseline_mode(self) -> str:
         return str(self.sweep.get("baseline_mode") or "eager")
@@ -126,10 +139,19 @@ class DeviceSweep:
         return shlex.join(["effbench", *words, *interpreter]), None
 
 
+@dataclass(frozen=True)
+class OlderSweep:
+    """A sweep that the overview does not show. `stamp`: changes if a trial or a result is added or derived anew."""
+
+    info: SweepInfo
+    stamp: str
+
+
 @dataclass
 class ReportData:
-    """`device_sweeps`: in the order of the overview. `sweeps`: all, newest first. `calibrations`: environment id ->
-    `ceilings`, `noise` and `measured_at`, or None."""
+    """`device_sweeps`: in the order of the overview. `older`: sweeps that only have pages of their own, newest first;
+    `load` reads one. `sweeps`: all, newest first. `axis`: of the figures, None for the default. `calibrations`:
+    environment id -> `ceilings`, `noise` and `measured_at`, or None."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
@@ -137,6 +159,8 @@ class ReportData:
     environments: Sequence[Mapping[str, Any]] = ()
     claims: Sequence[Mapping[str, Any]] = ()
     history: History | None = None
+    older: Sequence[OlderSweep] = ()
+    axis: str | None = None
     calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     def set_axis(self, name: str) -> None:
@@ -144,16 +168,28 @@ class ReportData:
         has a number there."""
         known: dict[str, str] = {}
         for device_sweep in self.device_sweeps:
-            rows = device_sweep.labelled
-            numbers = {label for row in rows for label in row.labels if math.isfinite(row.number(label))}
-            device_sweep.axis = next((label for label in numbers if name in (label, short_label(label))), None)
-            known |= {short_label(label): label for label in numbers}
+            device_sweep.set_axis(name)
+            known |= {short_label(label): label for label in device_sweep.numbers}
+        self.axis = name
         if name not in {*known, *known.values()}:
             raise UsageError(f"--axis={name} is not a swept number of these sweeps; choose {', '.join(sorted(known))}")
+
+    def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
+        """Read an older sweep, and yield its device sweeps, without changes. Those of the overview are skipped: a sweep
+        may be the newest on one of its machines only."""
+        on_overview = {(it.sweep["id"], it.hardware) for it in self.device_sweeps}
+        with Store.open(self.database, mode="read") as store:
+            device_sweeps = device_sweeps_of(store, info, self.database)
+        for device_sweep in device_sweeps:
+            if (info.id, device_sweep.hardware) not in on_overview:
+                if self.axis is not None:
+                    device_sweep.set_axis(self.axis)
+                yield device_sweep
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
         shown = {device_sweep.sweep["id"]: device_sweep.sweep["name"] for device_sweep in self.device_sweeps}
+        shown |= {sweep.info.id: sweep.info.name for sweep in self.older}
         omitted = [row for row in self.sweeps if row["trials"] and row["id"] not in shown]
         # the name of a sweep on the page selects that one
         names = [row["id"] if row["name"] in {None, *shown.values()} else row["name"] for row in omitted]
@@ -200,8 +236,8 @@ def read(
     store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True, baseline: str | None = None
 ) -> ReportData:
     """Read the results of the referenced sweeps, by default of the newest of each hardware, and their changes; with
-    `whole`, also history (with `references`, of their hardware) and calibrations. `baseline`: what to compare with,
-    instead of the previous sweep."""
+    `whole`, also history (with `references`, of their hardware) and calibrations, and without `references` which older
+    sweeps the site includes. `baseline`: what to compare with, instead of the previous sweep."""
     infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
     data = ReportData(database, device_sweeps, environments=store.environments())
@@ -211,6 +247,8 @@ def read(
         most = MOST_RESULTS * len(device_sweeps)
         data.history = read_history(store, everything=True, environment_ids=ids, most=most)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
+        if not references:
+            data.older = older(store, infos, device_sweeps)
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     baselines = store.baselines(baseline) if baseline else []  # refuses an unknown one
     for device_sweep in device_sweeps:
@@ -248,6 +286,29 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
             newest_on[info.id] = new
             seen |= new
     return newest_on
+
+
+def older(store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[DeviceSweep]) -> list[OlderSweep]:
+    """Return the sweeps with a trial that the overview does not have, or has on one of their machines only; newest
+    first, as many as the site includes. Sweeps that only confirm another sweep are skipped."""
+    on_overview: dict[str, set[str]] = {}
+    for device_sweep in device_sweeps:
+        on_overview.setdefault(device_sweep.sweep["id"], set()).add(device_sweep.hardware)
+    chosen: list[OlderSweep] = []
+    cells = 0
+    for info in infos:
+        if not info.trials or (info.name or "").startswith(CONFIRMING):
+            continue
+        shown = on_overview.get(info.id, set())
+        if shown and set(store.hardware(info.id)) == shown:
+            continue
+        recorded = store.recorded(info.id)
+        cells += recorded.results
+        if len(chosen) == MOST_OLDER or cells > MOST_OLDER_CELLS:
+            break
+        stamp = digest([plain(dataclasses.asdict(info)), plain(dataclasses.asdict(recorded)), sorted(shown)])
+        chosen.append(OlderSweep(info, stamp))
+    return chosen
 
 
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:

@@ -259,7 +259,7 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
             "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
             "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
             "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
-            "compile_cold_s": Shown(seconds, text, sub=interval),
+            "compile_cold_s": Shown(seconds, text, "unsure" if mode.compiled_marked else "", interval),
         }
         for metric in metrics:
             mean = mode.scores[metric]

@@ -102,7 +102,7 @@ class Entry:
 @dataclass
 class Row:
     """One metric at one point. `labels`: model, other swept parameters, bs. `case`: all labels except bs, as text.
-    `cells`: one entry per mode. `leader`: the ok mode with the best figure, of those without a mark. `tied`: modes whose
+    `cells`: one entry per mode. `leader`: the ok mode without a mark that has the best figure. `tied`: modes whose
     difference from the leader is not significant, and marked modes that may be better. `compares`: whether several
     modes are ok."""
 

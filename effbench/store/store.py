@@ -114,6 +114,7 @@ class Store:
     environments = in_transaction(sweeps.environments)
     environments_of = in_transaction(sweeps.environments_of)
     hardware = in_transaction(sweeps.hardware)
+    recorded = in_transaction(sweeps.recorded)
     calibration = in_transaction(sweeps.calibration)
     begin_sweep = in_transaction(sweeps.begin_sweep, write=True)
     extend_sweep = in_transaction(sweeps.extend_sweep, write=True)

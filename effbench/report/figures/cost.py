@@ -102,8 +102,8 @@ def break_even_data(rows: Sequence[Row]) -> list[Row]:
 
 
 def pays_back(row: Row) -> bool:
-    """Return whether a result is significantly faster than its baseline."""
-    return row["break_even_calls"] is not None and row["saved_ms"] > 0
+    """Return whether a result is significantly faster than its baseline; nothing marked is known to be."""
+    return row["break_even_calls"] is not None and row["saved_ms"] > 0 and row["mark"] is None
 
 
 def break_even_draw(rows: Sequence[Row]) -> Drawing:
@@ -174,8 +174,8 @@ BREAK_EVEN = Figure(
     order=45,
     page="cost",
     caption="Marks further up and left pay back sooner. On a dotted line, compiling pays back after the number of "
-    "calls at its end. Modes that are not significantly faster than the baseline (with one round: not faster) are only "
-    "in the numbers.",
+    "calls at its end. Modes that are not significantly faster than the baseline (with one trial: not faster), and "
+    "marked ones, are only in the numbers.",
     absent="Compiling is not known to pay back: nothing compiled is known to take significantly less time per call.",
     data=break_even_data,
     draw=break_even_draw,

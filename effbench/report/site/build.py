@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,10 +12,11 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from effbench.cell import digest
 from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
-from effbench.report.site.page import Page, PageFolder
+from effbench.report.site.page import HeldSweep, Page, PageFolder, newest_first
 from effbench.report.site.pages import cell, claims, environments, failures, history, index, scaling, speedups
 from effbench.report.site.writer import Writer
 from effbench.store.secrets import masked_url
@@ -22,6 +25,8 @@ from effbench.table import Table
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 ASSETS = "assets"
+#: The sweeps that readers can choose: every page loads this file.
+PICKER = "data/sweeps.js"
 #: In the order of the navigation.
 PAGES = (
     index.PAGE, speedups.PAGE, *scaling.PAGES, cell.PAGE, history.PAGE, claims.PAGE, failures.PAGE, environments.PAGE,
@@ -31,7 +36,9 @@ PAGES = (
 def write_site(data: ReportData, out: Path) -> Writer:
     """Write all pages into the folder `out`, creating it, and return the writer.
 
-    Files are replaced atomically and `index.html` comes last, so that readers always see a complete site.
+    Files are replaced atomically and `index.html` comes last, so that readers always see a complete site. Older sweeps
+    are read, written and forgotten one by one, so that a large database needs little memory; pages of those that have
+    not changed since the site was last written are kept.
     """
     writer = Writer(Path(out))
     # without importing Plotly, which is slow
@@ -39,40 +46,90 @@ def write_site(data: ReportData, out: Path) -> Writer:
     writer.copy(f"{ASSETS}/{plotly.name}", plotly)
     for path in sorted(STATIC.iterdir()):
         writer.copy(f"{ASSETS}/{path.name}", path)
-    env = environment()
+    site = Site(data, writer, environment())
+    for device_sweep in data.device_sweeps:
+        site.write_pages_of(device_sweep)
+    site.write_older()
     for page in reversed(PAGES):  # the overview comes last, when its link targets exist
-        for device_sweep in data.device_sweeps if page.of_device_sweep else [None]:
-            folder = PageFolder(page.name, data, writer, device_sweep)
-            writer.text(f"{folder.folder}{page.name}.html", html_of(env, page, folder))
+        if not page.of_device_sweep:
+            site.write_page(page)
     writer.close()
     return writer
 
 
-def html_of(env: jinja2.Environment, page: Page, folder: PageFolder) -> str:
-    """Write the data of a page, and return its HTML."""
-    device_sweep, data = folder.device_sweep, folder.report
-    root = "../" if device_sweep else ""
-    # pages without a device sweep link to the pages of the first one
-    current = device_sweep or next(iter(data.device_sweeps), None)
-    context = {
-        "page": page,
-        "root": root,
-        "assets": f"{root}{ASSETS}",
-        "nav": [
-            (other, address(other.name, current if other.of_device_sweep else None, root))
-            for other in PAGES
-            if current or not other.of_device_sweep
-        ],
-        "device_sweep": device_sweep,
-        "others": [(it, address(page.name, it, root)) for it in data.device_sweeps] if device_sweep else [],
-        "database": masked_url(data.database),
-        "address": partial(address, root=root),
-        "lead": "",
-        "notes": [],
-        "models": [],
-    }
-    template = env.select_template([f"{page.name}.html.j2", "page.html.j2"])
-    return template.render(context | dict(page.context(folder)))
+@dataclass
+class Site:
+    """A site that is being written. `held`: the device sweeps whose pages it has so far."""
+
+    data: ReportData
+    writer: Writer
+    templates: jinja2.Environment
+    held: list[HeldSweep] = field(default_factory=list)
+
+    def write_pages_of(self, device_sweep: DeviceSweep) -> None:
+        for page in PAGES:
+            if page.of_device_sweep:
+                self.write_page(page, device_sweep)
+        self.held.append(HeldSweep.of(device_sweep))
+
+    def write_older(self) -> None:
+        """Write the pages of each older sweep, or keep those that the site has."""
+        code = fingerprint()
+        for sweep in self.data.older:
+            stamp = digest([sweep.stamp, code, masked_url(self.data.database), self.data.axis])
+            kept = self.writer.kept(sweep.info.id, stamp)
+            if kept is not None:
+                self.held += [HeldSweep.from_json(facts) for facts in kept]
+                continue
+            written = set(self.writer.written)
+            number = len(self.held)
+            for device_sweep in self.data.load(sweep.info):
+                self.write_pages_of(device_sweep)
+            added = [held.to_json() for held in self.held[number:]]
+            self.writer.remember(sweep.info.id, stamp, self.writer.written.keys() - written, added)
+
+    def write_page(self, page: Page, device_sweep: DeviceSweep | None = None) -> None:
+        folder = PageFolder(page.name, self.data, self.writer, device_sweep, self.held)
+        if page.name == index.PAGE.name:
+            self.writer.data(PICKER, [sweep.facts() for sweep in newest_first(self.held)])
+        self.writer.text(f"{folder.folder}{page.name}.html", self.html_of(page, folder))
+
+    def html_of(self, page: Page, folder: PageFolder) -> str:
+        """Write the data of a page, and return its HTML."""
+        device_sweep = folder.device_sweep
+        root = "../" if device_sweep else ""
+        # pages without a device sweep link to the pages of the first one
+        current = device_sweep or next(iter(self.data.device_sweeps), None)
+        links = []
+        for other in PAGES:
+            if current or not other.of_device_sweep:
+                links.append((other, address(other.name, current if other.of_device_sweep else None, root)))
+        has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
+        context = {
+            "page": page,
+            "root": root,
+            "assets": f"{root}{ASSETS}",
+            "nav": links,
+            "device_sweep": device_sweep,
+            "picker": f"{root}{PICKER}" if has_several and (device_sweep or page is index.PAGE) else "",
+            "database": masked_url(self.data.database),
+            "address": partial(address, root=root),
+            "lead": "",
+            "notes": [],
+            "models": [],
+        }
+        template = self.templates.select_template([f"{page.name}.html.j2", "page.html.j2"])
+        return template.render(context | dict(page.context(folder)))
+
+
+def fingerprint() -> str:
+    """Return a hash of the code that writes pages, so that another version of effbench writes them anew."""
+    package = Path(__file__).parents[2]
+    hashed = hashlib.sha256()
+    for path in sorted([*package.glob("*.py"), *(package / "report").rglob("*.*")]):
+        if path.suffix in (".py", ".j2", ".js", ".css"):
+            hashed.update(path.read_bytes())
+    return hashed.hexdigest()
 
 
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,14 +65,59 @@ class Section:
     page: int = 100
 
 
+@dataclass(frozen=True)
+class HeldSweep:
+    """A device sweep whose pages the site has, in the folder `slug`. `several`: whether it has several environments."""
+
+    sweep_id: str
+    name: str
+    label: str
+    started_at: dt.datetime
+    hardware: str
+    slug: str
+    several: bool
+
+    @classmethod
+    def of(cls, device_sweep: DeviceSweep) -> HeldSweep:
+        sweep = device_sweep.sweep
+        label = str(sweep["label"] or "")
+        several = len(device_sweep.environments) > 1
+        return cls(
+            sweep["id"],
+            device_sweep.name,
+            "" if label == device_sweep.name else label,
+            sweep["started_at"],
+            device_sweep.hardware,
+            device_sweep.slug,
+            several,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"started_at": self.started_at.isoformat()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HeldSweep:
+        return cls(**{**data, "started_at": dt.datetime.fromisoformat(data["started_at"])})
+
+    def facts(self) -> list[str]:
+        """Return what the picker of the pages needs: folder, name, label, date and hardware."""
+        return [self.slug, self.name, self.label, f"{self.started_at:%Y-%m-%d %H:%M}", self.hardware]
+
+
+def newest_first(held: Sequence[HeldSweep]) -> list[HeldSweep]:
+    return sorted(held, key=lambda sweep: sweep.started_at, reverse=True)
+
+
 @dataclass
 class PageFolder:
-    """The subject of a page and the folder for its data. Paths are relative to the page."""
+    """The subject of a page and the folder for its data. Paths are relative to the page. `held`: the device sweeps
+    whose pages are complete; pages without a device sweep are written when all are."""
 
     page: str
     report: ReportData
     writer: Writer
     device_sweep: DeviceSweep | None = None
+    held: Sequence[HeldSweep] = ()
 
     @property
     def folder(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,38 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 class Writer:
     """Writes into the folder `out`, creating it. Paths are relative to it, with slashes.
 
-    `site.json` lists the files, so that the next site can remove those that it does not write again, and no others.
+    `site.json` lists the files, so that the next site can remove those that it does not write again, and no others. It
+    also lists the files of each older sweep, with a stamp: while the stamp is the same, the next site keeps them.
     """
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.written: dict[str, int] = {}  # path -> bytes
+        self.sweeps: dict[str, Any] = {}  # sweep id -> stamp, files and facts
         create_folder(out)
+        self._known = _manifest(out).get("sweeps") or {}
         if not is_site(out):  # list no files yet, so that a new site may replace this one if writing fails
             _write_list(out, [])
+
+    def kept(self, sweep_id: str, stamp: str) -> Any | None:
+        """Keep the files of an older sweep if the site has all of them with this stamp. Return the facts that were
+        remembered with them, or None if they must be written."""
+        known = self._known.get(sweep_id)
+        if not isinstance(known, dict) or known.get("stamp") != stamp:  # the stamp is a hash of all that matters
+            return None
+        sizes = {}
+        for path in known["files"]:
+            try:
+                sizes[path] = (self.out / path).stat().st_size
+            except OSError:
+                return None
+        self.written |= sizes
+        self.sweeps[sweep_id] = known
+        return known["facts"]
+
+    def remember(self, sweep_id: str, stamp: str, files: Iterable[str], facts: Any) -> None:
+        """List the files of an older sweep, so that the next site can keep them; `facts`: any JSON."""
+        self.sweeps[sweep_id] = {"stamp": stamp, "files": sorted(files), "facts": facts}
 
     def bytes(self, path: str, content: bytes) -> None:
         target = self.out / path
@@ -57,7 +81,7 @@ class Writer:
                 old.unlink()
                 with suppress(OSError):  # not empty
                     os.removedirs(old.parent)
-        _write_list(self.out, sorted(self.written))
+        _write_list(self.out, sorted(self.written), self.sweeps)
 
     def size(self) -> int:
         """Return the total size of the files in bytes."""
@@ -76,16 +100,21 @@ def is_site(folder: Path) -> bool:
     return _listed(folder) is not None
 
 
-def _write_list(out: Path, files: list[str]) -> None:
+def _write_list(out: Path, files: list[str], sweeps: Mapping[str, Any] | None = None) -> None:
     with replacing(out / MANIFEST) as file:
-        file.write(json.dumps({"files": files}, indent=0).encode())
+        file.write(json.dumps({"files": files, "sweeps": sweeps or {}}, indent=0).encode())
 
 
 def _listed(folder: Path) -> list[str] | None:
     """Return the list of files, or None if it is missing or not effbench's."""
+    files = _manifest(folder).get("files")
+    return list(map(str, files)) if isinstance(files, list) else None
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """Return the content of the list of files; empty if it is missing or not effbench's."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    return list(map(str, files)) if isinstance(files, list) else None
+        return {}
+    return manifest if isinstance(manifest, dict) else {}

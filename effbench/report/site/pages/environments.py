@@ -11,7 +11,7 @@ from effbench.environments import SOFTWARE, hardware_of
 from effbench.labels import ABSENT, flatten
 from effbench.report.columns import value_text
 from effbench.report.data import ReportData
-from effbench.report.site.page import Page, PageFolder
+from effbench.report.site.page import HeldSweep, Page, PageFolder
 from effbench.table import Column, Shown, Table
 
 PARTS = ("environment", "flags", "details", "ceilings", "noise", "record")
@@ -23,7 +23,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if not seen:
         return {"lead": "No environment is recorded yet: nothing ran.", "sections": []}
     caption = CAPTION if len(seen) > 1 else ""
-    return {"sections": [folder.table("facts", facts_table(seen, folder.report), caption, linked=True)]}
+    return {"sections": [folder.table("facts", facts_table(seen, folder.report, folder.held), caption, linked=True)]}
 
 
 def seen_environments(report: ReportData) -> list[dict[str, Any]]:
@@ -47,10 +47,12 @@ def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()}
 
 
-def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData) -> Table:
-    """Return a table of all facts, with one column per environment."""
+def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData, held: Sequence[HeldSweep] = ()) -> Table:
+    """Return a table of all facts, with one column per environment. `held`: the device sweeps with pages; without it
+    those of the overview."""
+    held = held or [HeldSweep.of(device_sweep) for device_sweep in report.device_sweeps]
     names = {sweep["id"]: sweep.get("name") or sweep["id"] for sweep in report.sweeps}
-    slugs = {(row.sweep["id"], row.hardware): row.slug for row in report.device_sweeps}
+    slugs = {(sweep.sweep_id, sweep.hardware): sweep.slug for sweep in held}
     known = [facts_of(row) | {("record", "last sweep"): last_sweep(row, names, slugs)} for row in seen]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
     columns += [Column(row["id"], row["title"], wide=True) for row in seen]

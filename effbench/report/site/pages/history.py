@@ -19,14 +19,28 @@ from effbench.comparison.verdicts import STATUS
 from effbench.environments import changes_between
 from effbench.metrics import INTERVALS, METRICS
 from effbench.report.colors import glyph_of
-from effbench.report.history_table import change_text, details_text, events_table, lead, line_id, summary
+from effbench.report.history_table import (
+    change_text,
+    coming_and_going,
+    details_text,
+    events_table,
+    lead,
+    line_id,
+    summary,
+)
 from effbench.report.marks import is_timed, why_marked
 from effbench.report.site.page import CHARTS, GRIDS, Page, PageFolder
+from effbench.stats.changepoints import EXACT_SHORTEST
 from effbench.stats.intervals import is_number
 from effbench.stats.segmentation import SHORTEST
 
 #: Most changes in the table, which a browser still loads at once.
 MOST_CHANGES = 3000
+#: Most lines about cells that are new or were not measured again, the newest.
+MOST_COMING = 20
+NO_SERIES = (
+    f"No series to judge yet: changes of times need {SHORTEST} sweeps of a cell, changes of counters {EXACT_SHORTEST}."
+)
 #: Points per file: about 300 KiB with nine metrics.
 POINTS_A_FILE = 4000
 #: Digits of a figure in a file; sweeps have at most three significant ones.
@@ -38,11 +52,17 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     longest = max((len(track.rows) for track in past.tracks), default=0) if past else 0
     values: dict[str, Any] = {"longest": longest, "least": SHORTEST}
     if longest > 1:
-        listed = past.events[:MOST_CHANGES]
+        is_judged = any(state != "short" for state in past.states.values())
+        # a cell that is new or was not measured again is no change
+        listed = past.without("new", "dead")[:MOST_CHANGES]
         values["changes"] = folder.grid("changes", events_table(past, listed)) if listed else None
         values["index"] = write_lines(folder, past)
-        values |= {"summary": summary(past), "lead": lead(past), "older": past.series.older}
+        values["lead"] = lead(past) if is_judged else NO_SERIES
+        values["summary"] = summary(past) if is_judged else ""
+        values["coming"] = coming_and_going(past)[-MOST_COMING:] if is_judged else []
+        values["older"] = past.series.older
         values["metrics"] = [METRICS[name] for name in past.metrics]
+        values["has_marks"] = any(mark_of(row) for track in past.tracks for row in track.rows)
     return values
 
 
@@ -114,8 +134,7 @@ def number(value: Any) -> float | int | None:
 
 def write_lines(folder: PageFolder, past: History) -> str:
     """Write the lines and their index, which the figure and the list of cells need; return the index's path."""
-    device_sweeps = folder.report.device_sweeps
-    lines = lines_of(past, {it.sweep["id"] for it in device_sweeps if len(it.environments) > 1})
+    lines = lines_of(past, {sweep.sweep_id for sweep in folder.held if sweep.several})
     size = max(1, POINTS_A_FILE // max(len(track.rows) for track in past.tracks))
     rows = {}
     for file in range(-(-len(past.tracks) // size)):
@@ -149,7 +168,7 @@ def write_lines(folder: PageFolder, past: History) -> str:
         "lines": rows,
         "first": f"{line_id(first.cell_key, first.place)}.{first.metric}",
         # sweep, hardware and folder of each device sweep on the site
-        "held": [[it.sweep["id"], it.hardware, it.slug] for it in device_sweeps],
+        "held": [[sweep.sweep_id, sweep.hardware, sweep.slug] for sweep in folder.held],
     }
     return folder.data("index", index)
 

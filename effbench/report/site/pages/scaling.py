@@ -31,7 +31,7 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     lead = "" if sections else " ".join(figure.absent for figure in figures if figure.absent)
     marks = note(device_sweep.labelled) if sections else ""
     if marks:
-        notes.insert(0, f"{marks} Their marks are open or pale in the figures.")
+        notes.insert(0, f"{marks} Their symbols in the figures are open or pale.")
     names = models(device_sweep) if sections else []
     return {"lead": lead, "sections": sections, "notes": notes, "models": names, "ranges": model_ranges(names)}
 

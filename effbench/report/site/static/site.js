@@ -80,18 +80,28 @@ window.effbench = (() => {
   }
   if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen; else chosen = null;
 
+  /** Offer all sweeps of the site; choosing one opens the same page of it. */
+  async function fillPicker(subjects) {
+    const { src, root, page, current } = subjects.dataset;
+    const sweeps = await load(src);
+    const choices = sweeps.map(([slug, name, label, time, hardware]) => element("option", {
+      value: slug, selected: slug === current, text: [name, label, `${time} UTC`, hardware].filter(Boolean).join(" · "),
+    }));
+    const first = current ? [] : [element("option", { value: "", selected: true, text: `choose one of ${sweeps.length}` })];
+    subjects.replaceChildren(...first, ...choices);
+    subjects.addEventListener("change", () => { if (subjects.value) location.href = `${root}${subjects.value}/${page}.html${location.hash}`; });
+    window.addEventListener("pageshow", () => { // after Back, the selection must match the page again
+      for (const option of subjects.options) option.selected = option.defaultSelected;
+    });
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
     const label = () => { button.setAttribute("aria-label", `switch to the ${theme() === "dark" ? "light" : "dark"} theme`); };
     button.addEventListener("click", () => { choose(theme() === "dark" ? "light" : "dark"); label(); });
     label();
     const subjects = document.getElementById("subjects");
-    if (subjects) {
-      subjects.addEventListener("change", () => { location.href = subjects.value + location.hash; });
-      window.addEventListener("pageshow", () => { // after Back, the selection must match the page again
-        for (const option of subjects.options) option.selected = option.defaultSelected;
-      });
-    }
+    if (subjects) fillPicker(subjects).catch((error) => complain(subjects.parentElement, error));
     document.querySelector(".skip").addEventListener("click", (event) => {
       event.preventDefault(); // the URL keeps the view
       const main = document.getElementById("main");

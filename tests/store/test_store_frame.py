@@ -1,0 +1,77 @@
+"""`effbench.results`: a column for each swept parameter, and frames without empty figures."""
+
+import pytest
+from made_sweeps import Made, a_cell, environment
+
+import effbench
+from effbench.metrics import RESULT_FIGURES
+from effbench.store import RESULT_COLUMNS
+
+
+def swept(tmp_path, cells, env=None, figures=None):
+    made = Made(tmp_path / "r.db")
+    made.sweep({cell: figures or {} for cell in cells}, env=env or environment(), rounds=2)
+    return effbench.results(str(made.path))
+
+
+def wide(width, mode="eager", **settings):
+    cell = a_cell(mode, settings=settings)
+    cell.model["module"] = {"width": width, "_target_": "nets.Net"}
+    return cell
+
+
+def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_path):
+    frame = swept(tmp_path, [wide(width, mode) for width in (256, 512) for mode in ("eager", "default")])
+    assert tuple(frame.columns) == (*RESULT_COLUMNS, "model.module.width")
+    assert frame["model.module.width"].tolist() == [256, 256, 512, 512]
+    assert str(frame["model.module.width"].dtype) == "Int64"
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "column"),
+    [
+        ((0.5, 1), "float64", [0.5, 1.0]),
+        ((True, False), "boolean", [True, False]),
+        (("a", "b"), "string", ["a", "b"]),
+        (([1, 2], [3]), "string", ["[1, 2]", "[3]"]),
+        ((2**80, 1), "float64", [2.0**80, 1.0]),
+        ((1, "auto"), "string", ["1", "auto"]),
+    ],
+)
+def test_dtypes_of_swept_parameters(tmp_path, values, dtype, column):
+    frame = swept(tmp_path, [wide(value) for value in values])
+    assert (str(frame["model.module.width"].dtype), frame["model.module.width"].tolist()) == (dtype, column)
+
+
+def test_a_setting_of_a_mode_is_missing_for_other_modes(tmp_path):
+    frame = swept(tmp_path, [a_cell(), *(a_cell("default", settings={"fullgraph": full}) for full in (True, False))])
+    assert str(frame["mode.fullgraph"].dtype) == "boolean"
+    assert frame["mode.fullgraph"].isna().tolist() == [True, False, False]
+    assert frame["mode.fullgraph"].dropna().tolist() == [True, False]
+
+
+def test_columns_of_the_view_are_not_repeated(tmp_path):
+    cells = [a_cell(bs=bs, dtype=dtype) for bs in (1, 8) for dtype in ("float32", "bfloat16")]
+    assert tuple(swept(tmp_path, cells).columns) == RESULT_COLUMNS
+
+
+def test_a_compact_frame_has_no_empty_figures(tmp_path):
+    figures = {"peak_allocated_bytes": None, "energy_mj": None, "period_ms": None}
+    swept(tmp_path, [a_cell(device="cpu"), a_cell("default", device="cpu")], figures=figures)
+    whole, compact = (effbench.results(str(tmp_path / "r.db"), compact=compact) for compact in (False, True))
+    assert tuple(whole.columns) == RESULT_COLUMNS
+    assert {"peak_allocated_bytes", "energy_mj", "period_ms", "period_ci_low_ms"} <= set(whole) - set(compact)
+    figures = [name for name in compact if name in RESULT_FIGURES and name not in ("marked", "disturbance")]
+    assert "latency_ms" in figures and not compact[figures].isna().all().any()
+    facts = [name for name in RESULT_COLUMNS if name not in RESULT_FIGURES]
+    assert set(facts) <= set(compact), "what says which cell it is stays, even where it is empty"
+    assert {"marked", "disturbance"} <= set(compact)
+
+
+def test_marks_are_columns(tmp_path):
+    busy = {"disturbance": "host busy for 83 % of the timing"}
+    made = Made(tmp_path / "r.db")
+    made.sweep({a_cell(): {}, a_cell("default"): busy}, rounds=2)
+    frame = effbench.results(str(made.path), compact=True)
+    assert frame["marked"].tolist() == [False, True]
+    assert frame["disturbance"].fillna("").tolist() == ["", busy["disturbance"]]
