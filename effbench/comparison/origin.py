@@ -14,7 +14,8 @@ from typing import Any
 
 from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
-from effbench.sweeping.interpreters import Interpreter, cache_home, git_changes, git_description, output
+from effbench.folders import cache_home
+from effbench.sweeping.interpreters import Interpreter, git_changes, git_description, output
 from effbench.sweeping.interpreters import git as quick_git
 
 TIMEOUT_S = 120.0
