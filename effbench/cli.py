@@ -94,8 +94,10 @@ def report_error(error: BaseException, message: str, argv: Sequence[str], code: 
 
 def print_error(text: str) -> None:
     """Print the text to stderr, unless nobody can read it."""
-    with suppress(OSError):
-        print(text, file=sys.stderr)
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard([sys.stderr])
 
 
 def is_unread(stream: TextIO, number: int | None) -> bool:
@@ -119,7 +121,8 @@ def discard(streams: Iterable[TextIO]) -> None:
     """Discard the rest of these outputs: Python would report at exit that it cannot be written."""
     with Path(os.devnull).open("w") as nowhere:
         for stream in streams:
-            os.dup2(nowhere.fileno(), stream.fileno())
+            with suppress(ValueError):  # a closed stream
+                os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def failed_access(error: OSError) -> str:
