@@ -7,17 +7,21 @@ import gc
 import importlib
 import os
 import re
+import select
+import stat
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import closing, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TextIO
 
 from effbench import __version__
 from effbench.errors import INTERRUPTED, EffbenchError, UsageError, nearest
 from effbench.printable import one_line, printable
 from effbench.sweeping.interrupts import remembered
+from effbench.warning_filters import print_instead_of_raising
 
 _NAMES = (
     "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "baseline", "check",
@@ -33,6 +37,7 @@ UNEXPECTED = 2
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of the codes in docs/reference/commands.md."""
+    print_instead_of_raising()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a character that the encoding lacks must not end a sweep
             stream.reconfigure(errors="backslashreplace")
@@ -49,19 +54,19 @@ def run(argv: list[str]) -> int:
     except EffbenchError as error:
         return report_error(error, str(error), argv, error.exit_code)
     except KeyboardInterrupt as interrupt:
-        print("; ".join(["effbench: interrupted", *interrupt.args]), file=sys.stderr)
+        print_error("; ".join(["effbench: interrupted", *interrupt.args]))
         return INTERRUPTED
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # rich turns a broken pipe into SystemExit
             return 0
         raise
-    except Exception as error:  # a bug in effbench, or a database that was edited by hand
-        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
-            # the reader of the output has exited, such as `head`, or the terminal was closed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        unread = [stream for stream in (sys.stdout, sys.stderr) if is_unread(stream, error.errno)]
+        if unread:
+            discard(unread)
             return INTERRUPTED if error.errno == errno.EIO else 0
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
-            return report_error(error, f"the output cannot be written: {error.strerror}", argv, UNEXPECTED)
+        return report_error(error, failed_access(error), argv, UNEXPECTED)
+    except Exception as error:  # a bug in effbench, or a database that was edited by hand
         return report_error(error, unexpected(error, argv), argv, UNEXPECTED)
 
 
@@ -95,20 +100,68 @@ def report_error(error: BaseException, message: str, argv: Sequence[str], code: 
 
     if os.environ.get("EFFBENCH_DEBUG") == "1":
         message = "".join(traceback.format_exception(error))
-    print(f"effbench: {printable(masked_text(message, argv))}", file=sys.stderr)
+    print_error(f"effbench: {printable(masked_text(message, argv))}")
     return code
+
+
+def print_error(text: str) -> None:
+    """Print the text to stderr, unless nobody can read it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        discard([sys.stderr])
+
+
+def is_unread(stream: TextIO, number: int | None) -> bool:
+    """Return whether writing to this output fails with the error `number` because nobody reads it any more: EPIPE if
+    the reader has exited, such as `head`, EIO if the terminal was closed."""
+    if number not in (errno.EPIPE, errno.EIO):
+        return False
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # a stream in memory, or a closed one
+        return False
+    is_terminal = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    if is_terminal != (number == errno.EIO):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def discard(streams: Iterable[TextIO]) -> None:
+    """Discard the rest of these outputs: Python would report at exit that it cannot be written."""
+    with Path(os.devnull).open("w") as nowhere:
+        for stream in streams:
+            with suppress(ValueError):  # a closed stream
+                os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def failed_access(error: OSError) -> str:
+    """Return a message about a file or connection that cannot be read or written."""
+    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    if not names and error.errno == errno.ENOSPC:
+        return f"the output cannot be written: {error.strerror}"
+    what = " and ".join(names) or f"a file or connection (in {place_of(error)})"
+    reason = error.strerror or one_line(error, 300) or type(error).__name__
+    return f"cannot read or write {what}: {reason}\nEFFBENCH_DEBUG=1 shows the traceback"
 
 
 def unexpected(error: Exception, argv: Sequence[str]) -> str:
     """Return two lines about an unexpected error: its type, location and message, then what to do."""
-    package = str(Path(__file__).parent)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(package)]
-    where = f"effbench/{Path(frames[-1].filename).relative_to(package)}:{frames[-1].lineno}"
     hint = "; `effbench db check` finds damaged rows of a database" if argv[0] in COMMANDS and argv[0] != "db" else ""
     return (
-        f"unexpected {type(error).__name__} at {where}: {one_line(error, 300)}\n"
+        f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
         f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
     )
+
+
+def place_of(error: Exception) -> str:
+    """Return the innermost line of effbench's code that the error went through."""
+    package = Path(__file__).parent
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(package)]
+    return f"effbench/{Path(own[-1].filename).relative_to(package)}:{own[-1].lineno}"
 
 
 def is_bare_word(argument: str) -> bool:

@@ -7,10 +7,13 @@ Server to sweep:   {"v", "event": "ready", "pid"}
                    {"v", "event": "started", "id", "pid"}
                    {"v", "event": "phase", "id", "phase"}
                    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
-                    "reason" | null}                    reason: why the server ended the task
+                    "reason" | null, "exit_message" | null}
+                                                        reason: why the server ended the task; exit_message: what the
+                                                        task passed to `sys.exit`, if that is no number
                    {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
                                                         failed: why the server could not start the task
-Task to server:    {"v", "phase"} and, once, {"v", "result"}, through the task's own result pipe
+Task to server:    {"v", "phase"} and, once, {"v", "result"} or {"v", "exit_message"}, through the task's own
+                   result pipe
 
 Standard library only, because both sides import this module.
 """

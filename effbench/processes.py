@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+GONE_POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -67,6 +69,13 @@ def descendants(root: int) -> set[int]:
     while more := {pid for pid, (parent, _) in table.items() if parent in tree} - tree:
         tree |= more
     return tree - {root, os.getpid()}
+
+
+def wait_until_gone(pid: int, timeout_s: float) -> None:
+    """Wait until the process has ended, for at most `timeout_s`. It need not be a child of this process."""
+    deadline = time.monotonic() + timeout_s
+    while pid in process_table() and time.monotonic() < deadline:
+        time.sleep(GONE_POLL_S)
 
 
 def environment_of(pid: int, name: str) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.errors import ConfigError
+from effbench.folders import expand_user
 
 NONE = "none"
 ARRIVALS = "arrivals"
@@ -152,7 +153,7 @@ def decode(draw: random.Random, length: int, low: int, high: int, tokens: int) -
 def read_sizes(path: str, column: str = "bs") -> list[int]:
     """Return the sizes in a file: one per line, or the named column of a CSV. Raises ConfigError for other content."""
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(expand_user(path, "stream.path")).read_text(encoding="utf-8-sig").splitlines()
         rows = [(number, row) for number, row in enumerate(csv.reader(lines), start=1) if any(map(str.strip, row))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot read the stream {path}: {getattr(error, 'strerror', None) or error}") from error

@@ -4,8 +4,10 @@ import atexit
 import contextlib
 import functools
 import gc
+import importlib.util
 import io
 import os
+import re
 import resource
 import shutil
 import signal
@@ -55,6 +57,94 @@ def pytest_collection_finish() -> None:
     """What was imported stays: looking for cycles in it again and again takes a fifth of the time."""
     gc.freeze()
     gc.set_threshold(50_000)
+
+
+# --- optional packages ---
+
+#: Module of an optional package -> the extra of effbench that installs it.
+EXTRAS = {
+    "axe_playwright_python": "test",
+    "hatchling": "test",
+    "huggingface_hub": "models",
+    "ipykernel": "test",
+    "material": "docs",
+    "mkdocs": "docs",
+    "mkdocstrings": "docs",
+    "nbclient": "test",
+    "nbformat": "test",
+    "playwright": "test",
+    "psycopg": "postgres",
+    "pyarrow": "export",
+    "ruff": "test",
+    "safetensors": "models",
+    "submitit": "slurm",
+    "timm": "models",
+    "tokenizers": "models",
+    "torchao": "quantization",
+    "torchvision": "models",
+    "transformers": "models",
+}
+
+
+@functools.cache
+def missing_extras() -> tuple[str, ...]:
+    """Return the optional packages that are not installed. In CI a missing one fails its tests: none counts."""
+    if os.environ.get("CI") == "true":
+        return ()
+    return tuple(module for module in EXTRAS if importlib.util.find_spec(module) is None)
+
+
+def needed_extra(failure: str) -> str | None:
+    """Return the reason to skip a test with this failure: it names a missing optional package as its cause."""
+    for module in missing_extras():
+        causes = (
+            rf"No module named '?{module}\b",
+            rf"needs (the package )?{module}\b",
+            rf"{module} is not installed",
+            rf"pip install \S*effbench\[{EXTRAS[module]}\]",
+        )
+        if any(re.search(cause, failure) for cause in causes):
+            return reason_to_skip(module)
+    return None
+
+
+def reason_to_skip(module: str) -> str:
+    return f"needs {module}: pip install 'effbench[{EXTRAS[module]}]'"
+
+
+def skip(report: pytest.TestReport | pytest.CollectReport, path: Path, reason: str) -> None:
+    """Turn the report of a failure into that of a skipped test."""
+    report.outcome = "skipped"
+    report.longrepr = (str(path), 0, f"Skipped: {reason}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "extra(*modules): needs these optional packages; skipped without them")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("extra"):
+        for module in marker.args:
+            if module in missing_extras():
+                pytest.skip(reason_to_skip(module))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Skip a file of tests that imports a missing optional package."""
+    report = yield
+    if report.failed and (reason := needed_extra(str(report.longrepr))):
+        skip(report, collector.path, reason)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Skip a test that fails because an optional package is missing."""
+    report = yield
+    if report.failed and (reason := needed_extra(report.longreprtext)):
+        skip(report, item.path, reason)
+    return report
 
 
 def heed_ctrl_c() -> None:

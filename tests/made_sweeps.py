@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import sqlalchemy as sa
 
 from effbench.cell import Cell, Environment, Status, Trial
@@ -137,7 +136,11 @@ def loosen(path: Any) -> None:
 def sql(path: Any, *statements: str, rows: int | None = None) -> None:
     """Do what only someone with a database browser does. `rows`: how many a statement must change."""
     is_file = "://" not in str(path)
-    with closing(sqlite3.connect(path) if is_file else psycopg.connect(path)) as connection:
+    if is_file:
+        connect = sqlite3.connect
+    else:
+        from psycopg import connect  # here, so that other tests run without it
+    with closing(connect(path)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF" if is_file else "SET session_replication_role = replica")
         for statement in statements:
             count = connection.execute(statement).rowcount

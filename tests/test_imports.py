@@ -17,8 +17,8 @@ ROOT = PACKAGE.parent
 
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines before its own.
 LAYERS = (
-    ("errors", "metrics", "processes", "cores"),
-    ("cell", "message", "printable", "config"),
+    ("errors", "metrics", "processes", "cores", "warning_filters"),
+    ("cell", "message", "printable", "config", "folders"),
     ("terminal", "outputs", "streams", "buckets", "stats"),
     ("table", "models", "environments", "labels"),
     ("measure",),

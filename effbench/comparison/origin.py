@@ -14,11 +14,11 @@ from typing import Any
 
 from effbench.cell import Cell, targets_in
 from effbench.errors import UsageError
+from effbench.folders import cache_home
 from effbench.printable import listed
 from effbench.sweeping.interpreters import (
     MOST_FILES,
     Interpreter,
-    cache_home,
     changed_files,
     git_changes,
     git_description,

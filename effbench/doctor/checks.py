@@ -8,18 +8,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from effbench.doctor import calibration, gpu
 from effbench.doctor.finding import Finding, Machine, good, note, problem, warning
-from effbench.errors import SchemaError, StoreError, WorkerError
-from effbench.message import ProbeRequest
+from effbench.errors import ConfigError, SchemaError, StoreError, WorkerError
+from effbench.message import CheckRequest, ProbeRequest
 from effbench.metrics import format_bytes
 from effbench.store.connect import sqlite_file
 from effbench.store.store import Store
 from effbench.sweeping.client import ForkServer
-from effbench.sweeping.run import cache_folder
+from effbench.sweeping.run import cache_folder, make_cache_folder
 
 PROBE_TIMEOUT_S = 120.0
+#: Tests the C++ compiler.
+SAMPLE = CheckRequest("effbench.worker.check.compile_sample", device="cpu")
 #: Package of the extra `models` -> a target of effbench that imports it, and the models that need it.
 EXTRA = {
     "torchvision": (
@@ -54,12 +57,37 @@ def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machin
     findings = []
     try:
         machine = replace(machine, answer=server.call("probe", request.to_json(), PROBE_TIMEOUT_S))
+        if has_cpp_compiler(machine):
+            machine = replace(machine, compiler_error=try_compiler(server))
     except WorkerError as error:
         findings = [problem(str(error), "nothing can be measured", "python -c 'import torch' shows why", "software")]
     for area, checks in CHECKS.items():
         if machine.answer or area not in NEED_WORKER:
             findings += [replace(finding, area=area) for check in checks for finding in check(machine)]
     return findings, machine
+
+
+def has_cpp_compiler(machine: Machine) -> bool:
+    """Return whether the C++ compiler that Inductor uses exists."""
+    cxx = machine.environ.get("CXX", "g++")  # Inductor tries no other
+    if cxx == "g++":
+        return bool(machine.answer["details"]["compilers"]["g++"])
+    return shutil.which(cxx) is not None
+
+
+def try_compiler(server: ForkServer) -> str | None:
+    """Compile a sample for the CPU in the folder of compile caches. Return the error, None if there is none."""
+    try:
+        parent = make_cache_folder(cache_folder(None), "XDG_CACHE_HOME")
+    except ConfigError:  # `disk_space` reports the folder
+        return None
+    with TemporaryDirectory(prefix="doctor-", dir=parent, ignore_cleanup_errors=True) as folder:
+        request = replace(SAMPLE, cache_dir=folder)
+        try:
+            outcome = server.call("check", request.to_json(), PROBE_TIMEOUT_S)
+        except WorkerError as error:
+            return str(error)
+    return outcome["reason"] if outcome.get("status") == "error" else None
 
 
 def packages(machine: Machine) -> Iterator[Finding]:
@@ -85,7 +113,7 @@ def compilers(machine: Machine) -> Iterator[Finding]:
     installed, environ = machine.answer["details"]["compilers"], machine.environ
     cxx = environ.get("CXX", "g++")
     has_c = installed["gcc"] or installed["clang"] or shutil.which(environ.get("CC", ""))
-    has_cpp = installed["g++"] if cxx == "g++" else shutil.which(cxx)  # Inductor tries no other
+    has_cpp = has_cpp_compiler(machine)
     effect = "torch.compile modes are unsupported on the "
     if not has_cpp:
         fix = "apt-get install g++" if cxx == "g++" else "unset CXX, or set it to a compiler"
@@ -94,7 +122,10 @@ def compilers(machine: Machine) -> Iterator[Finding]:
         yield warning("no C compiler", effect + "GPU", "apt-get install gcc")
     if machine.answer["gpus"] and not machine.answer["environment"]["triton_version"]:
         yield warning("no Triton", effect + "GPU", "pip install triton")
-    if has_c and has_cpp:
+    if machine.compiler_error:
+        fix = "effbench model=tiny mode=default, then effbench ls --failures --traceback, shows the command"
+        yield warning(f"the C++ compiler fails: {machine.compiler_error}", "torch.compile modes fail on the CPU", fix)
+    elif has_c and has_cpp:
         yield good(f"compilers: {', '.join(name for name, exists in installed.items() if exists)}")
 
 

@@ -36,12 +36,14 @@ problem = partial(Finding, "problem")
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of /proc and /sys."""
+    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of /proc and /sys.
+    `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
 
     db: str
     answer: dict[str, Any] | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
+    compiler_error: str | None = None
 
     @cached_property
     def nvml(self) -> Nvml:

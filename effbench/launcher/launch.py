@@ -6,6 +6,7 @@ that nothing has to be installed and no other Hydra application sees them.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -90,13 +91,15 @@ def hydra_sweep(
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
         return command.outcome
-    except (EffbenchError, KeyboardInterrupt, BrokenPipeError):
+    except (EffbenchError, KeyboardInterrupt):
         raise
     except SystemExit as end:
         if end.code not in (0, None):
             raise UsageError("Hydra could not parse this command line (see above); see effbench --help") from end
         return command.outcome
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):  # of a file, or of the output
+            raise
         raise errors.explain(error, words) from error
 
 

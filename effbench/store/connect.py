@@ -22,7 +22,8 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from effbench.config import db_option, db_setting
-from effbench.errors import SchemaError, StoreError
+from effbench.errors import ConfigError, SchemaError, StoreError
+from effbench.folders import expand_user
 from effbench.outputs import create_folder
 from effbench.store.schema import EARLIER, HEAD_REVISION, REVISIONS
 from effbench.store.secrets import masked_url
@@ -79,7 +80,7 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if (re.search(r"\bpassword=", given) and "://" not in given) or re.match(r"postgres\w*(\+\w+)?//", given):
         raise StoreError(f"not a database URL (it is not shown, for it may hold a password); {_FORMS}")
     if "://" not in given and not re.match(r"(sqlite|postgres\w*)(\+\w+)?:", given):
-        return sa.URL.create("sqlite", database=os.path.expanduser(given))  # noqa: PTH111 - keeps "./" and the like
+        return sa.URL.create("sqlite", database=expanded(given))
     try:
         parsed = sa.make_url(given)
     except (exc.ArgumentError, ValueError) as error:
@@ -94,6 +95,14 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if "@" in (parsed.host or ""):
         raise StoreError(f"{masked_url(given)}: the user name or password contains @; write it as %40")
     return parsed.set(drivername="postgresql+psycopg")
+
+
+def expanded(path: str) -> str:
+    """Return the path with its `~` replaced. Raises StoreError if there is no such home folder."""
+    try:
+        return expand_user(path, "db")
+    except ConfigError as error:
+        raise StoreError(str(error)) from None
 
 
 def sqlite_file(url: str | os.PathLike[str]) -> Path | None:

@@ -10,10 +10,11 @@ import hmac
 import os
 import secrets
 from contextlib import suppress
-from pathlib import Path
 
 import sqlalchemy as sa
 
+from effbench.errors import ConfigError
+from effbench.folders import state_file
 from effbench.store.schema import PLANNED, SWEEP
 from effbench.store.values import dump_json
 
@@ -48,9 +49,8 @@ def _signature(connection: sa.Connection, sweep_id: str) -> tuple[dict, str | No
 
 def _key() -> bytes | None:
     """Return this user's key; create it if it is missing."""
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    path = Path(base) / "effbench" / "key"
     try:
+        path = state_file("key")
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -61,6 +61,6 @@ def _key() -> bytes | None:
                 os.link(draft, path)
             draft.unlink()
         key = path.read_bytes() if path.stat().st_uid == os.getuid() else b""  # another user may have created it
-    except (OSError, RuntimeError):  # a user without a home
+    except (OSError, ConfigError):  # a user without any folder
         return None
     return key if len(key) == 32 else None

@@ -15,26 +15,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from effbench import processes
+from effbench import processes, warning_filters
 from effbench.cell import Status
 from effbench.errors import ConfigError, WorkerError
+from effbench.folders import cache_home, is_plain, plain_path, worker_variables
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
 from effbench.sweeping.devices import TRANSIENT
-from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables, cache_home, lone_package, why_unfit
+from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables, lone_package, why_unfit
+from effbench.sweeping.interrupts import raise_if_interrupted
 
 #: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+#: Variables that name the folder of temporary files; Inductor compiles some files there.
+TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
 #: The phase of a task whose process has just started.
 START = "start"
 POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
+#: How long a server may take to end a task after Ctrl-C. A server that imports a module does not answer.
+STOP_TIMEOUT_S = 0.2
 LAST_WORDS_TIMEOUT_S = 2.0
 #: Pause before each retry after a failure of the harness.
 RETRY_PAUSES_S = (0.5, 2.0, 5.0)
 #: Longest line from a server; escaping may lengthen a task's line.
 MOST_LINE_BYTES = 4 * MOST_BYTES
+
+
+class StoppedError(Exception):
+    """The sweep was asked to stop while it waited for a fork server, or for a task of the harness."""
 
 
 @dataclass(eq=False)
@@ -84,29 +95,56 @@ class Request:
             reason = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
         else:
             reason = f"the process exited with code {outcome['exit']}"
+            if outcome.get("exit_message"):
+                reason = f"{reason}: {outcome['exit_message']}"
         return status, f"{reason} ({f'in {self.phase}' if self.phase else 'before it began'})"
+
+
+def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a server's process. `package_root`: the folder that contains effbench; `given`:
+    variables that replace those of this process."""
+    variables = {**os.environ, **worker_variables(), **given, **SERVER_ENVIRONMENT}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, variables.get("PYTHONPATH")]))
+    # torch's default is a folder in /tmp, where another user could put code
+    variables[INDUCTOR_CACHE] = variables.get(INDUCTOR_CACHE) or str(cache_home() / "inductor")
+    for name in (INDUCTOR_CACHE, *TEMPORARY_VARIABLES):
+        folder = variables.get(name)
+        if folder and not is_plain(folder):
+            variables[name] = str(plain_path(Path(folder), name))
+    if filters := variables.get(warning_filters.VARIABLE):
+        variables[warning_filters.VARIABLE] = warning_filters.without_errors(filters)
+    return variables
+
+
+def why_failed(request: Request) -> str:
+    """Return why a task of the harness has no result, with the last line of its output."""
+    _, reason = request.failure()
+    log = (request.outcome.get("log") or "").strip()
+    if not log or request.outcome.get("exit_message"):  # the message is that line
+        return reason
+    return f"{reason}: {one_line(log.splitlines()[-1], 500)}"
 
 
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
     `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if `python` cannot be run.
+    `stop`: once it is set, waiting for the server and for tasks of the harness ends with StoppedError.
     """
 
     _ids = itertools.count(1)
+    stop: threading.Event | None = None
 
     def __init__(
         self, python: str | None = None, preload: bool = True, folder: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
-        variables = {**os.environ, **(env or {})}
-        search_path = os.pathsep.join(filter(None, [package_root, variables.get("PYTHONPATH")]))
+        variables = server_variables(package_root, env or {})
+        if not python:
+            variables |= bytecode_variables()
         arguments = ["effbench.worker.server", ",".join(NEEDED), *([] if preload else ["--no-preload"])]
         self.python = python
-        # torch's default is a folder in /tmp, where another user could put code
-        caches = {"TORCHINDUCTOR_CACHE_DIR": str(cache_home() / "inductor")}
-        bytecode = {} if python else bytecode_variables()
         try:
             self.process = subprocess.Popen(
                 [python or sys.executable, "-c", BOOTSTRAP, *arguments],
@@ -114,7 +152,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=folder,
-                env={**caches, **variables, **bytecode, **SERVER_ENVIRONMENT, "PYTHONPATH": search_path},
+                env=variables,
                 start_new_session=True,
             )
         except OSError as error:
@@ -135,10 +173,16 @@ class ForkServer:
         self.message_reader.start()
 
     def wait_ready(self) -> None:
-        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python` is unsuitable."""
-        if not self.ready.wait(READY_TIMEOUT_S):
-            self.close()
-            raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
+        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python` is unsuitable, and
+        StoppedError."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self.ready.wait(POLL_S):
+            raise_if_interrupted()
+            if self.stop is not None and self.stop.is_set():
+                raise StoppedError
+            if time.monotonic() > deadline:
+                self.close()
+                raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
         if self.unfit:
             raise ConfigError(self.unfit)
         if self.dead and self.python and not self.is_python:
@@ -162,30 +206,45 @@ class ForkServer:
         return request
 
     def kill(self, request: Request) -> None:
-        """Kill the task's process tree and wait until the server confirms it; kill a server that does not respond."""
+        """Kill the task's process tree and wait until the server confirms it; kill a server that does not respond.
+
+        After Ctrl-C a server has little time. One that has not started the task has none: it is importing a module.
+        """
         self.send({"op": "kill", "id": request.id})
-        if not request.done.wait(KILL_TIMEOUT_S):
-            self.process.kill()
-            request.done.wait(KILL_TIMEOUT_S)
+        timeout_s = KILL_TIMEOUT_S
+        if request.stopped:
+            timeout_s = 0.0 if request.pid is None else STOP_TIMEOUT_S
+        if request.done.wait(timeout_s):
+            return
+        self.process.kill()
+        request.done.wait(KILL_TIMEOUT_S)
+        if request.pid is not None:  # nobody waits for it any more: it may still hold its GPU
+            processes.wait_until_gone(request.pid, KILL_TIMEOUT_S)
 
     def run(
         self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None, stop: threading.Event | None = None,
     ) -> Request:  # fmt: skip
-        """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended."""
+        """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended.
+
+        `stop`: None for that of the server.
+        """
+        stop = stop or self.stop
         deadline = time.monotonic() + timeout_s
         request = self.submit(task, payload, env, on_phase)
         try:
             while not request.done.wait(min(POLL_S, timeout_s)):
+                raise_if_interrupted()
                 if stop is not None and stop.is_set():
                     request.stopped = True
-                elif request.waits_since is None and time.monotonic() > deadline + request.waited_s:
+                    self.kill(request)
+                    break
+                if request.waits_since is None and time.monotonic() > deadline + request.waited_s:
                     request.timed_out_s = timeout_s
-                else:
-                    continue
-                self.kill(request)
-                break
+                    self.kill(request)
+                    break
         except BaseException:  # Ctrl-C: the task must not outlive the device lock
+            request.stopped = True
             self.kill(request)
             raise
         return request
@@ -196,21 +255,25 @@ class ForkServer:
     ) -> Any:  # fmt: skip
         """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
 
-        Raises WorkerError if it fails or exceeds `timeout_s`.
+        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set before it ended.
         """
+        stop = stop or self.stop
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
             request = self.run(task, payload, timeout_s, env, stop=stop)
             if request.result is not None:
                 return request.result
+            if request.stopped:
+                raise StoppedError
             outcome = request.outcome
             retry = "failed" in outcome or (request.phase == PROBE_PHASE and "died" not in outcome)
-            if not retry or pause is None or request.timed_out_s is not None or request.stopped:
+            if not retry or pause is None or request.timed_out_s is not None:
                 break
-            time.sleep(pause)
-        log = (outcome.get("log") or "").strip()
-        last = f": {one_line(log.splitlines()[-1], 500)}" if log else ""
-        raise WorkerError(f"{task} failed: {request.failure()[1]}{last}")
+            if stop is None:
+                time.sleep(pause)
+            elif stop.wait(pause):
+                raise StoppedError
+        raise WorkerError(f"{task} failed: {why_failed(request)}")
 
     def send(self, message: dict[str, Any]) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the server writes
@@ -219,9 +282,10 @@ class ForkServer:
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close the server's input: it kills its children and exits. A server without tasks is killed, because it may
-        be importing modules."""
-        if not self.requests:
+        """Close the server's input: it kills its children and exits. A server that may be importing modules is killed:
+        one without tasks, or with a task that has no process."""
+        requests = list(self.requests.values())
+        if not requests or any(request.pid is None for request in requests):
             self.process.kill()
         with contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.close()

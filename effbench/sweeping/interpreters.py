@@ -20,6 +20,7 @@ from typing import Any
 
 from effbench.cell import Environment
 from effbench.errors import ConfigError
+from effbench.folders import cache_home, expand_user, plain_path
 from effbench.printable import listed
 from effbench.sweeping.own_outputs import without_own_outputs
 
@@ -112,12 +113,12 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
         if given is not None and not given.strip():
             raise ConfigError(f"{name}= is empty; omit it, or use {name}=null for effbench's own")
     if python is not None:
-        path = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - Path would drop the ./ that marks a path
+        path = shutil.which(expand_user(python, "python"))
         if path is None:
             raise ConfigError(f"python={python}: no such program; give the path of an interpreter: venv/bin/python")
         python = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
     if folder is not None:
-        home = Path(folder).expanduser().resolve()
+        home = Path(expand_user(folder, "folder")).resolve()
         if not home.is_dir():
             raise ConfigError(f"folder={folder}: no such folder; give the working directory of the trials")
         folder = str(home)
@@ -136,12 +137,6 @@ def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch
     if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
         return f"python={python} has torch {torch}; trials need torch {oldest_torch} or newer"
     return None
-
-
-def cache_home() -> Path:
-    """Return effbench's folder in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(base) / "effbench").absolute()
 
 
 def bytecode_variables() -> dict[str, str]:
@@ -164,14 +159,14 @@ def lone_package() -> str:
     The folder of an installed effbench also contains this interpreter's torch and numpy.
     """
     package = Path(__file__).resolve().parents[1]
-    folder = cache_home() / "package" / hashlib.sha256(str(package).encode()).hexdigest()[:12]
+    folder = cache_home() / "package" / hashlib.sha256(os.fsencode(package)).hexdigest()[:12]
     link = folder / package.name
     if not (link.is_symlink() and link.resolve() == package):
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{os.getpid()}"
         draft.symlink_to(package, target_is_directory=True)
         draft.replace(link)  # another effbench may be doing the same
-    return str(folder)
+    return str(plain_path(folder, "XDG_CACHE_HOME"))  # a colon would end it in a search path
 
 
 def git_revision(folder: Path) -> str | None:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 _seen = threading.Event()
+#: Whether `stop_on_ctrl_c` handles signals.
+_stopping = threading.Event()
 
 
 @contextmanager
@@ -48,6 +50,12 @@ def remembered() -> Iterator[None]:
         _seen.clear()
 
 
+def raise_if_interrupted() -> None:
+    """Raise KeyboardInterrupt in the main thread if `remembered` saw a Ctrl-C before: Python has dropped it."""
+    if _seen.is_set() and threading.current_thread() is threading.main_thread() and not _stopping.is_set():
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
     """Set `stop` on the first Ctrl-C, SIGTERM or SIGHUP, or on one that `remembered` saw; a second one interrupts."""
@@ -62,10 +70,12 @@ def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
     is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     numbers = [signal.SIGINT, signal.SIGTERM, *([] if is_nohup else [signal.SIGHUP])]
     before = {number: signal.signal(number, handler) for number in numbers}
+    _stopping.set()
     if _seen.is_set():
         stop.set()
     try:
         yield
     finally:
+        _stopping.clear()
         for number, old in before.items():
             signal.signal(number, old)

@@ -18,10 +18,11 @@ from typing import Any
 from effbench.cell import Cell, Environment, mode_settings, targets_in
 from effbench.config import LOSSES
 from effbench.errors import ConfigError, WorkerError, suggest
+from effbench.folders import plain_path
 from effbench.message import CheckRequest, ProbeRequest
 from effbench.models.catalog import LIBRARIES
 from effbench.store.store import Store
-from effbench.sweeping.client import ForkServer
+from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.devices import Slot, gpu_slot
 from effbench.sweeping.interpreters import HERE, Interpreter
 
@@ -39,7 +40,8 @@ class ServerPool:
     `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
     `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter. `ceilings`: of its
     environment and GPU; None: unknown. `cells`: their models are preloaded before the first trial. `last_round`: up to
-    this one each round has a new server.
+    this one each round has a new server. `stop`: once it is set, `server` raises StoppedError instead of waiting for a
+    server.
     """
 
     environment: Environment
@@ -51,8 +53,11 @@ class ServerPool:
     cells: Sequence[Cell] = ()
     last_round = 0
 
-    def __init__(self, interpreter: Interpreter = HERE, server: ForkServer | None = None) -> None:
+    def __init__(
+        self, interpreter: Interpreter = HERE, server: ForkServer | None = None, stop: threading.Event | None = None
+    ) -> None:
         self.interpreter = interpreter
+        self.stop = stop or threading.Event()
         self.borrowed = server
         self.current = server or self.start()
         self.is_loaded = False
@@ -60,7 +65,10 @@ class ServerPool:
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
         self.users: Counter[ForkServer] = Counter()
+        self.is_closed = False
         self.lock = threading.Lock()
+        #: Held while a server loads, which takes seconds; `close` does not need it.
+        self.loading = threading.Lock()
 
     def start(self, preload: bool = True, env: Mapping[str, str] | None = None) -> ForkServer:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
@@ -78,7 +86,7 @@ class ServerPool:
         """Yield a live server for a trial of this round. `alone`: a separate server, with `env`, which is closed
         afterwards.
 
-        Raises WorkerError if a new server does not start.
+        Raises WorkerError if a new server does not start, and StoppedError.
         """
         server = self.load(self.start(preload, env), preload) if alone else self.take(round)
         try:
@@ -90,28 +98,56 @@ class ServerPool:
                 self.give_back(server)
 
     def take(self, round: int) -> ForkServer:
-        """Return the shared server of this round and count its user. The next server loads while this round runs."""
-        with self.lock:
+        """Return the shared server of this round and count its user. The next server loads while this round runs.
+
+        Several threads that need a server at the same time wait for the one that loads it.
+        """
+        with self.loading:
             if not self.is_loaded and not self.current.dead:
+                self.current.stop = self.stop
                 preload(self.current, self.cells)
             self.is_loaded = True
-            used = self.current
-            # short rounds do not wait for the next server: the first round that starts after it has loaded uses it
-            is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
-            if is_next_ready and (used.dead or round > self.round):
-                self.current, self.next = self.next, None
-            elif used.dead:
-                self.current = self.load(self.start())
-            if self.current is not used:
-                self.retire(used)
-            if self.next is not None and self.next.dead and round > self.round:
-                self.next = None  # it did not load: a round later another one may
-            self.round = max(round, self.round)
-            if self.next is None and self.round < self.last_round:
-                self.next, self.next_is_ready = self.start(), threading.Event()
-                threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
-            self.users[self.current] += 1
-            return self.current
+            with self.lock:
+                self.advance(round)
+            if self.current.dead:
+                self.replace_dead()
+            with self.lock:
+                self.start_next(round)
+                self.users[self.current] += 1
+                return self.current
+
+    def advance(self, round: int) -> None:
+        """Make the next server the current one if it has loaded and a new round begins, or the current one is dead.
+
+        Short rounds do not wait for the next server: the first round that starts after it has loaded uses it.
+        """
+        used = self.current
+        is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
+        if is_next_ready and (used.dead or round > self.round):
+            self.current, self.next = self.next, None
+            self.retire(used)
+
+    def replace_dead(self) -> None:
+        """Replace the current server, which is dead, by a new one that has loaded."""
+        with self.lock:
+            self.raise_if_closed()
+            used, self.current = self.current, self.start()
+            self.retire(used)
+        self.load(self.current)
+
+    def start_next(self, round: int) -> None:
+        """Start the server of the next round, unless it was started or this is the last round with a new server."""
+        self.raise_if_closed()
+        if self.next is not None and self.next.dead and round > self.round:
+            self.next = None  # it did not load: a round later another one may
+        self.round = max(round, self.round)
+        if self.next is None and self.round < self.last_round:
+            self.next, self.next_is_ready = self.start(), threading.Event()
+            threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
+
+    def raise_if_closed(self) -> None:
+        if self.is_closed:
+            raise StoppedError
 
     def give_back(self, server: ForkServer) -> None:
         with self.lock:
@@ -120,8 +156,10 @@ class ServerPool:
                 self.retire(server)
 
     def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
-        """Return the server once it is ready; if it does not get ready, close it and raise WorkerError."""
+        """Return the server once it is ready; if it does not get ready, close it and raise WorkerError, or StoppedError
+        once `stop` is set."""
         try:
+            server.stop = self.stop
             server.wait_ready()
             if with_models:
                 preload(server, self.cells)
@@ -131,7 +169,7 @@ class ServerPool:
         return server
 
     def load_next(self, server: ForkServer, is_ready: threading.Event) -> None:
-        with suppress(WorkerError):  # the sweep keeps its current server
+        with suppress(WorkerError, StoppedError):  # the sweep keeps its current server
             self.load(server)
             is_ready.set()
 
@@ -141,12 +179,15 @@ class ServerPool:
             server.close()
 
     def close(self) -> None:
-        """Close all servers except the borrowed one."""
+        """Close all servers except the borrowed one, also one that loads."""
         with self.lock:
+            self.is_closed = True
             for server in (self.current, self.next):
                 if server is not None and server is not self.borrowed:
                     server.close()
             self.next = None
+            if self.borrowed is not None:
+                self.borrowed.stop = None
 
 
 Pools = Mapping[Interpreter, ServerPool]
@@ -207,7 +248,7 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     """Import effbench's own model modules in the server, and cache what its own modes query about the machine.
 
-    A user's modules are imported in each trial, because importing them must not affect the server.
+    A user's modules are imported in each trial, because importing them must not affect the server. Raises StoppedError.
     """
     here = [cell for cell in cells if not cell.env]
     targets = {cell.model["module"]["_target_"] for cell in here}
@@ -223,11 +264,14 @@ def measure_ceilings(
     server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = LOCK_TIMEOUT_S,
     stop: threading.Event | None = None,
 ) -> str | None:  # fmt: skip
-    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed, else None."""
+    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they are stored, or once
+    `stop` is set."""
     stop = stop or threading.Event()
     try:
         with slot.locked(lock_timeout_s, stop) as is_held:
             answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
+    except StoppedError:
+        return None
     except WorkerError as error:
         return str(error)
     if ceilings := answer.get("ceilings"):
@@ -254,7 +298,8 @@ def run_checks(
                 request = replace(request, device="cuda" if gpus else "cpu")
             # without a GPU, a check that needs one reports this itself
             slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
-            caches = tempfile.TemporaryDirectory(prefix="effbench-check-", ignore_cleanup_errors=True)
+            parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
+            caches = tempfile.TemporaryDirectory(prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True)
             with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, caches as folder:
                 done = live.run("check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env)
             if done.result is None:

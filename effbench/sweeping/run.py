@@ -18,6 +18,7 @@ import effbench
 from effbench.cell import Cell, Trial
 from effbench.config import Config
 from effbench.errors import ConfigError, ResumeError, StoreError, WorkerError
+from effbench.folders import cache_home, expand_user, plain_path
 from effbench.printable import count
 from effbench.store import connect, liveness, secrets
 from effbench.store.bottleneck import set_floors
@@ -25,9 +26,9 @@ from effbench.store.store import Store
 from effbench.store.sweeps import Shard, SweepInfo, processes
 from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
-from effbench.sweeping.client import ForkServer
+from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
-from effbench.sweeping.interpreters import HERE, Interpreter, cache_home, git_description, git_revision
+from effbench.sweeping.interpreters import HERE, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
@@ -117,7 +118,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         from effbench.sweeping.executors.slurm import run_on_cluster
 
         return run_on_cluster(settings, asked, plan, command)
-    make_cache_folders(settings)
+    compile_caches = make_cache_folders(settings)
     with (
         # first, to report an unusable database immediately
         nullcontext(store) if store else Store.open(settings.db, mode="write") as store,
@@ -135,7 +136,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         history = recorded_trials(store, sweep_id, cells, ids)
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
-        caches = sweep_cache(settings, sweep_id)
+        caches = compile_caches / part_of(sweep_id, settings.shard)
         gpus = [slot for slot in slots if slot.gpu]
         for interpreter, pool in pools.items():
             pool.cache_root = caches / ids[interpreter]
@@ -169,7 +170,8 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         ):
             if gpus and protocol["profile"]:
                 load_ceilings(store, ids, pools, gpus[0], settings, command)
-            schedule.run(trials)
+            with suppress(StoppedError):  # Ctrl-C while a server loaded
+                schedule.run(trials)
         return Outcome.of(store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop)
 
 
@@ -186,7 +188,8 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
     pools: dict[Interpreter, ServerPool] = {}
     try:
         for interpreter in wanted:  # all load in parallel
-            pools[interpreter] = ServerPool(interpreter, command.server if interpreter == HERE else None)
+            server = command.server if interpreter == HERE else None
+            pools[interpreter] = ServerPool(interpreter, server, command.stop)
         importlib.import_module("numpy")  # meanwhile: the first record needs it, and the next trial would wait
         for interpreter, parts in wanted.items():
             try:
@@ -241,20 +244,28 @@ def wanted_artifacts(
 
 def cache_folder(configured: str | None) -> Path:
     """Return the folder of compile caches during a sweep."""
-    return Path(configured).expanduser().resolve() if configured else cache_home() / "compile"
+    if not configured:
+        return cache_home() / "compile"
+    return Path(expand_user(configured, "executor.cache_dir")).resolve()
 
 
-def make_cache_folders(settings: Settings) -> None:
-    """Create the folders of compile caches. Raises ConfigError if one cannot be written: torch would not start with it,
-    or every compiled cell would fail."""
-    folders = {cache_folder(settings.executor["cache_dir"]): "executor.cache_dir"}
+def make_cache_folders(settings: Settings) -> Path:
+    """Create the folders of compile caches and return the path of that of sweeps, as compilers can read it.
+
+    Raises ConfigError if one cannot be written or read: torch would not start with it, or every compiled cell would
+    fail.
+    """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        folders = {cache_home() / "inductor": "XDG_CACHE_HOME", **folders}
-    for folder, setting in folders.items():
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise ConfigError(f"compile caches cannot be written to {folder}; name another folder with {setting}")
+        make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
+    return make_cache_folder(cache_folder(settings.executor["cache_dir"]), "executor.cache_dir")
+
+
+def make_cache_folder(folder: Path, setting: str) -> Path:
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"compile caches cannot be written to {folder}; name another folder with {setting}")
+    return plain_path(folder, setting)
 
 
 def part_of(sweep_id: str, shard: str | None) -> str:

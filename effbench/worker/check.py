@@ -47,6 +47,21 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     return answer
 
 
+def compile_sample(device: torch.device) -> dict[str, Any]:
+    """Compile and run a small function on the device, to test the compiler. Raises what Inductor raises."""
+
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    # precompiled headers only pay back with more functions
+    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
+        torch.compile(sample)(torch.ones(8, device=device))
+    return {}
+
+
+compile_sample.needs = (CPP_COMPILER,)  # type: ignore[attr-defined]
+
+
 def plain(facts: Any) -> dict[str, Any]:
     """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot represent."""
     if not isinstance(facts, dict):

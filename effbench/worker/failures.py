@@ -25,6 +25,8 @@ MISSING = {
     "TritonMissing": "Inductor found no Triton: pip install triton",
     "GPUTooOldForTriton": "Triton does not support this GPU: it is too old",
 }
+#: In the output of a C++ compiler or linker: the line that names the problem.
+COMPILER_ERROR = re.compile(r"\berror: |undefined reference|cannot find ")
 TRACEBACK_CHARACTERS = 6000
 OWN = Path(__file__).parents[1]
 #: Folders without user code; the variables name caches of generated code.
@@ -70,7 +72,21 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
             if known == type(link).__name__ or known in text:
                 return Status.UNSUPPORTED, advice
     place = location(error)
-    return Status.ERROR, f"{where}{describe(error)}" + (f" ({place})" if place else "")
+    reason = f"{describe(error)}{compiler_message(error)}"
+    return Status.ERROR, f"{where}{reason}" + (f" ({place})" if place else "")
+
+
+def compiler_message(error: BaseException) -> str:
+    """Return the first error that a C++ compiler printed, after a colon; empty if none did. Inductor's own first line
+    only says that there was one."""
+    for link in chain(error):
+        before, separator, output = text_of(link).partition("\nOutput:\n")
+        if not separator or "compile error" not in before:
+            continue
+        for line in output.splitlines():
+            if COMPILER_ERROR.search(line):
+                return f": {first_line(line)}"
+    return ""
 
 
 def without_float64(doubt: str, error: Exception) -> str:

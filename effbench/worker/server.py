@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 from effbench import processes
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
+from effbench.printable import one_line
 
 #: In the order of their dependencies and in small parts, because the server answers messages in between.
 PRELOAD = (
@@ -43,6 +44,7 @@ PRELOAD = (
 #: Tasks that need no compiler.
 ONLY_TORCH = ("probe", "ceilings")
 LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
+EXIT_MESSAGE_CHARACTERS = 300
 READ_BYTES = 1 << 16
 READS = 16
 
@@ -65,7 +67,7 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 @dataclass
 class Child:
-    """A running task. `refused`: why its messages were rejected."""
+    """A running task. `refused`: why its messages were rejected. `exit_message`: what it passed to `sys.exit`."""
 
     id: str
     pid: int
@@ -76,6 +78,7 @@ class Child:
     log: bytearray = field(default_factory=bytearray)
     result: Any = None
     refused: str | None = None
+    exit_message: str | None = None
     killed: bool = False
 
 
@@ -117,9 +120,17 @@ class Server:
             self.reap()
             if self.to_import and not events:
                 self.import_next()
+        self.close_wakeup()
         for child in self.children.values():
             processes.kill_tree(child.pid)
         processes.kill_all(lambda: processes.descendants(os.getpid()))  # orphans that this process has adopted
+
+    def close_wakeup(self) -> None:
+        """Close the sockets through which signals end the wait for messages."""
+        signal.set_wakeup_fd(-1)
+        self.selector.close()
+        self.wake_read.close()
+        self.wake_write.close()
 
     def read_messages(self) -> None:
         data = os.read(self.messages_in, READ_BYTES)
@@ -198,10 +209,9 @@ class Server:
             os.setsid()
             processes.die_with_parent(server)
             processes.prefer_as_oom_victim()
-            signal.set_wakeup_fd(-1)
+            self.close_wakeup()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            self.selector.close()
             reading_ends = [end for child in self.children.values() for end in (child.results, child.prints)]
             for end in (self.messages_in, self.messages_out, *reading_ends):
                 os.close(end)
@@ -215,12 +225,15 @@ class Server:
             result = task.run(message["payload"], lambda phase: write_message(results, {"phase": phase}))
             write_message(results, {"result": result})
             code = 0
-        except BaseException as error:  # under no circumstances may this process continue as a second server
+        except SystemExit as end:  # the task exits on purpose
+            code = exit_code(end)
+            with contextlib.suppress(Exception):
+                traceback.print_exc()
+            with contextlib.suppress(Exception):  # it may have closed the pipe
+                send_exit_message(results, end)
+        except BaseException:
             traceback.print_exc()
-            # keep the exit code of a task that exits on purpose
-            if isinstance(error, SystemExit) and isinstance(error.code, int | None):
-                code = error.code or 0
-        finally:
+        finally:  # under no circumstances may this process continue as a second server
             with contextlib.suppress(Exception):  # a task may have closed or replaced its streams
                 sys.stdout.flush()
                 sys.stderr.flush()
@@ -266,6 +279,8 @@ class Server:
                     self.send("phase", id=child.id, phase=phase)
                 case {"result": result}:
                     child.result = result
+                case {"exit_message": str(text)}:
+                    child.exit_message = text
                 case _:
                     return self.refuse(child, len(line))
         if len(child.buffer) > MOST_BYTES:
@@ -304,6 +319,7 @@ class Server:
             log=child.log.decode(errors="replace"),
             oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
             reason=child.refused,
+            exit_message=child.exit_message,
         )
 
     def kill_leftovers(self, child: Child) -> None:
@@ -314,6 +330,27 @@ class Server:
             is_orphan = parent == os.getpid() and not {pid, session} & running
             if is_orphan and processes.environment_of(pid, TRIAL_VARIABLE) in (None, child.id):
                 processes.kill_tree(pid)
+
+
+def exit_code(end: SystemExit) -> int:
+    """Return the exit code that Python would end with; anything but a number means 1, None means 0."""
+    if end.code is None:
+        return 0
+    return end.code & 0xFF if isinstance(end.code, int) else 1
+
+
+def exit_message(end: SystemExit) -> str | None:
+    """Return the message that Python would print at the end, on one line; None if there is none."""
+    if end.code is None or isinstance(end.code, int):
+        return None
+    return one_line(end.code, EXIT_MESSAGE_CHARACTERS) or None
+
+
+def send_exit_message(pipe: int, end: SystemExit) -> None:
+    """Write what the task passed to `sys.exit` to its result pipe, unless that is a number or nothing."""
+    text = exit_message(end)
+    if text is not None:
+        write_message(pipe, {"exit_message": text})
 
 
 class HeapFacts(ctypes.Structure):

@@ -1,8 +1,6 @@
 """What is wrong with a command line is said in one or two lines, exits with 2, and leaves nothing behind."""
 
-import errno
 import io
-import os
 import sys
 from unittest.mock import Mock
 
@@ -278,13 +276,6 @@ def test_text_that_the_terminal_cannot_show_does_not_end_a_command(monkeypatch):
         command_line.main([])
     stream.seek(0)
     assert stream.read() == "\\xd7 \\udcff\n"
-
-
-def test_a_terminal_that_was_closed_is_no_traceback(monkeypatch):
-    closed = OSError(errno.EIO, "Input/output error")
-    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=closed))
-    monkeypatch.setattr(os, "dup2", lambda *_: None)
-    assert command_line.run(["bs=1"]) == 130
 
 
 @pytest.mark.parametrize("state", ["interrupted", "completed"])

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from effbench.errors import WorkerError
+from effbench.folders import is_plain
 from effbench.message import TRIAL_VARIABLE, ProbeRequest
-from effbench.sweeping.client import ForkServer
+from effbench.sweeping import pool as pools
+from effbench.sweeping.client import ForkServer, StoppedError
+from effbench.sweeping.interpreters import HERE
 
 #: A task is a module below effbench.worker with `run`; the tests make one of their own in the search path.
 TASK = """
@@ -309,3 +312,122 @@ def test_a_server_that_is_sent_nonsense_ends_with_its_tasks(server, wait_gone):
     server.process.stdin.flush()
     assert "unknown operation" in outcome(task)["died"]
     wait_gone(int(task.phase))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("__import__('sys').exit('license not found')", "the process exited with code 1: license not found"),
+        ("raise SystemExit(ValueError('no seat\\nleft'))", "the process exited with code 1: no seat left"),
+        ("raise SystemExit(3)", "the process exited with code 3"),
+        ("exit()", "the process exited with code 0"),
+        ("__import__('sys').exit(-1)", "the process exited with code 255"),
+        ("__import__('sys').exit(2**40 + 5)", "the process exited with code 5"),
+        ("__import__('os')._exit(9)", "the process exited with code 9"),
+        ("import os, sys; os.closerange(3, 64); sys.exit('mute')", "the process exited with code 1"),
+    ],
+)
+def test_a_task_that_exits(server, code, reason):
+    task = submit(server, code)
+    outcome(task)
+    assert task.failure() == ("crashed", f"{reason} (in begun)")
+    assert lives(server), "its process did not become a second server"
+
+
+def test_the_message_of_a_task_of_the_harness_that_exits_is_shown_once(server):
+    with pytest.raises(WorkerError, match=r"^runs failed: the process exited with code 1: no license \(in begun\)$"):
+        server.call("runs", {"python": "raise SystemExit('no license')"}, 30)
+
+
+@pytest.mark.parametrize("filters", ["error", "default::ResourceWarning", "e::ResourceWarning"])
+def test_a_task_inherits_no_open_file_that_warns(make, monkeypatch, filters):
+    """Neither do a user's filters raise in a library's code."""
+    monkeypatch.setenv("PYTHONWARNINGS", filters)
+    server = make()
+    code = "import gc, warnings; gc.collect(); warnings.simplefilter('default'); gc.collect()"
+    ended = outcome(submit(server, code))
+    assert (ended["exit"], ended["log"]) == (0, "")
+    code = "import warnings; warnings.warn('soon', ResourceWarning); result = 'goes on'"
+    ended = outcome(submit(server, code))
+    assert ended["result"] == "goes on"
+    assert "ResourceWarning: soon" in ended["log"], "the user still sees it"
+
+
+def test_workers_get_folders_that_compilers_can_read(make, monkeypatch, tmp_path):
+    for name in ("TMPDIR", "TEMP", "XDG_CACHE_HOME"):
+        folder = tmp_path / f"my {name}"
+        folder.mkdir()
+        monkeypatch.setenv(name, str(folder))
+    server = make()
+    code = "import os; result = [os.environ[name] for name in ('TMPDIR', 'TEMP', 'TORCHINDUCTOR_CACHE_DIR')]"
+    temporary, other, cache = result(server, code)
+    assert all(is_plain(folder) for folder in (temporary, other, cache))
+    assert Path(temporary).samefile(tmp_path / "my TMPDIR") and Path(other).samefile(tmp_path / "my TEMP")
+    assert Path(cache).resolve() == tmp_path / "my XDG_CACHE_HOME" / "effbench" / "inductor"
+
+
+class TestInterrupted:
+    """A server that imports a module for seconds does not answer."""
+
+    @pytest.fixture
+    def importing(self, server, search_path):
+        """A server that can import a module that takes 30 s."""
+        slow = "import time, pathlib; pathlib.Path('begun').touch(); time.sleep(30)\n"
+        (Path(search_path) / "slow.py").write_text(slow)
+        return server
+
+    @pytest.fixture
+    def pool(self, importing, monkeypatch):
+        def preload(server, cells):
+            server.call("preload", {"modules": ["slow"], "modes": []}, 60)
+
+        monkeypatch.setattr(pools, "preload", preload)
+        return pools.ServerPool(HERE, importing, threading.Event())
+
+    def take(self, pool, ended):
+        with pytest.raises((StoppedError, WorkerError)):
+            pool.take(0)
+        ended.append(time.monotonic())
+
+    def begin(self, pool):
+        """Let a thread take a server; return the thread once the server imports."""
+        ended = []
+        thread = threading.Thread(target=self.take, args=(pool, ended))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not Path("begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return thread, ended
+
+    def test_stop_ends_the_wait_for_a_server_that_loads(self, pool):
+        thread, ended = self.begin(pool)
+        stopped = time.monotonic()
+        pool.stop.set()
+        thread.join(20)
+        assert ended and ended[0] - stopped < 1.5
+
+    def test_closing_a_pool_does_not_wait_for_one_that_takes_a_server(self, pool, importing):
+        thread, ended = self.begin(pool)
+        stopped = time.monotonic()
+        pool.close()
+        assert time.monotonic() - stopped < 1.5
+        importing.close()  # its owner does this
+        thread.join(20)
+        assert ended and ended[0] - stopped < 3
+
+    def test_ctrl_c_during_a_task_ends_the_task_and_the_server(self, server, wait_gone):
+        def press(request, phase):
+            if phase.isdigit():
+                pids.append(int(phase))
+                os.kill(os.getpid(), signal.SIGINT)
+
+        pids = []
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            code = "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)"
+            with pytest.raises(KeyboardInterrupt):
+                server.run("runs", {"python": code}, 60, on_phase=press)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        wait_gone(pids[0], 1.0)

@@ -24,6 +24,7 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command, run_cells
+from effbench.warning_filters import print_instead_of_raising
 from effbench.worker.server import write_message
 
 REQUEST, EVENTS = "job.json", "events.jsonl"
@@ -138,6 +139,7 @@ def facts_of(trial: PlannedTrial) -> dict[str, Any]:
 
 
 def main() -> None:
+    print_instead_of_raising()
     folder = Path(sys.argv[1])
     request = decode((folder / REQUEST).read_bytes())
     store = JobStore(folder, request)

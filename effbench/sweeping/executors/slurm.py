@@ -22,6 +22,7 @@ from typing import Any
 
 from effbench.cell import Cell, Environment, Status, Trial
 from effbench.errors import ConfigError, WorkerError
+from effbench.folders import cache_home, expand_user
 from effbench.message import MOST_BYTES, MessageError, decode, encode
 from effbench.printable import count, one_line
 from effbench.store import connect
@@ -29,7 +30,7 @@ from effbench.store.store import Store
 from effbench.store.summary import last_attempts
 from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.job import EVENTS, REQUEST
-from effbench.sweeping.interpreters import Interpreter, cache_home
+from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, open_pools, part_of, sweep_cache
@@ -85,7 +86,9 @@ def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Comman
 
 def job_folder(executor: Mapping[str, Any]) -> Path:
     folder = executor["job_folder"]
-    return Path(folder).expanduser().absolute() if folder else cache_home() / "jobs"
+    if not folder:
+        return cache_home() / "jobs"
+    return Path(expand_user(folder, "executor.job_folder")).absolute()
 
 
 class Cluster:

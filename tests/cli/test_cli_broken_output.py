@@ -1,0 +1,87 @@
+"""Errors of reading and writing: those of effbench's own output end it quietly, all others are reported."""
+
+import errno
+import os
+import pty
+from contextlib import ExitStack
+from unittest.mock import Mock
+
+import pytest
+
+from effbench import cli as command_line
+from effbench.launcher import launch
+
+
+@pytest.fixture
+def opened():
+    """Closes what a test opens."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def unread_pipe(opened):
+    """A stream into a pipe whose reader has exited."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return opened.enter_context(os.fdopen(writer, "w"))
+
+
+def closed_terminal(opened):
+    terminal, end = pty.openpty()
+    os.close(terminal)
+    return opened.enter_context(os.fdopen(end, "w"))
+
+
+def writes(stream):
+    """A sweep that prints to this stream."""
+
+    def run_sweep(argv):
+        stream.write("text\n")
+        stream.flush()
+
+    return run_sweep
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize(("kind", "code"), [(unread_pipe, 0), (closed_terminal, 130)])
+def test_output_that_nobody_reads_ends_a_command_quietly(opened, monkeypatch, capsys, name, kind, code):
+    stream = kind(opened)
+    monkeypatch.setattr(f"sys.{name}", stream)
+    monkeypatch.setattr(command_line, "run_sweep", writes(stream))
+    assert command_line.run(["bs=1"]) == code
+    stream.write("what Python writes at exit")
+    stream.flush()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPIPE])
+@pytest.mark.parametrize("file", [None, "data/sizes.csv"])
+def test_an_error_of_a_data_file_is_reported(monkeypatch, capfd, number, file):
+    error = OSError(number, os.strerror(number), *filter(None, [file]))
+    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=error))
+    assert command_line.run(["bs=1"]) == 2
+    what = file or r"a file or connection (in effbench/cli.py:"
+    said = capfd.readouterr().err
+    assert said.startswith(f"effbench: cannot read or write {what}")
+    assert os.strerror(number) in said
+
+
+def test_an_error_that_the_unread_output_cannot_have_is_reported(opened, monkeypatch, capsys):
+    """Writing to a pipe never fails with EIO, nor to a terminal with EPIPE."""
+    for kind, number in ((unread_pipe, errno.EIO), (closed_terminal, errno.EPIPE)):
+        monkeypatch.setattr("sys.stdout", kind(opened))
+        monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=OSError(number, "of a disk")))
+        assert command_line.run(["bs=1"]) == 2
+        assert "of a disk" in capsys.readouterr().err
+
+
+def test_an_error_without_a_reader_of_stderr_keeps_its_code(opened, monkeypatch):
+    monkeypatch.setattr("sys.stderr", unread_pipe(opened))
+    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=OSError(errno.EIO, "of a disk")))
+    assert command_line.run(["bs=1"]) == 2
+
+
+def test_hydra_does_not_rewrite_an_error_of_a_disk(monkeypatch, capfd):
+    monkeypatch.setattr(launch, "own_hydra", Mock(side_effect=OSError(errno.EIO, "Input/output error", "conf.yaml")))
+    assert command_line.run(["python=x"]) == 2
+    assert "cannot read or write conf.yaml: Input/output error" in capfd.readouterr().err

@@ -1,0 +1,160 @@
+"""Folders of a user without a home or a name, and paths that compilers cannot read."""
+
+import os
+import pwd
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from effbench import folders
+from effbench.errors import ConfigError, StoreError
+from effbench.store import signature
+from effbench.store.connect import parse_url
+from effbench.streams import read_sizes
+from effbench.sweeping import interpreters
+
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """An empty temporary folder, and no variables that name folders."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", *NAMES):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.fixture
+def nobody(temporary, monkeypatch):
+    """The user has no entry in the user database, and no HOME. Its own temporary folder."""
+
+    def getpwuid(number):
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    return temporary / f"effbench-{os.getuid()}"
+
+
+class TestWithoutHome:
+    def test_caches_and_the_key_have_a_folder_of_the_user(self, nobody):
+        assert folders.home_folder() is None
+        assert folders.cache_home() == nobody / "cache" / "effbench"
+        assert folders.state_file("key") == nobody / "state" / "effbench" / "key"
+        assert stat.S_IMODE(nobody.stat().st_mode) == 0o700
+        key = signature._key()
+        assert key is not None and signature._key() == key
+
+    def test_workers_get_a_home_and_a_name(self, nobody):
+        assert folders.worker_variables() == {"HOME": str(nobody), "USER": f"uid{os.getuid()}"}
+
+    def test_variables_replace_it(self, nobody, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        assert folders.cache_home() == tmp_path / "caches" / "effbench"
+        assert folders.state_file("key") == tmp_path / "state" / "effbench" / "key"
+        assert not nobody.exists()
+
+    @pytest.mark.parametrize("kind", ["open to others", "a link", "a file"])
+    def test_a_folder_that_others_can_change_is_not_used(self, nobody, tmp_path, kind):
+        if kind == "open to others":
+            nobody.mkdir()
+            nobody.chmod(0o777)
+        elif kind == "a link":
+            nobody.symlink_to(tmp_path)
+        else:
+            nobody.touch()
+        with pytest.raises(ConfigError, match="set HOME or XDG_CACHE_HOME to a folder of your own"):
+            folders.cache_home()
+        assert signature._key() is None
+
+    def test_a_tilde_is_refused(self, nobody):
+        error = "this user has no home folder; set HOME, or write the path without ~"
+        with pytest.raises(StoreError, match=f"db=~/a.db: {error}"):
+            parse_url("~/a.db")
+        with pytest.raises(ConfigError, match=f"folder=~: {error}"):
+            interpreters.resolve(folder="~")
+        with pytest.raises(ConfigError, match=f"stream.path=~/sizes.csv: {error}"):
+            read_sizes("~/sizes.csv")
+
+
+class TestHome:
+    def test_an_unusable_one_is_replaced(self, temporary, tmp_path, monkeypatch):
+        own = temporary / f"effbench-{os.getuid()}"
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))  # as with HOME=/ for a user that cannot write to it
+        assert folders.cache_home() == own / "cache" / "effbench"
+        assert folders.worker_variables()["HOME"] == str(own)
+
+    def test_a_key_in_a_folder_that_is_read_only_is_kept(self, temporary, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        key = tmp_path / ".local" / "state" / "effbench" / "key"
+        key.parent.mkdir(parents=True)
+        key.write_bytes(b"x" * 32)
+        monkeypatch.setattr(folders, "is_writable", lambda folder: False)
+        assert folders.state_file("key") == key
+        assert folders.state_file("other") == temporary / f"effbench-{os.getuid()}" / "state" / "effbench" / "other"
+
+    def test_it_is_used_and_replaces_a_tilde(self, temporary, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("USER", "me")
+        assert folders.cache_home() == tmp_path / ".cache" / "effbench"
+        assert folders.expand_user("~/x", "db") == f"{tmp_path}/x"
+        assert folders.expand_user("./~/x", "db") == "./~/x"
+        assert folders.expand_user("~root/x", "db") == f"{pwd.getpwnam('root').pw_dir}/x"
+        assert folders.worker_variables() == {}
+        with pytest.raises(ConfigError, match=r"db=~nobody-at-all/x: there is no user 'nobody-at-all'"):
+            folders.expand_user("~nobody-at-all/x", "db")
+
+
+class TestPlainPaths:
+    @pytest.mark.parametrize("name", ["my cache", "it's", 'a"b', "$HOME", "größe", "a:b", "a,b", "two\nlines", "b\\s"])
+    def test_a_path_that_compilers_cannot_read_gets_a_link(self, temporary, tmp_path, name):
+        folder = tmp_path / name
+        folder.mkdir()
+        plain = folders.plain_path(folder, "executor.cache_dir")
+        assert folders.is_plain(plain) and plain.samefile(folder)
+        assert plain.is_relative_to(temporary / f"effbench-{os.getuid()}")
+        assert folders.plain_path(folder, "executor.cache_dir") == plain, "the same for the next process"
+
+    def test_a_plain_one_is_kept(self, temporary, tmp_path):
+        assert folders.plain_path(tmp_path / "a-b_c.d+e@f%g", "x") == tmp_path / "a-b_c.d+e@f%g"
+        assert list(temporary.iterdir()) == []
+
+    def test_a_link_to_another_folder_is_replaced(self, temporary, tmp_path):
+        plain = folders.plain_path(tmp_path / "a b", "x")
+        plain.unlink()
+        plain.symlink_to("/elsewhere")
+        assert folders.plain_path(tmp_path / "a b", "x").readlink() == tmp_path / "a b"
+
+    def test_without_a_place_for_links_the_setting_is_named(self, tmp_path, monkeypatch):
+        odd = tmp_path / "t m p"
+        odd.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(odd))
+        monkeypatch.setattr(folders, "TEMPORARY", (str(tmp_path / "missing"),))
+        with pytest.raises(
+            ConfigError, match=r"cannot read the path .*\nchoose another folder with executor.cache_dir"
+        ):
+            folders.plain_path(tmp_path / "a b", "executor.cache_dir")
+
+    def test_an_odd_temporary_folder_is_passed_over(self, tmp_path, monkeypatch):
+        odd, other = tmp_path / "t m p", tmp_path / "other"
+        odd.mkdir()
+        other.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(odd))
+        monkeypatch.setattr(folders, "TEMPORARY", (str(other),))
+        assert folders.plain_path(odd, "TMPDIR").is_relative_to(other)
+
+
+def test_another_user_without_a_home_cannot_be_mistaken(nobody, monkeypatch):
+    """The folder belongs to a user id, not to a name."""
+    first = folders.cache_home()
+    number = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: number)
+    with pytest.raises(ConfigError):  # this process cannot create a folder of that user
+        folders.cache_home()
+    assert Path(first).parents[1].name != f"effbench-{number}"
