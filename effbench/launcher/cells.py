@@ -176,6 +176,7 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     phase, task = config["phase"], config["model"]["task"]
+    check_grad_mode(phase, config["numerics"]["grad_mode"])
     if streams.check(config["stream"]) != streams.NONE and phase != "inference":
         raise ConfigError(f"phase={phase} cannot run a stream; use stream=none or phase=inference")
     rate, fewest = config["stream"].get("rate"), config["protocol"]["min_samples"]
@@ -214,6 +215,13 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
     if "env" in new and "CUDA_VISIBLE_DEVICES" in env:  # the trial would use another GPU than the locked one
         raise ConfigError("env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with executor.gpus")
     valid.update(id(value) for value in new.values() if isinstance(value, dict))
+
+
+def check_grad_mode(phase: str, grad_mode: str) -> None:
+    """Raise ConfigError for a setting that this phase cannot follow."""
+    if phase == "training" and grad_mode != "auto":
+        how = "omit numerics.grad_mode, or choose another phase"
+        raise ConfigError(f"numerics.grad_mode={grad_mode}: phase=training always records gradients; {how}")
 
 
 def check_model(model: dict[str, Any]) -> None:
@@ -261,7 +269,10 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
                 length_dims(parse_inputs(part["model"]["inputs"]), stream["dim"], max(stream["sizes"]))
         elif stream:
             bs = streams.batch_size(stream["sizes"], bs)
-        numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
+        numerics = dict(part["numerics"])
+        for name, default in LATER_NUMERICS.items():
+            if name in numerics and numerics[name] == default:
+                del numerics[name]
         # must not affect keys of cells of other phases
         settings = {name: part[name] for name in OF_PHASES if name == part["phase"]}
         cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
+from effbench.measure.gradients import outside_inference_mode
 from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
@@ -80,7 +81,7 @@ class AotInductor(Mode):
     def make(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path) -> None:
         """Export and compile the module, and write the package atomically."""
         # a graph exported in inference mode contains tensors that Inductor's passes must not write to
-        with torch.inference_mode(False), torch.no_grad():
+        with outside_inference_mode():
             program = torch.export.export(module, args, kwargs, strict=self.strict)
             unfinished = package.with_name(f"{os.getpid()}.{package.name}")
             try:

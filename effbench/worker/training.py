@@ -10,7 +10,6 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
-from effbench.measure import accuracy, work
+from effbench.measure import accuracy, gradients, work
 from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Comparison, Exact, Named, Trajectory
 from effbench.models.build import resolve_target, set_seed
@@ -143,6 +142,7 @@ class Training(Inference):
         super().__init__(cell, mode, module.train(), trial)
         self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
         self.seed = cell.numerics.get("seed", 0)
+        self.grad_mode = gradients.GRAD
         self.loss = self.new_loss()
         self.dropped: list[dropout.Probability] = []
         self.without_dropout(dropout.known(module))
@@ -154,9 +154,6 @@ class Training(Inference):
         self.initial = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
         self.others = self.untrained()
-
-    def context(self) -> AbstractContextManager[Any]:
-        return nullcontext()
 
     def new_loss(self) -> Loss:
         return loss_of(self.settings["loss"], self.seed + 104729)
@@ -198,7 +195,7 @@ class Training(Inference):
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
 
-    def gradients(self) -> Named:
+    def named_gradients(self) -> Named:
         grads = {name: value.grad for name, value in self.parameters.items()}
         return {name: it if it is None or it.layout is torch.strided else it.to_dense() for name, it in grads.items()}
 
@@ -255,14 +252,14 @@ class Training(Inference):
             losses.append(step(*args, **kwargs).clone())
             intact, after = self.tensors_of(given), self.tensors_of((args, kwargs)).items()
             self.written |= {name for name, value in after if not torch.equal(value, intact[name])}
-            for name, value in self.gradients().items():
+            for name, value in self.named_gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
             optimizer.step()
-            first = first or on_host(self.gradients())
+            first = first or on_host(self.named_gradients())
         return Trajectory(
             losses=[float(loss) for loss in losses],
             first=first,
-            last=on_host(self.gradients()),
+            last=on_host(self.named_gradients()),
             parameters=on_host(self.parameters),
             buffers=on_host(self.buffers),
             before=before,

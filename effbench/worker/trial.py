@@ -10,7 +10,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ from effbench.printable import describe
 from effbench.stats.intervals import median_interval
 from effbench.worker import artifacts, failures, generation, quantization
 from effbench.worker.failures import Ended
+from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
 from effbench.worker.training import Training
 from effbench.worker.workload import (
@@ -105,8 +106,10 @@ class RunningTrial:
             self.phase(TURN_PHASE, self.take_turn)
         self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
-        with self.workload.context(), self.observer:
+        with ExitStack() as entered:
+            entered.enter_context(self.observer)
             references = self.phase("check", partial(self.workload.reference, self.checked))
+            entered.enter_context(self.workload.context())  # eager's calls have shown which one the module allows
             memory.reset_peaks(self.device)
             self.phase("prepare", self.prepare)
             self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
@@ -188,8 +191,7 @@ class RunningTrial:
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
         if any(map(torch.nn.parameter.is_lazy, module.parameters())):  # the first call makes the weights
             ((args, kwargs), *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
-            with torch.no_grad():
-                module(*args, **kwargs)
+            first_success(partial(module, *args, **kwargs))
         if cell.numerics.get("channels_last"):
             # as Module.to, which fails if there are 5-d weights
             module._apply(lambda it: it.to(memory_format=torch.channels_last) if it.dim() == 4 else it)
