@@ -38,7 +38,7 @@ PLAIN = (SimpleNamespace, OrderedDict)
 def set_seed(seed: int) -> None:
     """Seed torch, Python's `random` and numpy: a module may draw its weights from any of them."""
     torch.manual_seed(seed)
-    random.seed(seed)
+    random.seed(seed % 2**64)  # Python would ignore the sign
     np.random.seed(seed % 2**32)  # numpy accepts 32 bits
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from effbench.measure import work
 from effbench.measure.accuracy import PLAIN
 
 
@@ -90,6 +92,29 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
             else:
                 # a copy, because the module may write to it
                 held[key] = value.to(device, copy=True) if isinstance(value, Tensor) else value
+
+
+def digest(module: nn.Module) -> str:
+    """Return a hash of the parameters, buffers, and tensors and plain values in attributes.
+
+    Processes with the same hash may share what was compiled for the module."""
+    found = hashlib.sha256()
+    for name, (held, key) in sorted(places(module).items()):
+        value = held[key]
+        if isinstance(value, Tensor):
+            for part in work.parts(value):
+                found.update(f"{name} {part.dtype} {tuple(part.shape)} ".encode())
+                if is_dense(part):
+                    found.update(bytes_of(part))
+        elif isinstance(value, PLAIN):
+            found.update(f"{name} {value!r} ".encode())
+    return found.hexdigest()
+
+
+def bytes_of(value: Tensor) -> memoryview:
+    """Return the values of a dense tensor as bytes, in the order of its elements."""
+    flat = value.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def same(a: Any, b: Any) -> bool:

@@ -33,7 +33,7 @@ from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo
 from effbench.printable import describe
 from effbench.stats.intervals import median_interval
-from effbench.worker import artifacts, failures, generation, quantization
+from effbench.worker import artifacts, failures, generation, quantization, state
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
@@ -223,6 +223,8 @@ class RunningTrial:
         if self.cell.generate:
             settling_calls = math.ceil(settling_calls / (self.cell.generate["new_tokens"] - 1))
         args, kwargs = copies(inputs[0])
+        if mode.stores_weights:
+            mode.weights = state.digest(self.workload.module)
         torch.set_num_threads(self.threads or torch.get_num_threads())  # Dynamo compiles again if it changes later
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)

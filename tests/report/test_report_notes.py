@@ -27,7 +27,8 @@ def test_a_row_is_named_once_for_all_its_modes(tmp_path):
             a_cell("aot-inductor", "mlp"): {"extra": {"facts": {"weights_differ": "compiled anew"}}},
         }
     )
-    by_grad_mode, dropout, weights = notes_of(made.path)
+    found = sorted(notes_of(made.path))
+    by_grad_mode, weights, dropout = found
     row = "jac · phase=inference"
     assert by_grad_mode == f"{row}: all modes run with grad_mode=no_grad (inference mode: output differs from no_grad)"
     assert dropout.startswith("net · phase=training: dropout off in training: Dropout.p=0.1 (4 modules)")
