@@ -28,6 +28,7 @@ from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
+from effbench.models.signature import module_mismatch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo
@@ -189,6 +190,9 @@ class RunningTrial:
         module = build_module(cell.model["module"], dtype, self.device, seed)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
+        passed = {name: spec.keyword for name, spec in specs.items()}
+        if reason := module_mismatch(module, passed):
+            raise Ended(Status.ERROR, f"in build: {reason}")
         if any(map(torch.nn.parameter.is_lazy, module.parameters())):  # the first call makes the weights
             ((args, kwargs), *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
             first_success(partial(module, *args, **kwargs))

@@ -181,6 +181,18 @@ def test_all_calls_but_the_first_have_one_context(numerics, contexts):
     assert result.extra["grad_mode"] == numerics.get("grad_mode", "inference")
 
 
+def make_jac():
+    return Jac()
+
+
+def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built():
+    cell = cell_of(make_jac)
+    cell.model["inputs"].append({"name": "mask", "shape": [8]})
+    result = ran(cell)
+    assert (result.status, result.phase) == ("error", "build")
+    assert result.reason.startswith("in build: model.inputs has 2 inputs by position (x, mask), but forward takes 1")
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [(Broken, "in check: RuntimeError: mat1 and mat2"), (BrokenForces, "in check: KeyError: 'after the forces'")],
