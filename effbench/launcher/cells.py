@@ -13,13 +13,15 @@ from effbench.cell import LATER_NUMERICS, Cell, canonical_json
 from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.overrides import key_of, overrides_of_cell
+from effbench.models.catalog import LIBRARIES
+from effbench.models.presets import canonical
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.pool import NETWORK, Pools
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
@@ -30,6 +32,8 @@ SECTIONS = dict(sections())
 OF_PHASES = ("training", "generate")
 #: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
 OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
+#: Library -> example of a network.
+EXAMPLES = {"torchvision": "resnet50", "timm": "vit_base_patch16_224", "transformers": "bert-base"}
 #: Settings of networks by name -> the models that have them, unless all three do.
 ONLY_OF = {
     **dict.fromkeys(("task", "seq", "config"), "transformers"),
@@ -127,7 +131,8 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     valid: set[int] = set()
     for job in jobs:
         validate(job.config, valid, job.overrides)
-        parts.append(generating({key: value for key, value in job.config.items() if key not in OF_SWEEP}))
+        part = {key: value for key, value in job.config.items() if key not in OF_SWEEP}
+        parts.append(generating(canonically_named(part)))
         if key := next((key for key in OF_SWEEP if job.config[key] != first[key]), None):
             raise ConfigError(f"{key} applies to a whole sweep and cannot be swept: choose one value or run two sweeps")
     return parts, Settings(**{key: first[key] for key in OF_SWEEP})
@@ -136,6 +141,23 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
 def is_generated(part: dict[str, Any]) -> bool:
     """Return whether a network of transformers generates tokens in this part."""
     return part["phase"] == "generate" and part["model"]["module"].get("library") == "transformers"
+
+
+def canonically_named(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a cell with effbench's name for a network that has several, so that all give the same cell."""
+    model = part["model"]
+    module = model["module"]
+    if not is_library_network(module):
+        return part
+    arch = canonical(module["library"], module["arch"])
+    name = arch if model["name"] == module["arch"] else model["name"]
+    return {**part, "model": {**model, "name": name, "module": {**module, "arch": arch}}}
+
+
+def is_library_network(module: dict[str, Any]) -> bool:
+    return (
+        module.get("_target_") == NETWORK and module.get("library") in LIBRARIES and isinstance(module.get("arch"), str)
+    )
 
 
 def generating(part: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +247,15 @@ def check_grad_mode(phase: str, grad_mode: str) -> None:
 
 
 def check_model(model: dict[str, Any]) -> None:
-    """Raise ConfigError for invalid inputs, and for settings that the model's module does not use."""
+    """Raise ConfigError for a library without the name of a network, for invalid inputs, and for settings that the
+    model's module does not use."""
+    module = model["module"]
+    if module["_target_"] == NETWORK and module.get("arch") is None and module.get("library") in EXAMPLES:
+        library = module["library"]
+        example = f"model.arch={EXAMPLES[library]}"
+        raise ConfigError(
+            f"model={library} needs the name of a network: {example}; `effbench models {library}` lists them"
+        )
     if model["inputs"] == {}:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     if model["inputs"] is not None:

@@ -88,6 +88,19 @@ def test_numerics_of_later_versions_leave_the_keys_of_older_cells(compose):
     assert len(keys(old, *changed)) == 4
 
 
+def test_all_names_of_a_network_are_one_cell(compose):
+    def cell_of(*words):
+        parts, _ = cells.split([cells.Job([], compose(["model=transformers", *words]))])
+        return resolve(parts, has_cuda=False)[0]
+
+    short = cell_of("model.arch=bert-base")
+    assert short.model_name == "bert-base"
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        assert cell_of(f"model.arch={name}").key == short.key
+    assert cell_of("model.arch=bert-base-uncased", "model.name=mine").model_name == "mine"
+    assert cell_of("model.arch=roberta-base").key != short.key
+
+
 def test_training_records_gradients_whatever_the_setting(compose):
     for words, is_refused in (
         (["phase=training"], False),

@@ -70,7 +70,7 @@ def passed(text):
         (Masked, "ids, scale", None),
         (Masked, "ids, scale, mask", None),
         (Masked, "ids, scale, mask=, bias=", None),
-        (Masked, "biased, masked_scale", None),
+        (Masked, "id, scales", None),
         (Masked, "tokens, factor", None),  # names of positional inputs are the user's
         (Masked, "ids", "forward requires scale, but model.inputs has only ids; describe each, for example"),
         (Masked, "ids=", "forward requires scale"),
