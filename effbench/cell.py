@@ -39,7 +39,7 @@ class Status(StrEnum):
 
 SEVERITY = tuple(Status)
 #: Numerics that cells omit while they have these values, so that the keys of older cells stay valid.
-LATER_NUMERICS = {"channels_last": False, "quantize": None}
+LATER_NUMERICS = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
 
 
 def canonical_json(value: Any) -> str:

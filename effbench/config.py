@@ -55,6 +55,7 @@ OnFailure = choice("OnFailure", "fail", "ignore")
 Eliminate = choice("Eliminate", "latency_ms", "period_ms")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
+GradMode = choice("GradMode", "auto", "inference", "no_grad", "grad")
 Quantize = choice("Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8")
 
 
@@ -106,6 +107,9 @@ class Numerics:
     # quantizes activations
     quantize: Quantize | None = None
     deterministic: bool = False  # `torch.use_deterministic_algorithms(True)`
+    # how calls record gradients: `inference` mode, `no_grad` or `grad`; `auto`: the first of them in which eager does
+    # the same as with `no_grad`; training always uses `grad`
+    grad_mode: GradMode = GradMode.auto
     seed: int = 0  # seed of weights and inputs
 
 

@@ -90,9 +90,12 @@ class TrialRequest(Payload):
 class ProbeRequest(Payload):
     """A check that targets can be imported; the answer also has the environment.
 
-    `modules`: target of a model -> names of its arguments; `others`: targets among the arguments, and losses."""
+    `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`, and `passed`, which
+    maps their names, in order, to whether they are passed by name; `others`: targets among the arguments, and losses.
+    """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
+    inputs: list[dict[str, Any]] = field(default_factory=list)
     networks: list[dict[str, Any]] = field(default_factory=list)  # arguments of `library.check`
     others: list[str] = field(default_factory=list)
     modes: list[dict[str, Any]] = field(default_factory=list)

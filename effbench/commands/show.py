@@ -17,6 +17,7 @@ from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
 from effbench.report import marks
+from effbench.report.notes import notes
 from effbench.report.reasons import sentence
 from effbench.report.summary import ModeSummary, by_mode, modes_table, notes_on_means
 from effbench.report.tables import (
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
         rows = label_rows(rows_of(store, sweep))
+        remarks = notes(store, sweep, rows)
     if not rows:
         raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells")
     if args.why:
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args)
     else:
         with options.console(args) as console:
-            show(console, sweep, rows, table)
+            show(console, sweep, rows, table, remarks)
     return 0
 
 
@@ -111,8 +113,11 @@ def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
         console.print_line(escape(note), "dim")
 
 
-def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable) -> None:
-    """Print title, table, legend, the best modes of each model, the reasons of failures, and the mean speedups."""
+def show(
+    console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable, remarks: Sequence[str] = ()
+) -> None:
+    """Print title, table, legend, the best modes of each model, the reasons of failures, `remarks`, and the mean
+    speedups."""
     places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
     state = "" if sweep.state == "completed" else sweep.state
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
@@ -133,7 +138,7 @@ def show(console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table:
     by_case = grouped((row for row in table.rows if row.best), attrgetter("case"))
     for case, of_case in by_case.items():
         console.print_line(escape(f"{case}: {sentence(of_case)}"))
-    for text in reasons(rows):
+    for text in [*reasons(rows), *remarks]:
         console.print_line(escape(text))
     modes = by_mode(rows)
     if table.metrics[0] == "speedup" and max(mode.scores["speedup"].averaged for mode in modes) > 1:
@@ -182,10 +187,11 @@ def end_of_sweep(outcome: Any) -> int:
     with Store.open(outcome.db, mode="read") as store:
         sweep = store.find_sweep(outcome.sweep_id)
         rows = label_rows(rows_of(store, sweep))
+        remarks = notes(store, sweep, rows)
         db = store.name  # without a password, because output ends up in logs
         again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id), outcome.shard)
     if rows:
-        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode))
+        show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     counts = Counter(row.source["status"] for row in rows)
     numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
     environments = len({row.source["environment_id"] for row in rows})

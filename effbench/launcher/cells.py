@@ -14,13 +14,15 @@ from effbench.config import sections
 from effbench.errors import ConfigError
 from effbench.launcher.expectations import check_bounds
 from effbench.launcher.overrides import key_of, overrides_of_cell
+from effbench.models.catalog import LIBRARIES
+from effbench.models.presets import canonical
 from effbench.models.spec import length_dims, parse_inputs
 from effbench.printable import count, one_line
 from effbench.store.sweeps import CONFIRMING
 from effbench.sweeping import forecast, interpreters
 from effbench.sweeping.matrix import check_rules, excluded, parse_shard, shards
 from effbench.sweeping.plan import CellRun, Settings
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.pool import NETWORK, Pools
 from effbench.sweeping.run import Asked, Command, Outcome, Plan, check_baseline, run_sweep
 
 #: Top-level keys of the whole sweep; all others define a cell or its interpreter.
@@ -31,6 +33,8 @@ SECTIONS = dict(sections())
 OF_PHASES = ("training", "generate")
 #: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
 OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
+#: Library -> example of a network.
+EXAMPLES = {"torchvision": "resnet50", "timm": "vit_base_patch16_224", "transformers": "bert-base"}
 #: Settings of networks by name -> the models that have them, unless all three do.
 ONLY_OF = {
     **dict.fromkeys(("task", "seq", "config"), "transformers"),
@@ -128,7 +132,8 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
     valid: set[int] = set()
     for job in jobs:
         validate(job.config, valid, job.overrides)
-        parts.append(generating({key: value for key, value in job.config.items() if key not in OF_SWEEP}))
+        part = {key: value for key, value in job.config.items() if key not in OF_SWEEP}
+        parts.append(generating(canonically_named(part)))
         if key := next((key for key in OF_SWEEP if job.config[key] != first[key]), None):
             raise ConfigError(f"{key} applies to a whole sweep and cannot be swept: choose one value or run two sweeps")
     return parts, Settings(**{key: first[key] for key in OF_SWEEP})
@@ -137,6 +142,23 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
 def is_generated(part: dict[str, Any]) -> bool:
     """Return whether a network of transformers generates tokens in this part."""
     return part["phase"] == "generate" and part["model"]["module"].get("library") == "transformers"
+
+
+def canonically_named(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a cell with effbench's name for a network that has several, so that all give the same cell."""
+    model = part["model"]
+    module = model["module"]
+    if not is_library_network(module):
+        return part
+    arch = canonical(module["library"], module["arch"])
+    name = arch if model["name"] == module["arch"] else model["name"]
+    return {**part, "model": {**model, "name": name, "module": {**module, "arch": arch}}}
+
+
+def is_library_network(module: dict[str, Any]) -> bool:
+    return (
+        module.get("_target_") == NETWORK and module.get("library") in LIBRARIES and isinstance(module.get("arch"), str)
+    )
 
 
 def generating(part: dict[str, Any]) -> dict[str, Any]:
@@ -170,6 +192,7 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         how = "to use them as text, put quotes inside quotes: 'model.name=\"nan\"'"
         raise ConfigError(f"nan and inf are not allowed as numbers; {how}") from None
     phase, task = config["phase"], config["model"]["task"]
+    check_grad_mode(phase, config["numerics"]["grad_mode"])
     if streams.check(config["stream"]) != streams.NONE and phase != "inference":
         raise ConfigError(f"phase={phase} cannot run a stream; use stream=none or phase=inference")
     rate, fewest = config["stream"].get("rate"), config["protocol"]["min_samples"]
@@ -211,8 +234,23 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
     valid.update(id(value) for value in new.values() if isinstance(value, dict))
 
 
+def check_grad_mode(phase: str, grad_mode: str) -> None:
+    """Raise ConfigError for a setting that this phase cannot follow."""
+    if phase == "training" and grad_mode != "auto":
+        how = "omit numerics.grad_mode, or choose another phase"
+        raise ConfigError(f"numerics.grad_mode={grad_mode}: phase=training always records gradients; {how}")
+
+
 def check_model(model: dict[str, Any]) -> None:
-    """Raise ConfigError for invalid inputs, and for settings that the model's module does not use."""
+    """Raise ConfigError for a library without the name of a network, for invalid inputs, and for settings that the
+    model's module does not use."""
+    module = model["module"]
+    if module["_target_"] == NETWORK and module.get("arch") is None and module.get("library") in EXAMPLES:
+        library = module["library"]
+        example = f"model.arch={EXAMPLES[library]}"
+        raise ConfigError(
+            f"model={library} needs the name of a network: {example}; `effbench models {library}` lists them"
+        )
     if model["inputs"] == {}:
         raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
     if model["inputs"] is not None:
@@ -256,7 +294,10 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
                 length_dims(parse_inputs(part["model"]["inputs"]), stream["dim"], max(stream["sizes"]))
         elif stream:
             bs = streams.batch_size(stream["sizes"], bs)
-        numerics = {k: v for k, v in part["numerics"].items() if v or k not in LATER_NUMERICS}
+        numerics = dict(part["numerics"])
+        for name, default in LATER_NUMERICS.items():
+            if name in numerics and numerics[name] == default:
+                del numerics[name]
         # must not affect keys of cells of other phases
         settings = {name: part[name] for name in OF_PHASES if name == part["phase"]}
         settings["threads"] = part.get("threads")

@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from effbench import config
 from effbench.errors import ConfigError, nearest, suggest
 from effbench.launcher.expectations import SETTINGS, as_typed, expectation, is_list, mapping_error, wrong_value
+from effbench.models.presets import PRESETS, canonical
 from effbench.printable import first_line
 from effbench.sweeping.plan import Settings
 
@@ -27,6 +28,9 @@ WRONG_TYPES = (
     r"field '[\w.]+' is not Optional()",
 )
 
+#: Similarity from which a name is a misspelled option.
+SIMILAR = 0.66
+
 
 def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     """Return a ConfigError with the same meaning in one or two lines. `words`: the overrides."""
@@ -34,7 +38,7 @@ def explain(error: Exception, words: Sequence[str]) -> ConfigError:
     text = " ".join(map(str, causes))
     last = first_line(str(causes[-1]), limit=None) or type(causes[-1]).__name__
     if isinstance(error, MissingConfigException):
-        return missing_config(error)
+        return missing_config(error, words)
     if isinstance(error, OverrideParseException):
         return cannot_parse(str(error.override))
     if match := re.search(r"Could not override '(.+?)'", text):
@@ -70,13 +74,37 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def missing_config(error: MissingConfigException) -> ConfigError:
+def missing_config(error: MissingConfigException, words: Sequence[str] = ()) -> ConfigError:
     group = re.search(r"Could not find '(.+?)/(.*?)'", str(error))
     if group is None:
         return ConfigError(first_line(str(error), limit=None))
     available = str(error).partition("Available options")[2].partition("Config search")[0]
     options = re.findall(r"^\t(\S+)$", available, re.M)
-    return ConfigError(f"unknown {group[1]} {group[2]!r}{suggest(group[2], options)}\nallowed: {', '.join(options)}")
+    hint = of_own_yaml(group[1], group[2], options, words) or suggest(group[2], options)
+    return ConfigError(f"unknown {group[1]} {group[2]!r}{hint}\nallowed: {', '.join(options)}")
+
+
+def of_own_yaml(group: str, name: str, options: Sequence[str], words: Sequence[str]) -> str:
+    """Return how to use an option of the user's own. It is empty for a misspelled one, except for a model, where own
+    names are common."""
+    near = misspelled(name, options)
+    if not name or (near and group != "model"):
+        return ""
+    meant = f", did you mean {near}?" if near else ""
+    folder = next((word.partition("=")[2] for word in words if word.startswith("--config-dir=")), None)
+    yaml_file = f"{folder}/{group}/{name}.yaml does not exist" if folder else "--config-dir=DIR"
+    if group != "model":
+        return f": not a shipped {group}; own YAML: {yaml_file}"
+    if canonical("transformers", name) in PRESETS:
+        return f": not a shipped model{meant}; a network of transformers: model=transformers model.arch={name}"
+    own_module = "own module: model=custom model.module._target_=my_pkg.Net"
+    return f": not a shipped model{meant}; own YAML: {yaml_file}, {own_module}"
+
+
+def misspelled(name: str, options: Sequence[str]) -> str | None:
+    """Return the option that a name resembles or begins, or None."""
+    begun = [option for option in options if len(name) > 2 and option.startswith(name)]
+    return nearest(name, options, cutoff=SIMILAR) or nearest(name, begun, cutoff=0)
 
 
 def unknown_setting(name: str, words: Sequence[str]) -> str:

@@ -49,12 +49,13 @@ class Incomparable(TypeError):
 
 
 def clone(inputs: Any) -> Any:
-    """Return the same structure with cloned tensors."""
-    return tree_map_only(torch.Tensor, torch.clone, inputs)
+    """Return the same structure with cloned tensors, which do not require gradients."""
+    return tree_map_only(torch.Tensor, lambda value: value.detach().clone(), inputs)
 
 
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
-    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot overwrite them.
+    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot overwrite them, and
+    without their gradients.
 
     Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types
     and copies of tensors that are not dense.
@@ -63,7 +64,7 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
         if copy and (output.is_nested or output.layout is not torch.strided):
             kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
             raise Incomparable(f"the output contains a {kind} tensor, which cannot be compared; return dense tensors")
-        return {name: output.clone() if copy else output}
+        return {name: output.detach().clone() if copy else output}
     if isinstance(output, PLAIN) and not isinstance(output, torch.Size):  # a size is a tuple
         return {name: output}
     prefix = "output " if name == "output" else f"{name}."

@@ -12,6 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from effbench.measure.gradients import outside_inference_mode
+
 #: Operators that read, or write to, only the part of their first tensor that their second one selects.
 INDEXED = {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "index", "take"}
 INDEXED |= {"masked_select", "masked_fill_", "masked_scatter_", "index_copy_", "index_put_", "_index_put_impl_"}
@@ -38,7 +40,7 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     is_fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operators are unknown to the counter
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with outside_inference_mode():  # in which some releases do not show what an operator consists of
             work, outputs = observe(outer, lambda: module(*args, **kwargs))
     finally:
         torch.backends.mha.set_fastpath_enabled(is_fast)

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import os
 import pkgutil
+import random
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -33,8 +35,15 @@ DEVICE: ContextVar[torch.device | str] = ContextVar("device", default="cpu")
 PLAIN = (SimpleNamespace, OrderedDict)
 
 
+def set_seed(seed: int) -> None:
+    """Seed torch, Python's `random` and numpy: a module may draw its weights from any of them."""
+    torch.manual_seed(seed)
+    random.seed(seed % 2**64)  # Python would ignore the sign
+    np.random.seed(seed % 2**32)  # numpy accepts 32 bits
+
+
 def set_numerics(numerics: dict[str, Any]) -> None:
-    """Set torch's global flags and seed. Flags that are off need no reset, because the process is new."""
+    """Set torch's global flags and all seeds. Flags that are off need no reset, because the process is new."""
     precision = numerics.get("matmul_precision", "highest")
     torch.set_float32_matmul_precision(precision)
     # a lower precision uses TF32 already; after both calls `medium` could not be read any more, which Inductor does
@@ -45,7 +54,7 @@ def set_numerics(numerics: dict[str, Any]) -> None:
     if numerics.get("deterministic"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    torch.manual_seed(numerics.get("seed", 0))
+    set_seed(numerics.get("seed", 0))
 
 
 def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
@@ -60,7 +69,7 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
             f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name (path/net.py:Net)"
         )
     make = resolve_model(str(module[KEY]))
-    torch.manual_seed(seed)
+    set_seed(seed)
     token = DEVICE.set(device)
     try:
         built = make(**{key: _instantiate(value) for key, value in module.items() if key != KEY})

@@ -20,6 +20,7 @@ from torch import nn
 
 from effbench.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
+from effbench.models.presets import canonical
 
 #: Operators of torchvision that its Python code refers to when it is imported.
 OPERATORS = ("nms", "qnms")
@@ -44,6 +45,8 @@ def module_of(library: str) -> ModuleType:
 
 def network(library: str, **settings: Any) -> nn.Module:
     """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and UnsupportedError."""
+    if isinstance(settings.get("arch"), str):
+        settings["arch"] = canonical(library, settings["arch"])
     return module_of(library).network(**settings)
 
 
@@ -51,6 +54,7 @@ def check(library: str, **settings: Any) -> None:
     """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
     if not isinstance(arch := settings.get("arch"), str):
         raise ConfigError(f"model.arch must be the name of a network, got {arch!r}; see `effbench models {library}`")
+    settings["arch"] = arch = canonical(library, arch)
     known = inspect.signature(module_of(library).network).parameters
     for name in settings:
         if name not in known:

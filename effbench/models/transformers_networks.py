@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from effbench.errors import ConfigError, UnsupportedError
 from effbench.models import build, libraries
-from effbench.models.catalog import PRESETS, Preset
 from effbench.models.gpt2 import filled_cache
+from effbench.models.presets import PRESETS, Preset
 from effbench.models.weights import wake
 
 transformers = libraries.load("transformers")

@@ -81,6 +81,10 @@ class Mode(ABC):
     wraps_in_cpp: bool = False
     #: The kinds of state that a call changes exactly as eager does. Others are not compared.
     writes_state: tuple[str, ...] = ("parameter", "buffer", "attribute")
+    #: Whether it stores something in `cache_dir` that contains the module's weights.
+    stores_weights: bool = False
+    #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's state.
+    weights: str | None = None
     #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their batch sizes.
     batch: Batch | None = None
     #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.

@@ -16,14 +16,17 @@ from typing import Any
 import torch
 
 from effbench.errors import UnsupportedError
+from effbench.measure.gradients import outside_inference_mode
 from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
-PACKAGE = "aot-inductor.pt2"
+PACKAGE = "aot-inductor"
 #: Modules that torch imports with its first package; compile seconds exclude imports. They are private and may vanish.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
 #: Errors of torch or the C++ compiler if CUDA's headers or libraries are missing.
 NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
+#: Fact of a trial that could not use the package of an earlier one.
+WEIGHTS_DIFFER = "the package of an earlier trial has other ones, so this trial compiled anew; seed what draws them"
 LIBSTDCXX = "libstdc++.so.6"
 #: Inductor's option for additional libraries of the package's code.
 LIBRARIES = "aot_inductor.custom_op_libs"
@@ -34,7 +37,8 @@ class AotInductor(Mode):
     """A package made by AOTInductor. `strict`: strict mode of torch.export; `options`: Inductor's options by name.
 
     The cell's trials in a sweep share the package: the first trial exports, compiles and loads it ("cold"), later
-    trials only load it ("warm"). Without a shared folder the package is temporary and always cold.
+    trials only load it ("warm"). The package contains the weights, so that a trial with other weights makes another
+    one, which replaces it. Without a shared folder the package is temporary and always cold.
     """
 
     strict: bool = False
@@ -46,6 +50,7 @@ class AotInductor(Mode):
     writes_state = ()  # the package has copies of the buffers
     phases = ("inference",)
     wraps_in_cpp = True
+    stores_weights = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,17 +75,23 @@ class AotInductor(Mode):
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         # a temporary folder would stay if the trial is killed
         with nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory() as folder:
-            package = Path(folder) / PACKAGE
+            package = Path(folder) / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
             if package.is_file():
                 return self.load(package, "warm")
             package.parent.mkdir(parents=True, exist_ok=True)
+            others = [path for path in package.parent.glob(f"{PACKAGE}-*.pt2") if path != package]
             self.make(module, args, kwargs, package)
-            return self.load(package, "cold")
+            prepared = self.load(package, "cold")
+            for path in others:
+                path.unlink(missing_ok=True)
+            if others:
+                prepared.facts["weights_differ"] = WEIGHTS_DIFFER
+            return prepared
 
     def make(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path) -> None:
         """Export and compile the module, and write the package atomically."""
         # a graph exported in inference mode contains tensors that Inductor's passes must not write to
-        with torch.inference_mode(False), torch.no_grad():
+        with outside_inference_mode():
             program = torch.export.export(module, args, kwargs, strict=self.strict)
             unfinished = package.with_name(f"{os.getpid()}.{package.name}")
             try:

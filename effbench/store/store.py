@@ -128,6 +128,7 @@ class Store:
     history = in_transaction(trials.history)
     durations = in_transaction(trials.durations)
     host_speeds = in_transaction(trials.host_speeds)
+    trial_facts = in_transaction(trials.trial_facts)
     samples = in_transaction(trials.samples)
     results = in_transaction(trials.results)
     results_frame = in_transaction(trials.results_frame)

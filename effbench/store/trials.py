@@ -161,6 +161,20 @@ def trials(connection: sa.Connection, sweep_id: str) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
+def trial_facts(
+    connection: sa.Connection, sweep_id: str, names: Sequence[str]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return (cell key, environment id) -> the parts of `extra` with these names in its newest trial that has any."""
+    parts = [TRIAL.c.extra[name].label(name) for name in names]
+    query = sa.select(TRIAL.c.cell_key, TRIAL.c.environment_id, *parts).where(TRIAL.c.sweep_id == sweep_id)
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for cell_key, environment_id, *values in connection.execute(query.order_by(TRIAL.c.id)):
+        facts = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+        if facts:
+            found[cell_key, environment_id] = facts
+    return found
+
+
 def samples(connection: sa.Connection, trial_id: int) -> dict[str, np.ndarray]:
     """Return timer -> float32 array of the trial's raw samples, at most 5,000; in ms unless the name has a unit."""
     query = sa.select(SAMPLE).where(SAMPLE.c.trial_id == trial_id).order_by(SAMPLE.c.timer)

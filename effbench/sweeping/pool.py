@@ -215,6 +215,7 @@ def probe(
         for module in (part["model"]["module"] for part in parts):
             names = request.modules.setdefault(str(module["_target_"]), [])
             names += [name for name in module if name not in ("_target_", *names)]
+        request.inputs = passed_inputs(parts)
         networks = [part["model"]["module"] for part in parts if part["model"]["module"]["_target_"] == NETWORK]
         request.networks = [*{str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks}.values()]
         request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))
@@ -226,6 +227,20 @@ def probe(
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
         raise ConfigError("\n".join(errors[:2]) + more)
     return answer
+
+
+def passed_inputs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs have none here."""
+    found: list[dict[str, Any]] = []
+    for model in (part["model"] for part in parts):
+        inputs = model.get("inputs") or {}
+        if isinstance(inputs, list):  # of a stored cell
+            inputs = {spec["name"]: spec for spec in inputs}
+        passed = {str(name): bool(spec.get("keyword")) for name, spec in inputs.items()}
+        one = {"target": str(model["module"]["_target_"]), "passed": passed}
+        if passed and one not in found:
+            found.append(one)
+    return found
 
 
 def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:

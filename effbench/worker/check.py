@@ -11,7 +11,7 @@ import torch
 from effbench.cell import Status
 from effbench.errors import UnsupportedError
 from effbench.message import CheckRequest
-from effbench.models.build import resolve_target
+from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.worker import failures
 
@@ -34,7 +34,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
         needs = getattr(function, "needs", ())
         if CPP_COMPILER in needs or (COMPILER in needs and device.type == "cpu"):
             inductor.learn_vector_instructions(user_cache)
-        torch.manual_seed(request.seed)
+        set_seed(request.seed)
         say_phase("running")
         answer["facts"] = plain(function(device, **request.settings))
     except SystemExit:  # the check may end its process

@@ -137,18 +137,24 @@ class Generation(Inference):
         """Return the tokens [B, N] and the last token's logits, in host memory."""
         (prompt,), _ = copies(given)
         tokens = step(prompt, fed, see)
-        return torch.cat(tokens, 1).cpu(), {"logits": step.logits.to("cpu", copy=True)}
+        return torch.cat(tokens, 1).cpu(), {"logits": step.logits.detach().to("cpu", copy=True)}
 
-    def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's tokens and last logits for all prompts. Raises Ended for logits of another shape."""
-        eager = self.calling(self.module)
-        (prompt,), _ = copies(inputs[0])
-        logits = self.module(prompt, eager.prompt)
+    def example(self, given: Inputs) -> accuracy.Parts:
+        (prompt,), _ = copies(given)
+        logits = self.module(prompt, self.calling(self.module).prompt)
         if not isinstance(logits, Tensor) or logits.shape[:-1] != (self.cell.bs, 1):
             shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             wanted = f"the logits [{self.cell.bs}, 1, vocabulary] of the last token"
             raise Ended(Status.ERROR, f"in check: phase=generate needs {wanted}, got {shape}")
-        references = [self.generated(eager, given) for given in inputs]
+        return state.on_host(accuracy.parts(logits))
+
+    def reference(self, inputs: Sequence[Inputs]) -> Any:
+        """Return eager's tokens and last logits for all prompts. Raises Ended for logits of another shape."""
+        # a call writes all slots that it reads, so that there is no state to restore
+        self.choose_grad_mode(inputs[0], self.first_call(inputs[0]), start=lambda: None)
+        eager = self.calling(self.module)
+        with self.context():
+            references = [self.generated(eager, given) for given in inputs]
         if any(accuracy.not_finite(it) for _, it in references) and not self.cell.model.get("allow_nonfinite"):
             raise Ended(Status.INCORRECT, "eager logits not finite")
         self.intact = state.marks(self.module, {f"parameter {name}" for name, _ in self.module.named_parameters()})

@@ -21,6 +21,7 @@ from effbench.measure.telemetry import Nvml
 from effbench.message import PROBE_PHASE, ProbeRequest
 from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
+from effbench.models.signature import class_mismatch
 from effbench.modes.base import Mode
 
 PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
@@ -49,8 +50,13 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
     with warnings.catch_warnings(record=True) as caught:
         for target, names in request.modules.items():
-            if model := resolved(target, resolve_model):
-                errors += unknown(target, names, names_of(model))
+            model = resolved(target, resolve_model)
+            if model is None:
+                continue
+            errors += unknown(target, names, names_of(model))
+            given = [one["passed"] for one in request.inputs if one["target"] == target]
+            reasons = filter(None, (class_mismatch(model, passed) for passed in given))
+            errors += [f"{target}: {reason}" for reason in reasons]
         for network in request.networks:
             resolved(network["library"], lambda _, network=network: libraries.check(**network))
     for target in request.others:

@@ -14,6 +14,7 @@ from effbench.measure import accuracy
 from effbench.measure.timing import Inputs
 from effbench.modes.selective import results_in
 from effbench.worker.failures import Ended
+from effbench.worker.first_call import first_success
 from effbench.worker.state import is_dense
 
 #: Kind -> torchao's configuration and its arguments. The tiled format of int4 needs no further package.
@@ -70,9 +71,12 @@ def is_quantized(weight: torch.Tensor) -> bool:
 
 def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
     """Return the outputs of an eager call that leaves the module and the inputs unchanged."""
-    args, kwargs = accuracy.clone(inputs)
-    with torch.no_grad():
+
+    def call() -> accuracy.Parts:
+        args, kwargs = accuracy.clone(inputs)
         return accuracy.parts(copy.deepcopy(module, results_in(module))(*args, **kwargs))
+
+    return first_success(call).result
 
 
 def double(module: nn.Module) -> nn.Module:

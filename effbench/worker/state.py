@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from effbench.measure import work
 from effbench.measure.accuracy import PLAIN
 
 
@@ -66,6 +68,14 @@ def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
     return on_host({name: value for name, value in now.items() if isinstance(value, PLAIN) or is_dense(value)})
 
 
+def make_ordinary(module: nn.Module) -> None:
+    """Replace inference tensors in buffers and attributes by ordinary copies."""
+    with torch.inference_mode(False):
+        for held, key in places(module).values():
+            if is_dense(held[key]) and held[key].is_inference():
+                held[key] = held[key].clone()
+
+
 def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
     """Restore what `save` returned. Tensors keep their addresses, which CUDA graphs use."""
     now = places(module)
@@ -74,12 +84,37 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
             held, key = now.get(name, ({}, name))
             current = held.get(key)
             is_alike = isinstance(value, Tensor) and isinstance(current, Tensor) and current.shape == value.shape
-            if is_alike and not is_expanded(current):
+            is_frozen = is_alike and current.is_inference() and not torch.is_inference_mode_enabled()
+            if is_alike and not is_expanded(current) and not is_frozen:
                 current.copy_(value)
-            elif is_alike and torch.equal(current, value.to(current)):
+            elif is_alike and not is_frozen and torch.equal(current, value.to(current)):
                 continue
             else:
-                held[key] = value.to(device) if isinstance(value, Tensor) else value
+                # a copy, because the module may write to it
+                held[key] = value.to(device, copy=True) if isinstance(value, Tensor) else value
+
+
+def digest(module: nn.Module) -> str:
+    """Return a hash of the parameters, buffers, and tensors and plain values in attributes.
+
+    Processes with the same hash may share what was compiled for the module."""
+    found = hashlib.sha256()
+    for name, (held, key) in sorted(places(module).items()):
+        value = held[key]
+        if isinstance(value, Tensor):
+            for part in work.parts(value):
+                found.update(f"{name} {part.dtype} {tuple(part.shape)} ".encode())
+                if is_dense(part):
+                    found.update(bytes_of(part))
+        elif isinstance(value, PLAIN):
+            found.update(f"{name} {value!r} ".encode())
+    return found.hexdigest()
+
+
+def bytes_of(value: Tensor) -> memoryview:
+    """Return the values of a dense tensor as bytes, in the order of its elements."""
+    flat = value.detach().resolve_conj().resolve_neg().to("cpu").contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
 
 
 def same(a: Any, b: Any) -> bool:

@@ -10,7 +10,6 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,13 +18,13 @@ from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
-from effbench.measure import accuracy, work
+from effbench.measure import accuracy, gradients, work
 from effbench.measure.timing import Inputs
 from effbench.measure.training_accuracy import Comparison, Exact, Named, Trajectory
-from effbench.models.build import resolve_target
+from effbench.models.build import resolve_target, set_seed
 from effbench.models.inputs import HOST_ELEMENTS
 from effbench.modes.base import Mode, Prepared, required
-from effbench.worker import quantization
+from effbench.worker import dropout, quantization
 from effbench.worker.failures import Ended, without_float64
 from effbench.worker.state import is_dense, on_host, places, restore, same, save
 from effbench.worker.workload import Inference
@@ -136,20 +135,6 @@ def target_like(out: Tensor, seed: int) -> Tensor:
     return torch.randn(out.shape, generator=generator, device=where, dtype=torch.float32).to(out.device)
 
 
-def without_dropout(module: nn.Module) -> int:
-    """Set all dropout probabilities to 0, because compilers draw different masks than eager; return their number."""
-    changed = 0
-    for part in module.modules():
-        has_p = isinstance(part, nn.modules.dropout._DropoutNd) or type(part).__name__ == "StochasticDepth"
-        for name, value in [*vars(part).items()]:
-            # also probabilities that a module passes to functions: `self.attention_dropout`
-            is_probability = isinstance(value, float) and 0 < value <= 1
-            if is_probability and ("drop" in name or (has_p and name == "p")):
-                setattr(part, name, 0.0)
-                changed += 1
-    return changed
-
-
 class Training(Inference):
     """The workload of phase=training: training steps over the module, and the initial state to restore."""
 
@@ -157,9 +142,10 @@ class Training(Inference):
         super().__init__(cell, mode, module.train(), trial)
         self.settings, self.steps, self.captured = cell.training or {}, check_steps, mode.captures_step
         self.seed = cell.numerics.get("seed", 0)
-        self.loss = loss_of(self.settings["loss"], self.seed + 104729)
-        if dropped := without_dropout(module):
-            trial.extra["dropout_off"] = dropped
+        self.grad_mode = gradients.GRAD
+        self.loss = self.new_loss()
+        self.dropped: list[dropout.Probability] = []
+        self.without_dropout(dropout.known(module))
         self.parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         if not self.parameters:
             raise UnsupportedError("nothing to train: no parameter of the module requires a gradient")
@@ -167,11 +153,40 @@ class Training(Inference):
         # on the host, because device memory is measured
         self.initial = on_host(self.state())
         # also frozen parameters: a momentum encoder writes to them in forward
-        trained = {f"parameter {name}" for name in self.parameters}
-        self.others = save(module, places(module).keys() - trained)
+        self.others = self.untrained()
 
-    def context(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    def new_loss(self) -> Loss:
+        return loss_of(self.settings["loss"], self.seed + 104729)
+
+    def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of a call by name."""
+        return {**dict(zip(self.names, args, strict=False)), **kwargs}
+
+    def untrained(self) -> dict[str, Any]:
+        """Return copies of all state except the trained parameters."""
+        trained = {f"parameter {name}" for name in self.parameters}
+        return save(self.module, places(self.module).keys() - trained)
+
+    def without_dropout(self, probabilities: list[dropout.Probability]) -> None:
+        """Set these probabilities to 0, and record all that were changed."""
+        dropout.switch_off(probabilities)
+        self.dropped += probabilities
+        if self.dropped:
+            self.trial.extra["dropout_off"] = dropout.described(self.dropped)
+
+    def find_dropout(self, given: Inputs) -> None:
+        """Switch off dropout that no library defines, which only calls of the module reveal."""
+        suspects = dropout.suspects(self.module)
+        if not suspects:
+            return
+        tried = {(id(vars(one.owner)), one.name) for group in suspects for one in group}
+        held = {name: (id(values), key) for name, (values, key) in places(self.module).items()}
+        # otherwise each restoring would undo what is tried
+        self.others = {name: value for name, value in self.others.items() if held.get(name) not in tried}
+        found = dropout.guilty(suspects, ForwardLoss(self, given))
+        self.restore()
+        self.without_dropout(found)
+        self.others = self.untrained()
 
     @property
     def buffers(self) -> dict[str, Tensor]:
@@ -180,20 +195,20 @@ class Training(Inference):
     def state(self) -> dict[str, Tensor]:
         return {**self.parameters, **self.buffers}
 
-    def gradients(self) -> Named:
+    def named_gradients(self) -> Named:
         grads = {name: value.grad for name, value in self.parameters.items()}
         return {name: it if it is None or it.layout is torch.strided else it.to_dense() for name, it in grads.items()}
 
     def step_over(self, forward: Callable[..., Any]) -> Callable[..., Tensor]:
         """Return a training step that calls `forward`. It returns the loss before the update, a detached scalar."""
         zero_grad, update = self.optimizer.zero_grad, self.optimizer.step
-        set_to_none, loss_of, names, written = self.settings["set_to_none"], self.loss, self.names, self.written
+        set_to_none, loss_of, written = self.settings["set_to_none"], self.loss, self.written
 
         def step(*args: Any, **kwargs: Any) -> Tensor:
             if written:  # else an input that the module writes to would carry the graph of the step before
                 args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             zero_grad(set_to_none=set_to_none)
-            loss = loss_of(forward(*args, **kwargs), {**dict(zip(names, args, strict=False)), **kwargs})
+            loss = loss_of(forward(*args, **kwargs), self.named(args, kwargs))
             if not loss.requires_grad:
                 raise ValueError(DETACHED)
             try:
@@ -220,7 +235,7 @@ class Training(Inference):
                 value.copy_(self.initial[name])
             for value in work.tensors(list(self.optimizer.state.values())):
                 value.zero_()
-        torch.manual_seed(self.seed)
+        set_seed(self.seed)
 
     def follow(self, step: Callable[..., Tensor], inputs: Sequence[Inputs]) -> Trajectory:
         """Run steps from the initial state and return their trajectory. A separate optimizer applies the same gradients
@@ -237,14 +252,14 @@ class Training(Inference):
             losses.append(step(*args, **kwargs).clone())
             intact, after = self.tensors_of(given), self.tensors_of((args, kwargs)).items()
             self.written |= {name for name, value in after if not torch.equal(value, intact[name])}
-            for name, value in self.gradients().items():
+            for name, value in self.named_gradients().items():
                 alone[name].grad = None if value is None else value.detach().clone()
             optimizer.step()
-            first = first or on_host(self.gradients())
+            first = first or on_host(self.named_gradients())
         return Trajectory(
             losses=[float(loss) for loss in losses],
             first=first,
-            last=on_host(self.gradients()),
+            last=on_host(self.named_gradients()),
             parameters=on_host(self.parameters),
             buffers=on_host(self.buffers),
             before=before,
@@ -265,15 +280,16 @@ class Training(Inference):
             for name, value in {**parameters, **buffers}.items():
                 if name in state:  # frozen parameters are unchanged
                     value.copy_(state[name])
-        torch.manual_seed(self.seed)
+        set_seed(self.seed)
         args, kwargs = accuracy.wide(accuracy.clone(given))
-        loss = self.loss(module(*args, **kwargs), {**dict(zip(self.names, args, strict=False)), **kwargs})
+        loss = self.loss(module(*args, **kwargs), self.named(args, kwargs))
         loss.backward()
         gradients = {name: value.grad for name, value in parameters.items() if value.requires_grad}
         return Exact(float(loss.detach()), on_host(gradients), on_host(buffers))
 
     def reference(self, inputs: Sequence[Inputs]) -> Trajectory:
         """Return the trajectory of eager's steps. Raises Ended if it is not finite, or if they create a parameter."""
+        self.find_dropout(inputs[0])
         eager = self.follow(self.step_over(self.module), inputs)
         if reason := eager.not_finite():
             raise Ended(Status.INCORRECT, reason)
@@ -322,7 +338,7 @@ class Training(Inference):
         """Return whether the loss of eager's first step changes with the seed."""
         try:
             self.restore()
-            torch.manual_seed(self.seed + 1)
+            set_seed(self.seed + 1)
             args, kwargs = accuracy.clone(self.inputs_of(inputs, 0))
             loss = float(self.step_over(self.module)(*args, **kwargs))
         except RuntimeError:  # such as no memory for it: the reason stays as it is
@@ -351,3 +367,29 @@ class Training(Inference):
         state = work.tensors([self.optimizer.state.get(parameter, {}) for parameter in trained])
         moved = [*trained, *(value.grad for value in trained), *state]
         return work.Work(eager.flops, eager.min_bytes + 2 * sum(value.nbytes for value in moved))
+
+
+class ForwardLoss:
+    """Eager's first forward and its loss, from the initial state and for any seed."""
+
+    def __init__(self, training: Training, given: Inputs) -> None:
+        self.training, self.given, self.loss_of = training, given, training.new_loss()
+
+    def start(self, number: int) -> None:
+        self.training.restore()
+        set_seed(self.training.seed + number)
+
+    def call(self) -> Any:
+        args, kwargs = accuracy.clone(self.given)
+        self.inputs = self.training.named(args, kwargs)
+        return self.training.module(*args, **kwargs)
+
+    def loss(self, output: Any) -> float:
+        return float(self.loss_of(output, self.inputs).detach())
+
+    def eval_loss(self) -> float:
+        module = self.training.module.eval()
+        try:
+            return self.loss(self.call())
+        finally:
+            module.train()

@@ -10,7 +10,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,12 +29,14 @@ from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
+from effbench.models.signature import module_mismatch
 from effbench.models.spec import parse_inputs
 from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo
 from effbench.printable import describe
-from effbench.worker import artifacts, failures, generation, quantization
+from effbench.worker import artifacts, failures, generation, quantization, state
 from effbench.worker.failures import Ended
+from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
 from effbench.worker.training import Training
 from effbench.worker.workload import (
@@ -105,8 +107,10 @@ class RunningTrial:
             self.phase(TURN_PHASE, self.take_turn)
         self.phase("build", self.build)  # not in inference mode, whose tensors cannot be ordinary parameters
         self.observer = counters.Observer(uses_dynamo(self.mode))
-        with self.workload.context(), self.observer:
+        with ExitStack() as entered:
+            entered.enter_context(self.observer)
             references = self.phase("check", partial(self.workload.reference, self.checked))
+            entered.enter_context(self.workload.context())  # eager's calls have shown which one the module allows
             memory.reset_peaks(self.device)
             self.phase("prepare", self.prepare)
             self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
@@ -185,10 +189,12 @@ class RunningTrial:
         module = build_module(cell.model["module"], dtype, self.device, seed)
         named = {spec["name"]: {k: v for k, v in spec.items() if k != "name"} for spec in cell.model["inputs"]}
         specs, sets = parse_inputs(named or declared_inputs(module)), protocol.get("input_sets", 3)
+        passed = {name: spec.keyword for name, spec in specs.items()}
+        if reason := module_mismatch(module, passed):
+            raise Ended(Status.ERROR, f"in build: {reason}")
         if any(map(torch.nn.parameter.is_lazy, module.parameters())):  # the first call makes the weights
             ((args, kwargs), *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
-            with torch.no_grad():
-                module(*args, **kwargs)
+            first_success(partial(module, *args, **kwargs))
         if cell.numerics.get("channels_last"):
             # as Module.to, which fails if there are 5-d weights
             module._apply(lambda it: it.to(memory_format=torch.channels_last) if it.dim() == 4 else it)
@@ -220,6 +226,8 @@ class RunningTrial:
         if self.cell.generate:
             settling_calls = math.ceil(settling_calls / (self.cell.generate["new_tokens"] - 1))
         args, kwargs = copies(inputs[0])
+        if mode.stores_weights:
+            mode.weights = state.digest(self.workload.module)
         torch.set_num_threads(self.threads or torch.get_num_threads())  # Dynamo compiles again if it changes later
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)

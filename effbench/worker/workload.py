@@ -14,13 +14,16 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from effbench.cell import Cell, Status, Trial
-from effbench.measure import accuracy, timing, work
+from effbench.measure import accuracy, gradients, timing, work
 from effbench.measure.timing import Inputs
+from effbench.models.build import set_seed
 from effbench.models.inputs import cut, make_inputs
 from effbench.models.spec import InputSpec, length_dims
 from effbench.modes.base import Mode, Prepared, required
+from effbench.printable import describe
 from effbench.worker import quantization, state
-from effbench.worker.failures import Ended, without_float64
+from effbench.worker.failures import Ended, chain, is_out_of_memory, without_float64
+from effbench.worker.first_call import Success, first_success
 
 
 def copies(inputs: Inputs) -> Inputs:
@@ -33,7 +36,8 @@ def copies(inputs: Inputs) -> Inputs:
 class Inference:
     """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
     `intact`: marks of the state that eager does not change; `written`: inputs that the step writes to; `kept`:
-    their values by id; `degraded`: which effect is missing; `ran`: the module that the step runs, which may be a copy.
+    their values by id; `degraded`: which effect is missing; `ran`: the module that the step runs, which may be a copy;
+    `grad_mode`: how all calls record gradients, once eager's calls have shown it.
     """
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
@@ -42,10 +46,67 @@ class Inference:
         self.tolerance: float | None = cell.model.get("tolerance")
         self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
         self.initial, self.intact, self.written, self.kept, self.degraded, self.ran = {}, {}, set(), {}, None, module
+        self.wanted_grad_mode = cell.numerics.get("grad_mode", gradients.AUTO)
+        is_chosen = self.wanted_grad_mode == gradients.AUTO
+        self.grad_mode = gradients.INFERENCE if is_chosen else self.wanted_grad_mode
 
     def context(self) -> AbstractContextManager[Any]:
         """Return the context in which all calls are made."""
-        return torch.inference_mode()
+        return gradients.recording(self.grad_mode)
+
+    def example(self, given: Inputs) -> accuracy.Parts:
+        """Call the module with a copy of these inputs, and return its outputs in host memory."""
+        set_seed(self.cell.numerics.get("seed", 0))
+        args, kwargs = copies(given)
+        return state.on_host(accuracy.parts(self.module(*args, **kwargs)))
+
+    def first_call(self, given: Inputs) -> Success[accuracy.Parts]:
+        """Make the first call, which shows whether the module needs gradients.
+
+        It is outside inference mode, because a module may create its state."""
+        modes = {
+            gradients.AUTO: (gradients.NO_GRAD, gradients.GRAD),
+            gradients.INFERENCE: (gradients.NO_GRAD,),
+        }
+        allowed = modes.get(self.wanted_grad_mode, (self.wanted_grad_mode,))
+        return first_success(functools.partial(self.example, given), allowed)
+
+    def choose_grad_mode(self, given: Inputs, first: Success[accuracy.Parts], start: Callable[[], None]) -> None:
+        """Choose inference mode if the module allows it, else the mode of the `first` call, and record the choice.
+
+        It depends on the module and its inputs only, so that all modes have the same. `start`: restores the state.
+        """
+        if self.wanted_grad_mode == gradients.AUTO:
+            reason = first.reason
+            if first.mode == gradients.NO_GRAD:
+                reason = self.unfit_for_inference_mode(given, first.result, start)
+                start()
+            self.grad_mode = first.mode if reason else gradients.INFERENCE
+            if reason:
+                self.trial.extra["grad_mode_reason"] = reason
+        self.trial.extra["grad_mode"] = self.grad_mode
+
+    def unfit_for_inference_mode(self, given: Inputs, outputs: accuracy.Parts, start: Callable[[], None]) -> str | None:
+        """Return why the module's calls differ in inference mode, or None."""
+
+        def again(mode: str) -> accuracy.Parts:
+            start()
+            with gradients.recording(mode):
+                return self.example(given)
+
+        def differs(wanted: accuracy.Parts) -> str | None:
+            dtype = getattr(torch, self.cell.dtype)
+            return accuracy.compare(again(gradients.INFERENCE), wanted, self.tolerance, self.device, dtype).reason
+
+        try:
+            reason = differs(outputs)
+            if reason is not None:  # perhaps only because the first call has created the state
+                reason = differs(again(gradients.NO_GRAD))
+        except Exception as error:  # a module may raise anything without autograd
+            if any(map(is_out_of_memory, chain(error))):
+                raise
+            return f"inference mode: {describe(error)}"
+        return reason and f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
 
     def tensors_of(self, given: Inputs) -> dict[str, torch.Tensor]:
         """Return the input tensors by names like `input x`."""
@@ -72,21 +133,30 @@ class Inference:
     def reference(self, inputs: Sequence[Inputs]) -> Any:
         """Return eager's results for all input sets, in host memory. Raises Ended if they have no tensor or are not
         finite."""
-        before, (args, kwargs) = state.marks(self.module, state.places(self.module)), copies(inputs[0])
-        # a module may create or replace state, and inductor cannot write to inference tensors
-        with torch.inference_mode(False), torch.no_grad():
-            self.module(*args, **kwargs)
-            every = state.places(self.module)
-            after = state.marks(self.module, every)
-            names = {it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")}
-            initial = state.save(self.module, names)
-            references, written = [], set()
+        before = state.marks(self.module, state.places(self.module))
+        first = self.first_call(inputs[0])
+        every = state.places(self.module)
+        after = state.marks(self.module, every)
+        names = {it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")}
+        initial = state.save(self.module, names)
+
+        def start() -> None:
+            now = state.marks(self.module, names)
+            changed = {name: value for name, value in initial.items() if now.get(name) != after.get(name)}
+            state.restore(self.module, changed, self.device)
+
+        self.choose_grad_mode(inputs[0], first, start)
+        after = state.marks(self.module, every)
+        references, written = [], set()
+        with self.context():
             for result in self.follow(self.module, self.module, inputs):
                 references.append(state.on_host(result))
                 # after each call, because a position may return to where it began
                 now = state.marks(self.module, names)
                 written |= {name for name in names if now.get(name) != after.get(name)}
         final = state.save(self.module, names)
+        # inductor cannot write to inference tensors, which calls may have left in the state
+        state.make_ordinary(self.module)
         self.initial = {
             name: value for name, value in initial.items() if name in written or not state.same(value, final.get(name))
         }
@@ -108,7 +178,8 @@ class Inference:
         now = state.marks(self.module, self.intact)
         if changed := [name for name, mark in self.intact.items() if now.get(name) != mark]:
             raise ValueError(f"{changed[0]} has changed since eager's calls")
-        return quantization.double(self.module)
+        with gradients.outside_inference_mode():
+            return quantization.double(self.module)
 
     def compared(self) -> list[str]:
         """Return the names of the state that the mode must change as eager does."""
@@ -185,11 +256,12 @@ class Inference:
 
     def renew(self, given: Inputs) -> None:
         """Restore the inputs that the step writes to. The first call keeps their values, outside device memory."""
-        for name, value in self.tensors_of(given).items():
-            if name in self.written:
-                if id(value) not in self.kept:
-                    self.kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
-                value.copy_(self.kept[id(value)], non_blocking=True)
+        with torch.no_grad():  # the module may have made an input require gradients
+            for name, value in self.tensors_of(given).items():
+                if name in self.written:
+                    if id(value) not in self.kept:
+                        self.kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
+                    value.copy_(self.kept[id(value)], non_blocking=True)
 
     def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> str | None:
         """Return a reason if the results became wrong during timing, else None."""

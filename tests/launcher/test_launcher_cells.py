@@ -2,6 +2,7 @@
 
 import copy
 import shlex
+from contextlib import nullcontext
 
 import pytest
 import whole_sweeps as whole
@@ -75,6 +76,40 @@ def test_training_belongs_to_a_cell_only_in_its_phase():
     assert trained.params()["training"] == training
     assert trained.key != other.key
     assert Cell.from_params(trained.params()) == trained
+
+
+def test_numerics_of_later_versions_leave_the_keys_of_older_cells(compose):
+    ((old,), _) = cells.split([cells.Job([], compose([]))])
+    later = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
+    assert later.items() <= old["numerics"].items()
+    older = {**old, "numerics": {key: value for key, value in old["numerics"].items() if key not in later}}
+    assert len(keys(old, older)) == 1
+    changed = [{**old, "numerics": {**old["numerics"], "grad_mode": mode}} for mode in ("inference", "no_grad", "grad")]
+    assert len(keys(old, *changed)) == 4
+
+
+def test_all_names_of_a_network_are_one_cell(compose):
+    def cell_of(*words):
+        parts, _ = cells.split([cells.Job([], compose(["model=transformers", *words]))])
+        return resolve(parts, has_cuda=False)[0]
+
+    short = cell_of("model.arch=bert-base")
+    assert short.model_name == "bert-base"
+    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
+        assert cell_of(f"model.arch={name}").key == short.key
+    assert cell_of("model.arch=bert-base-uncased", "model.name=mine").model_name == "mine"
+    assert cell_of("model.arch=roberta-base").key != short.key
+
+
+def test_training_records_gradients_whatever_the_setting(compose):
+    for words, is_refused in (
+        (["phase=training"], False),
+        (["phase=training", "numerics.grad_mode=no_grad"], True),
+        (["numerics.grad_mode=no_grad"], False),
+    ):
+        config = compose(words)
+        with pytest.raises(ConfigError, match="grad_mode=no_grad: phase=training") if is_refused else nullcontext():
+            cells.validate(config, set(), words)
 
 
 def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):

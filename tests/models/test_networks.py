@@ -9,7 +9,7 @@ from shipped import compiled_whole
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import ConfigError, UnsupportedError
-from effbench.models import catalog, libraries
+from effbench.models import catalog, libraries, presets
 from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
@@ -212,6 +212,49 @@ def test_tasks_and_lengths_that_do_not_suit():
         build(settings | {"arch": "informer", "config": {}})
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
+
+
+#: Preset -> parameters of the published network, without a head.
+PUBLISHED = {
+    "bert-base": 109_482_240, "bert-large": 335_141_888, "distilbert-base": 66_362_880, "roberta-base": 124_645_632,
+    "gpt2": 124_439_808, "gpt2-xl": 1_557_611_200, "opt-125m": 125_239_296, "llama-1b": 1_235_814_400,
+    "qwen2-0.5b": 494_032_768, "qwen3-0.6b": 596_049_920, "t5-small": 60_506_624, "bart-base": 139_420_416,
+    "whisper-tiny": 37_760_640, "bloom-560m": 559_214_592,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_have_the_published_size(name):
+    from effbench.models import transformers_networks
+
+    config = transformers_networks.configured(presets.PRESETS[name], {}, None)
+    with torch.device("meta"):
+        model = transformers_networks.auto.MODEL_MAPPING[type(config)]._from_config(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("library", "given", "name"),
+    [
+        ("transformers", "bert-base-uncased", "bert-base"),
+        ("transformers", "google-bert/bert-base-uncased", "bert-base"),
+        ("transformers", "facebook/opt-125m", "opt-125m"),
+        ("transformers", "distilbert-base-uncased", "distilbert-base"),
+        ("transformers", "roberta-base", "roberta-base"),
+        ("transformers", "google/vit-base-patch16-224", "vit-base"),
+        ("transformers", "Qwen/Qwen2-0.5B", "qwen2-0.5b"),
+        ("transformers", "meta-llama/Llama-3.2-1B", "llama-1b"),
+        ("transformers", "openai/whisper-tiny", "whisper-tiny"),
+        ("transformers", "distilbert", "distilbert"),  # a type of transformers
+        ("transformers", "my/own", "my/own"),
+        ("timm", "timm/resnet18.a1_in1k", "resnet18.a1_in1k"),
+        ("torchvision", "bert-base-uncased", "bert-base-uncased"),
+    ],
+)
+def test_names_of_the_hub_are_those_of_the_networks(library, given, name):
+    assert presets.canonical(library, given) == name
+    if library == "transformers" and name in presets.PRESETS:
+        libraries.check(library, arch=given, task=None, config={})
 
 
 def test_a_torchvision_for_another_torch(monkeypatch):

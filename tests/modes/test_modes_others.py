@@ -1,6 +1,7 @@
 """TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -177,6 +178,26 @@ def test_a_toolkit_that_is_missing_while_compiling(packaged, tmp_path, said):
     with pytest.raises(UnsupportedError, match="install the CUDA toolkit or set CUDA_HOME"):
         packaged(compiler)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_package_with_other_weights_is_replaced(monkeypatch, tmp_path):
+    made, loaded = [], []
+
+    def compiler(program, package_path, inductor_configs):
+        made.append(Path(package_path).name)
+        Path(package_path).write_text("package")
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", compiler)
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", loaded.append)
+    found = []
+    for weights in ("a" * 64, "a" * 64, "b" * 64, "b" * 64, None):
+        mode = AotInductor()
+        mode.cache_dir, mode.weights = str(tmp_path), weights
+        prepared = mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
+        found.append((prepared.compile_cache, "weights_differ" in prepared.facts))
+        assert len(list(tmp_path.iterdir())) == 1, "a package takes as much space as the weights"
+    assert found == [("cold", False), ("warm", False), ("cold", True), ("warm", False), ("cold", True)]
+    assert (len(made), len(loaded)) == (3, 5)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's, of its own code

@@ -134,7 +134,7 @@ def test_infinite_logits_may_be_allowed():
 def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
     inputs = [{"name": "token", "shape": [1], "dtype": "int64", "low": 0, "high": V},
               {"name": "position", "shape": [1], "dtype": "int64", "value": 1, "batch_dim": None}]  # fmt: skip
-    model = {"name": "m", "module": {"_target_": "torch.nn.Identity"}, "inputs": inputs}
+    model = {"name": "m", "module": {"_target_": "torch.nn.CosineSimilarity"}, "inputs": inputs}
     one = dataclasses.replace(cell(), model=model)
     protocol = vars(Protocol(input_sets=1))
     running = RunningTrial(TrialRequest(one.params(), protocol), lambda phase: None)

@@ -1,6 +1,7 @@
 """A training step, its state and the way back, and whether wrong steps are seen. Small modules, a few steps."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,14 +9,16 @@ from torch import nn
 
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
+from effbench.models import libraries
 from effbench.modes import graphs
 from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.modes.selective import shared_weight_copy
+from effbench.worker import dropout
 from effbench.worker.failures import Ended
-from effbench.worker.training import MeanSquare, Training, floats, user_loss, without_dropout
+from effbench.worker.training import MeanSquare, Training, floats, user_loss
 
 STEPS = 4
 
@@ -343,13 +346,137 @@ def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
         eager_step(training(loss=lambda output, given: output.detach().sum()))(*x)
 
 
-def test_dropout_is_off():
+class Backdrop(nn.Module):
+    """A loop that an attribute with an unlucky name switches off."""
+
+    def __init__(self, level=0.5):
+        super().__init__()
+        self.backdrop, self.lin, self.big = level, nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        for _ in range(50 if self.backdrop > 0 else 0):
+            y = y + self.backdrop * torch.tanh(self.big(y))
+        return y
+
+
+class RandomBackdrop(Backdrop):
+    """The loop is random, and would vanish with 0."""
+
+    def forward(self, x):
+        y = self.lin(x)
+        for _ in range(3 if self.training and self.backdrop > 0 else 0):
+            y = y + self.backdrop * torch.tanh(nn.functional.dropout(self.big(y), 0.1))
+        return y
+
+
+class Rain(nn.Module):
+    """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.droplet, self.dropout, self.lin = 0.25, 0.5, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(1 / self.droplet)
+
+
+class DropPath(nn.Module):
+    """A user's copy of timm's class."""
+
+    def __init__(self, drop_prob):
+        super().__init__()
+        self.drop_prob, self.lin = drop_prob, nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.lin(x)
+        if self.drop_prob > 0 and self.training:
+            y = y.div(1 - self.drop_prob) * y.new_empty(len(x), 1).bernoulli_(1 - self.drop_prob)
+        return x + y
+
+
+class Attends(nn.Module):
+    """Settings in an object; with dropout torch chooses another kernel of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.lin = SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q = self.lin(x).view(1, 2, 6, 4)
+        p = self.config.attn_dropout if self.training else 0.0
+        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp() * self.config.drop_in_level
+
+
+@pytest.mark.parametrize(
+    ("make", "off", "attribute", "value"),
+    [
+        (Backdrop, None, "backdrop", 0.5),
+        (RandomBackdrop, None, "backdrop", 0.5),
+        (lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius), None, "droplet_radius", 2.5),
+        (Rain, ["Rain.dropout=0.5"], "droplet", 0.25),
+        (partial(DropPath, 0.1), ["DropPath.drop_prob=0.1"], "drop_prob", 0.0),
+        (Attends, ["SimpleNamespace.attn_dropout=0.1"], None, None),
+    ],
+)
+def test_only_what_makes_the_loss_random_is_dropout(make, off, attribute, value):
+    made = training(make())
+    reason, *_ = verdict(made, eager_step(made))
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value
+    # both draw the same masks
+    assert reason is None
+    made.restore()
+    assert made.trial.extra.get("dropout_off") == off
+    assert attribute is None or getattr(made.module, attribute) == value, "restoring keeps it off"
+
+
+def test_switching_off_dropout_leaves_the_initial_state():
+    module = nn.Sequential(Rain(), nn.BatchNorm1d(8))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    made = training(module)
+    made.find_dropout(inputs()[0])
+    assert module[0].dropout == 0 and made.trial.extra["dropout_off"] == ["Rain.dropout=0.5"]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_dropout_of_torch_is_known_by_type():
     made = training()
-    assert (made.trial.extra["dropout_off"], made.module.training, made.module.dropout.p) == (1, True, 0)
-    attention = nn.TransformerEncoderLayer(8, 2, dropout=0.1)
-    assert (without_dropout(attention), without_dropout(attention)) == (4, 0)
-    attention.attention_dropout, attention.dropped = 0.1, 3
-    assert (without_dropout(attention), attention.attention_dropout, attention.dropped) == (1, 0.0, 3)
+    assert made.trial.extra["dropout_off"] == ["Dropout.p=0.5"]
+    assert (made.module.training, made.module.dropout.p) == (True, 0)
+    module = nn.ModuleList(
+        [
+            nn.TransformerEncoderLayer(8, 2, dropout=0.1),
+            nn.LSTM(4, 4, num_layers=2, dropout=0.25),
+            nn.AlphaDropout(1),
+        ]
+    )
+    module[0].attention_dropout, module[0].dropped = 0.1, 3
+    found = dropout.known(module)
+    texts = ["Dropout.p=0.1 (3 modules)", "MultiheadAttention.dropout=0.1", "LSTM.dropout=0.25", "AlphaDropout.p=1"]
+    assert sorted(dropout.described(found)) == sorted(texts)
+    dropout.switch_off(found)
+    assert dropout.known(module) == [] and module[1].dropout == 0
+    assert (module[0].attention_dropout, module[0].dropped) == (0.1, 3), "torch has no such attributes"
+
+
+def test_dropout_of_libraries_is_known_by_type():
+    timm = libraries.load("timm")
+    vision = libraries.load("torchvision")
+    transformers = libraries.load("transformers")
+    config = transformers.BartConfig(
+        d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=8, decoder_ffn_dim=8, vocab_size=20, dropout=0.1, attention_dropout=0.2, encoder_layerdrop=0.3,
+    )  # fmt: skip
+    bart = transformers.BartModel(config)
+    bart.backdrop = 0.5
+    modules = [timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row"), vision.ops.DropBlock2d(0.3, 3), bart]
+    found = dropout.known(nn.ModuleList(modules))
+    dropout.switch_off(found)
+    assert (modules[0].drop_prob, modules[1].p, modules[2].p) == (0, 0, 0)
+    layer = bart.encoder.layers[0]
+    assert (layer.dropout, layer.self_attn.dropout, bart.encoder.layerdrop, config.attention_dropout) == (0, 0, 0, 0)
+    assert bart.backdrop == 0.5, "transformers has no such attribute"
 
 
 def test_outputs_are_not_copied_for_the_loss_and_empty_ones_do_not_count():

@@ -214,6 +214,8 @@ def test_what_a_mode_cannot_run():
         ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction is part of Python"),
         ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
         ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system is part of Python"),
+        ({"model": {"module": LINEAR, "inputs": {"x": {}, "y": {}}}}, "torch.nn.Linear: model.inputs has 2 inputs by"),
+        ({"model": {"module": LINEAR, "inputs": [{"name": "y", "keyword": True}]}}, "model.inputs.y is no argument"),
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
         ({"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}}, "mode eager: Mode needs a method prepare"),
         ({"mode": {**EAGER, "_target_": "torch.nn.Identity"}}, "mode eager: derive Identity from effbench"),

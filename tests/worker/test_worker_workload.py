@@ -14,6 +14,7 @@ from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph
 from effbench.modes.scripted import JitScript, JitTrace
+from effbench.worker import state
 from effbench.worker.failures import Ended
 from effbench.worker.workload import Inference
 
@@ -137,6 +138,37 @@ def test_other_state_than_eagers_is_seen(which, name, reason):
     made = workload(Counts(None))
     made.mode.writes_state = ()
     assert verdict(made, lambda x, y: made.module(x, y) * 2).startswith("output differs"), "whatever it has copies of"
+
+
+def changed(module, change):
+    with torch.no_grad():
+        change(module)
+    return module
+
+
+def set_attribute(name, value):
+    return lambda module: setattr(module, name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        (lambda module: None, True),
+        (lambda module: module.weight.mul_(-1), False),
+        (lambda module: module.count.add_(1), False),
+        (lambda module: module.cache.add_(1), False),
+        (set_attribute("number", 1), False),
+        (set_attribute("cache", torch.zeros(1, dtype=torch.complex64)), False),
+        (set_attribute("several", [1]), True),  # lists are no weights
+        (lambda module: module.weight.data.copy_(module.weight.clone()), True),
+    ],
+)
+def test_the_digest_of_a_module_is_that_of_its_weights(change, is_same):
+    before = state.digest(Counts(None))
+    with torch.inference_mode():
+        assert (state.digest(changed(Counts(None), change)) == before) == is_same
+    half = Counts("half").to(torch.bfloat16)
+    assert state.digest(half) == state.digest(Counts("half").to(torch.bfloat16)) != before
 
 
 class Ring(nn.Module):

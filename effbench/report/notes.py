@@ -1,0 +1,52 @@
+"""Lines about what effbench did to measure a row: dropout that is off, and how its calls record gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from effbench.labels import LabelledRow
+from effbench.printable import listed, one_line
+from effbench.store.store import Store
+from effbench.store.sweeps import SweepInfo
+
+#: Number of cells that a line names before it counts the rest.
+MOST_NAMES = 3
+
+
+def dropout_off(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
+    off = facts.get("dropout_off")
+    if not isinstance(off, list):  # older versions recorded a number
+        return None
+    return f"dropout off in training: {listed([str(one) for one in off], MOST_NAMES)}"
+
+
+def grad_mode(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
+    reason = facts.get("grad_mode_reason")
+    return f"all modes run with grad_mode={facts.get('grad_mode')} ({reason})" if reason else None
+
+
+def weights_differ(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
+    differ = (facts.get("facts") or {}).get("weights_differ")
+    return f"weights differ between processes: {differ}" if differ else None
+
+
+#: Parts of `extra` that the notes need, and their makers.
+NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "facts")
+MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (dropout_off, grad_mode, weights_differ)
+
+
+def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
+    """Return a line for each note, with the rows that it is about. The modes of a row share most notes, so a line names
+    a row and its modes once."""
+    facts = store.trial_facts(sweep.id, NAMES)
+    groups: dict[str, dict[str, None]] = {}
+    for row in rows:
+        of_cell = facts.get((row.source["cell_key"], row.source["environment_id"]), {})
+        for text in texts_of(of_cell, row):
+            groups.setdefault(one_line(text), {})[row.case] = None
+    return [f"{listed(list(cases), MOST_NAMES)}: {text}" for text, cases in groups.items()]
+
+
+def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterable[str]:
+    return filter(None, (maker(facts, row) for maker in MAKERS))

@@ -1,0 +1,293 @@
+"""Switch dropout off for training, because compilers draw other masks than eager.
+
+What torch, torchvision, timm and transformers define as dropout is known by the type of the module. Attributes of other
+modules are only suspects: one is set to 0 if eager's loss then no longer depends on the random seed, if the module
+does the same work otherwise, and if its output in eval mode, which has no dropout, stays the same.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+#: Modules of torch -> their attribute with the probability of dropout.
+OF_TORCH: dict[type[nn.Module], str] = {
+    nn.modules.dropout._DropoutNd: "p",
+    nn.MultiheadAttention: "dropout",
+    nn.RNNBase: "dropout",
+}
+#: Modules of torchvision and timm by package and class -> such attributes.
+OF_CLASSES = {
+    ("torchvision", "StochasticDepth"): ("p",),
+    ("torchvision", "DropBlock2d"): ("p",),
+    ("torchvision", "DropBlock3d"): ("p",),
+    ("torchvision", "ShiftedWindowAttention"): ("attention_dropout", "dropout"),
+    ("torchvision", "_DenseLayer"): ("drop_rate",),
+    ("timm", "DropPath"): ("drop_prob",),
+    ("timm", "DropBlock2d"): ("drop_prob",),
+    ("timm", "PatchDropout"): ("prob",),
+    ("timm", "PatchDropoutWithIndices"): ("prob",),
+}
+#: Names that all modules of timm give to such attributes.
+OF_TIMM = ("drop_rate", "attn_drop_p")
+#: Ends of the names that all modules and configurations of transformers give to such attributes.
+OF_TRANSFORMERS = re.compile(
+    r"(dropout|dropout_p|dropout_prob|dropout_rate|dropout_ratio|dropout_value"
+    r"|layer_?drop|drop_?path|drop_path_rate|drop_prob|drop_rate|pdrop)$"
+)
+#: Functions that make and apply a mask: a module without dropout may lack calls of them.
+MASKING = {
+    "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+    "feature_dropout", "bernoulli", "bernoulli_", "rand", "rand_like", "uniform_", "random_", "empty", "empty_like",
+    "new_empty", "zeros_like", "ones", "ones_like", "new_ones", "new_full", "full", "full_like", "div", "div_",
+    "true_divide", "mul", "mul_", "add", "add_", "sub", "rsub", "floor", "floor_", "lt", "le", "gt", "ge", "where",
+    "logical_not", "bitwise_not", "masked_fill", "masked_fill_", "to", "type", "float", "type_as", "expand",
+    "expand_as", "view", "reshape", "unsqueeze", "clone", "detach", "item", "size", "dim", "numel",
+}  # fmt: skip
+#: Reflected operators and conversions, such as `1 - x` and `bool(x)`, and attributes, such as `x.shape`.
+IN_MASKS = re.compile(r"__r?(get|getitem|len|bool|float|add|sub|mul|div|truediv|lt|le|gt|ge|invert)__$")
+#: Most seeds that a loss is compared for: a mask of a small probability changes it for few.
+MOST_SEEDS = 8
+#: Losses that differ by less are equal: some kernels add in another order in each call.
+SAME_LOSS = 1e-6
+
+
+@dataclass(frozen=True)
+class Probability:
+    """An attribute `name` of a module or of its configuration, and its `value` before effbench changes it."""
+
+    owner: Any
+    name: str
+    value: float
+
+    def set(self, value: float) -> None:
+        setattr(self.owner, self.name, value)
+
+    @property
+    def title(self) -> str:
+        return f"{type(self.owner).__name__}.{self.name}={self.value:g}"
+
+
+def is_probability(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+
+
+def packages_of(kind: type) -> set[str]:
+    """Return the top-level packages that define a class and its base classes."""
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
+
+
+def known_names(owner: Any) -> Iterator[str]:
+    """Yield the names of the attributes that a library defines as probabilities of dropout."""
+    kind = type(owner)
+    for base, name in OF_TORCH.items():
+        if isinstance(owner, base):
+            yield name
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        yield from OF_CLASSES.get((package, base.__name__), ())
+    packages = packages_of(kind)
+    if "timm" in packages:
+        yield from OF_TIMM
+    if "transformers" in packages:
+        yield from filter(OF_TRANSFORMERS.search, vars(owner))
+
+
+def configurations(part: nn.Module) -> list[Any]:
+    """Return the configurations of transformers in the attributes of a module, with those inside them."""
+    found = [value for value in vars(part).values() if is_configuration(value)]
+    for one in found:  # this list grows meanwhile
+        found += [value for value in vars(one).values() if is_configuration(value) and value not in found]
+    return found
+
+
+def is_configuration(value: Any) -> bool:
+    return any(base.__module__ == "transformers.configuration_utils" for base in type(value).__mro__)
+
+
+def owners(module: nn.Module) -> list[Any]:
+    """Return the module, its parts and their configurations, each once."""
+    every = [owner for part in module.modules() for owner in (part, *configurations(part))]
+    return list({id(owner): owner for owner in every}.values())
+
+
+def known(module: nn.Module) -> list[Probability]:
+    """Return the probabilities above 0 that libraries define as dropout, in the module and its parts."""
+    found = []
+    for owner in owners(module):
+        for name in dict.fromkeys(known_names(owner)):
+            value = vars(owner).get(name)
+            if is_probability(value):
+                found.append(Probability(owner, name, value))
+    return found
+
+
+def suspects(module: nn.Module) -> list[list[Probability]]:
+    """Return further attributes that may be probabilities of dropout by their name or their module's, in groups of the
+    same class and name."""
+    groups: dict[tuple[type, str], list[Probability]] = {}
+    seen = set()
+    for part in module.modules():
+        for owner in (part, *(value for value in vars(part).values() if holds_settings(value))):
+            if id(owner) in seen:
+                continue
+            seen.add(id(owner))
+            for name, value in vars(owner).items():
+                is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
+                if is_named and isinstance(value, float) and is_probability(value):
+                    groups.setdefault((type(owner), name), []).append(Probability(owner, name, value))
+    return list(groups.values())
+
+
+def holds_settings(value: Any) -> bool:
+    """Return whether a value is a changeable object of settings, such as a dataclass."""
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    is_changeable = parameters is not None and not parameters.frozen
+    return is_changeable or isinstance(value, SimpleNamespace)
+
+
+def switch_off(probabilities: Iterable[Probability]) -> None:
+    for one in probabilities:
+        one.set(0.0)
+
+
+def described(probabilities: Iterable[Probability]) -> list[str]:
+    """Return what was changed, such as `Dropout.p=0.1 (24 modules)`."""
+    counts = Counter(one.title for one in probabilities)
+    return [title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()]
+
+
+# --- suspects
+
+
+class Observed(Protocol):
+    """A module to observe. `start`: restore its state, and seed all generators with the usual seed plus `number`;
+    `call`: call it once and return its output; `loss`: the loss of an output; `eval_loss`: that of a call in eval
+    mode."""
+
+    def start(self, number: int) -> None: ...
+
+    def call(self) -> Any: ...
+
+    def loss(self, output: Any) -> float: ...
+
+    def eval_loss(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Eager's loss, that in eval mode, whether the first depends on the seed, and how often one call uses each
+    function of torch."""
+
+    loss: float
+    eval_loss: float
+    is_random: bool
+    functions: Mapping[str, int]
+
+    def is_without_dropout_of(self, other: Observation) -> bool:
+        """Return whether only dropout may distinguish it from the other: it lacks no functions but those of masks, and
+        has the same loss in eval mode."""
+        lost = Counter(other.functions) - Counter(self.functions)
+        others = [name for name in lost if name not in MASKING and not IN_MASKS.match(name)]
+        return not others and math.isfinite(self.loss) and is_same_loss(self.eval_loss, other.eval_loss)
+
+
+class Functions(TorchFunctionMode):
+    """Counts the functions of torch that are called, by name. Those that they call themselves do not count, because a
+    function may choose other ones without dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        self.counts[getattr(func, "__name__", str(func))] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def random_state() -> tuple[Any, ...]:
+    """Return the states of all random generators as values to compare."""
+    numpys = np.random.get_state(legacy=False)["state"]
+    states = [random.getstate(), str(numpys["pos"]), numpys["key"].tobytes(), torch.get_rng_state().numpy().tobytes()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state().numpy().tobytes())
+    return tuple(states)
+
+
+def observed(module: Observed) -> Observation:
+    """Observe calls of a module, with further seeds only if the first call draws random numbers."""
+    module.start(0)
+    before = random_state()
+    with Functions() as counter:
+        output = module.call()
+    draws = random_state() != before
+    loss = module.loss(output)
+    is_random = draws and any(differs(loss, module, seed) for seed in range(1, MOST_SEEDS))
+    module.start(0)
+    return Observation(loss, module.eval_loss(), is_random, counter.counts)
+
+
+def differs(loss: float, module: Observed, seed: int) -> bool:
+    module.start(seed)
+    return not is_same_loss(module.loss(module.call()), loss)
+
+
+def is_same_loss(loss: float, other: float) -> bool:
+    return math.isclose(loss, other, rel_tol=SAME_LOSS)
+
+
+def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probability]:
+    """Return those suspects that make the loss depend on the seed; all others get their values back.
+
+    A suspect is none if the module fails with 0, does less, or has another output in eval mode. None is guilty if the
+    loss depends on the seed without them, too.
+    """
+    before = observed(module)
+    if not before.is_random:
+        return []
+    zeroed: list[list[Probability]] = []
+    for group in groups:
+        switch_off(group)
+        if is_only_dropout(module, before):
+            zeroed.append(group)
+        else:
+            put_back(group)
+    if not zeroed or observed(module).is_random:
+        for group in zeroed:
+            put_back(group)
+        return []
+    found: list[Probability] = []
+    for group in zeroed:
+        put_back(group)
+        if observed(module).is_random:
+            switch_off(group)
+            found += group
+    return found
+
+
+def is_only_dropout(module: Observed, before: Observation) -> bool:
+    """Return whether the module, with a suspect set to 0, lacks only dropout."""
+    try:
+        return observed(module).is_without_dropout_of(before)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # the module may raise anything for a value that it does not expect
+        return False
+
+
+def put_back(group: Iterable[Probability]) -> None:
+    for one in group:
+        one.set(one.value)
