@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -25,7 +25,8 @@ from sqlalchemy import exc
 from effbench.errors import StoreError
 from effbench.printable import one_line
 from effbench.store import connect, sweeps
-from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP
+from effbench.store.marks import NOISY, marked_values
+from effbench.store.schema import EARLIER, METADATA, REVISIONS, SWEEP, TRIAL
 from effbench.store.soundness import raw, read_anything, sound_row, typed
 
 #: rows in memory at a time
@@ -74,10 +75,23 @@ class Source:
             return
         query = raw(table, self.columns[table.name]).where(*where).order_by(*table.primary_key)
         for row in self.fetch(query):
+            values = self.marked(row._mapping) if table is TRIAL else row._mapping
             try:
-                yield sound_row(table, row._mapping)
+                yield sound_row(table, values)
             except ValueError as error:
                 raise RefusedError(f"{self.name}: {error}") from error
+
+    def marked(self, trial: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a row of `trial`; if an earlier version recorded it as `noisy`, as this version would record it.
+
+        Raises RefusedError if the database fails.
+        """
+        if "disturbance" in self.columns[TRIAL.name] or trial["status"] != NOISY:
+            return trial
+        try:
+            return {**trial, **marked_values(self.connection, trial)}
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
         """Yield rows without converting their values. Raises RefusedError if the database fails."""

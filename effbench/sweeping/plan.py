@@ -168,19 +168,19 @@ class Queue:
         `devices`: the devices of all slots. A trial for any other device runs on any slot and reports it as missing.
         """
         with self.lock:
+            latest = self.first_round_elsewhere(device, devices)
             ready = (
                 group
                 for group in self.groups
                 if (group.cell.device == device or group.cell.device not in devices)
                 and group.slot in (None, slot)
                 and group.cell not in self.running
+                and group.round <= latest
             )
             is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
             group = max(ready, key=self.expected_s, default=None) if is_tail else next(ready, None)
             # a trial on the CPU may use every core, including those of trials on GPUs
             if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
-                return None
-            if group.round > self.first_round_elsewhere(device, devices):
                 return None
             self.running[group.cell] = device
             self.groups.remove(group)

@@ -175,11 +175,14 @@ class Schedule:
 
     def is_enough(self, cell: Cell) -> bool:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run the cell, because
-        comparisons pair their rounds."""
+        comparisons pair their rounds. Marked rounds say nothing about precision."""
         recorded = {run: self.history.get(run) for run in (CellRun(cell, interpreter) for interpreter in self.pools)}
         left = [trials for trials in recorded.values() if trials and all(trial.status.is_measured for trial in trials)]
-        ok = [{trial.round for trial in trials if trial.status is Status.OK} for trials in left]
-        return bool(left) and all(self.is_precise(trials, set.intersection(*ok)) for trials in left)
+        quiet = [
+            {trial.round for trial in trials if trial.status is Status.OK and trial.disturbance is None}
+            for trials in left
+        ]
+        return bool(left) and all(self.is_precise(trials, set.intersection(*quiet)) for trials in left)
 
     def is_precise(self, known: Sequence[Trial], rounds: set[int]) -> bool:
         """Return whether latency and period are precise enough in these rounds, over all compilations. A race compares
@@ -199,7 +202,8 @@ class Schedule:
         if self.settings.protocol["eliminate"] is None:
             return set()
         rivals = self.rivals[run.cell.comparison_key, run.interpreter]
-        state = race_of({rival: self.history.get(rival, []) for rival in rivals}, self.settings.protocol)
+        protocol = {**self.settings.protocol, "attempts": self.attempts}
+        state = race_of({rival: self.history.get(rival, []) for rival in rivals}, protocol)
         degraded = {one for one in rivals for record in self.history.get(one, ()) if record.status is Status.DEGRADED}
         return set(rivals) if state.is_over else {*state.eliminated, *degraded}
 

@@ -1,5 +1,6 @@
 """Estimators against closed forms and against scipy.stats; the stopping rule; compilations."""
 
+import dataclasses
 import itertools
 import math
 
@@ -9,10 +10,12 @@ from scipy import stats
 
 from effbench.stats import intervals
 from effbench.stats.intervals import (
+    LogEstimate,
     geometric_mean,
     log_difference,
     log_mean,
     log_mean_of_compilations,
+    mean_of_estimates,
     median_interval,
     stored_log_mean,
     t_quantile,
@@ -103,3 +106,54 @@ def test_an_interval_over_compilations_covers(compilations, rounds):
         assert share(between, within, "ab") >= 0.92, (between, within, "not autotuned")
     assert 0.92 <= share(0.0, 0.05, "a") <= 0.98, "the same kernels: a plain interval"
     assert share(0.12, 0.01, "a") < (0.85 if rounds > compilations else 1.0), "it would be wrong for different ones"
+
+
+WIDE = LogEstimate(math.log(2.0), error=0.1, df=4, below=0.3, above=0.2)
+NARROW = LogEstimate(math.log(1.0), error=0.05, df=4)
+
+
+def test_offsets_of_marked_values_widen_the_interval_on_top_of_the_error():
+    half = t_quantile(4) * 0.1
+    found = WIDE.interval()
+    assert found.value == pytest.approx(2.0)
+    assert found.low == pytest.approx(2.0 * math.exp(-half - 0.3))
+    assert found.high == pytest.approx(2.0 * math.exp(half + 0.2))
+
+
+def test_a_single_marked_value_has_an_interval_without_an_error():
+    found = LogEstimate(math.log(2.0), error=None, df=0, below=math.log(2.0), above=0.0).interval()
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 1.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "is_widened"), [(0.0, 0.0, False), (0.1, 0.0, True), (0.0, 0.1, True), (0.1, 0.1, True)]
+)
+def test_an_estimate_with_any_offset_is_widened(below, above, is_widened):
+    assert LogEstimate(0.0, None, 0, below, above).is_widened is is_widened
+
+
+def test_a_difference_may_be_off_by_the_offsets_of_both_sides():
+    other = LogEstimate(0.0, error=0.05, df=4, below=0.01, above=0.02)
+    found = log_difference(WIDE, other)
+    assert (found.below, found.above) == pytest.approx((0.3 + 0.02, 0.2 + 0.01))
+    turned = log_difference(other, WIDE)
+    assert (turned.below, turned.above) == pytest.approx((found.above, found.below))
+
+
+@pytest.mark.parametrize("error", [0.1, 0.0, None])
+def test_a_difference_keeps_the_offsets_whatever_the_error_is(error):
+    found = log_difference(dataclasses.replace(WIDE, error=error), NARROW)
+    assert (found.below, found.above) == (0.3, 0.2)
+
+
+@pytest.mark.parametrize("error", [0.1, 0.0, None])
+def test_the_offset_of_a_mean_is_the_mean_of_the_offsets(error):
+    found = mean_of_estimates([dataclasses.replace(WIDE, error=error), dataclasses.replace(NARROW, error=error)])
+    assert (found.below, found.above) == pytest.approx((0.15, 0.1))
+
+
+@pytest.mark.parametrize("below", [0.0, 0.3])
+def test_an_offset_leaves_the_value_and_the_error_alone(below):
+    plain = log_difference(dataclasses.replace(WIDE, below=0.0, above=0.0), NARROW)
+    found = log_difference(dataclasses.replace(WIDE, below=below, above=0.0), NARROW)
+    assert (found.value, found.error, found.df) == (plain.value, plain.error, plain.df)

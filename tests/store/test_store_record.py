@@ -16,6 +16,7 @@ from effbench.cell import Status, Trial
 from effbench.errors import StoreError
 from effbench.store import RESULT_COLUMNS
 from effbench.store.schema import SWEEP
+from effbench.store.trials import RECENT_TRIALS, HostSpeeds
 from effbench.store.values import CODEC, SAMPLE_LIMIT, decode_samples, encode_samples
 
 OK = Status.OK
@@ -26,24 +27,93 @@ def here(store, environment):
     return store.add_environment(environment(), {})
 
 
-def test_the_host_is_as_fast_as_what_ran_on_it(store, cell, begin, here):
-    def swept(*speeds, **host):
-        sweep = begin(store, [cell()], host={"hostname": platform.node(), **host})
-        for number, host_ms in enumerate(speeds):
-            store.record(sweep, here, Trial(cell().key, number, OK, host_ms=host_ms))
-        return sweep
+def on_gpu(host_ms, **values):
+    return {"gpu_uuid": "GPU-1", "host_ms": host_ms, **values}
 
-    swept(0.05, None, 0.04)
-    swept(0.01, hostname="another machine")
-    imported = swept(0.02)
-    with store._writing() as connection:
-        connection.execute(sa.update(SWEEP).where(SWEEP.c.id == imported).values(imported_at=dt.datetime.now(dt.UTC)))
-    for hostname, host_ms in (("another machine", 0.02), (platform.node(), 0.03)):
-        assert store.host_speeds(here, 50) == [0.05, 0.04]
-        store.add_calibration(here, None, noise={"host_ms": host_ms, "hostname": hostname})
-    swept(0.06)
-    assert store.host_speeds(here, 50) == [0.05, 0.04, *[0.03] * 10, 0.06]
-    assert store.host_speeds(here, 3) == [0.03, 0.03, 0.06], "newer trials replace a calibration"
+
+def on_cpu(host_high_ms, **values):
+    return {"host_ms": 0.02, "host_high_ms": host_high_ms, **values}
+
+
+@pytest.fixture
+def swept(store, cell, begin, here):
+    """Records a sweep of trials with these values on this host or another, and returns its id."""
+
+    def sweep(*trials, hostname=None):
+        sweep_id = begin(store, [cell()], host={"hostname": hostname or platform.node()})
+        for number, values in enumerate(trials):
+            store.record(sweep_id, here, Trial(cell().key, number, OK, **values))
+        return sweep_id
+
+    return sweep
+
+
+class TestHostSpeeds:
+    """How fast the host was in recent trials, which tells later ones what is usual."""
+
+    def test_trials_on_a_gpu_tell_the_quietest_moments_oldest_first(self, store, here, swept):
+        swept(on_gpu(0.05), on_gpu(None), on_gpu(0.04))
+        swept(on_gpu(0.06))
+        assert store.host_speeds(here) == HostSpeeds(quiet=[0.05, 0.04, 0.06])
+
+    def test_undisturbed_trials_on_the_cpu_tell_the_slower_moments(self, store, here, swept):
+        swept(on_cpu(0.05), on_cpu(None), on_cpu(0.09, disturbance="host busy"), on_cpu(0.04))
+        assert store.host_speeds(here) == HostSpeeds(high=[0.05, 0.04])
+
+    def test_both_kinds_are_kept_apart(self, store, here, swept):
+        swept(on_gpu(0.03, host_high_ms=0.07), on_cpu(0.05))
+        assert store.host_speeds(here) == HostSpeeds(quiet=[0.03], high=[0.05])
+
+    def test_other_machines_and_environments_tell_nothing(self, store, here, swept, environment):
+        swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
+        assert store.host_speeds(here) == HostSpeeds()
+        swept(on_gpu(0.01))
+        assert store.host_speeds(store.add_environment(environment(python="3.12.1"), {})) == HostSpeeds()
+
+    def test_imported_sweeps_tell_nothing(self, store, here, swept):
+        imported = swept(on_gpu(0.01), on_cpu(0.02))
+        is_imported = sa.update(SWEEP).where(SWEEP.c.id == imported).values(imported_at=dt.datetime.now(dt.UTC))
+        with store._writing() as connection:
+            connection.execute(is_imported)
+        assert store.host_speeds(here) == HostSpeeds()
+
+    def test_a_calibration_counts_like_ten_trials_of_its_time(self, store, here, swept):
+        swept(on_gpu(0.05))
+        store.add_calibration(here, None, noise={"host_ms": 0.03, "hostname": platform.node()})
+        swept(on_gpu(0.06))
+        assert store.host_speeds(here).quiet == [0.05, *[0.03] * 10, 0.06]
+
+    def test_a_calibration_of_another_machine_tells_nothing(self, store, here, swept):
+        store.add_calibration(here, None, noise={"host_ms": 0.03, "hostname": "another machine"})
+        assert store.host_speeds(here) == HostSpeeds()
+
+
+QUIET = {
+    "nothing": ([], None),
+    "one": ([0.5], 0.5),
+    "a low quantile": ([9.0, *(0.1 * number for number in range(1, 10))], 0.28),
+    "not below all values": ([0.04, 0.06], 0.044),
+    "an earlier machine is forgotten": ([0.01] * 20 + [1.0] * RECENT_TRIALS, 1.0),
+}
+
+
+@pytest.mark.parametrize(("speeds", "expected"), QUIET.values(), ids=QUIET)
+def test_the_quiet_speed_is_a_low_quantile_of_recent_trials(speeds, expected):
+    assert HostSpeeds(quiet=speeds, high=[7.0]).quiet_ms() == pytest.approx(expected)
+
+
+HIGH = {
+    "nothing": ([], None),
+    "one": ([0.5], 0.5),
+    "a high quantile": ([9.0, *(0.1 * number for number in range(1, 10))], 0.82),
+    "not above all values": ([0.04, 0.06], 0.056),
+    "an earlier machine is forgotten": ([9.0] * 20 + [1.0] * RECENT_TRIALS, 1.0),
+}
+
+
+@pytest.mark.parametrize(("speeds", "expected"), HIGH.values(), ids=HIGH)
+def test_the_usual_slower_speed_is_a_high_quantile_of_recent_trials(speeds, expected):
+    assert HostSpeeds(quiet=[7.0], high=speeds).high_ms() == pytest.approx(expected)
 
 
 def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
@@ -170,6 +240,7 @@ DTYPES = {
               "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
               "peak_reserved_cold_bytes", "compilations", "graph_pool_bytes", "process_gpu_bytes", "graph_breaks",
               "recompiles", "cudagraph_skips", "unsteady_trials"},
+    "boolean": {"marked"},
     "datetime64[ns, UTC]": {"started_at"},
     "object": {"params"},
 }  # fmt: skip

@@ -10,6 +10,8 @@ from effbench.store.sides import _rows
 
 EAGER, DEFAULT = a_cell(), a_cell("default")
 A100 = environment(gpu_name="NVIDIA A100")
+#: Rounds whose trials are marked.
+LAST_TWO, LAST_THREE = [None, None, None, "throttled", "throttled"], [None, None, "throttled", "busy", "busy"]
 
 
 def figures(store, sweep_id, cell=EAGER):
@@ -34,10 +36,9 @@ def test_which_trials_count(made, opened):
     env = opened.environments_of(sweep)[0]["id"]
     opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
     assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}, "the last attempt of a round"
-    marks = [None] * 3 + ["throttled"] * 2
     nan, inf = float("nan"), float("inf")
     for given, status, reason, expected in (
-        ({"disturbance": marks, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
+        ({"disturbance": LAST_TWO, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
         ({"status": "oom", "reason": "20 GiB"}, "oom", "20 GiB", {}),
         ({"latency_ms": [nan, inf, 1.0, 1.0, 1.0]}, "ok", None, {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0}),
     ):
@@ -51,6 +52,20 @@ def test_which_trials_count(made, opened):
     sweep = made.sweep({EAGER: None})
     assert (opened.sides(sweep), opened.environments_of(sweep)) == ({}, [])
     assert [cell["key"] for cell in opened.planned_cells(sweep)] == [EAGER.key]
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "expected", "rounds"), [(None, None, 5), (LAST_TWO, None, 3), (LAST_THREE, "throttled", 5)]
+)
+def test_a_side_says_why_its_times_are_marked(made, opened, disturbance, expected, rounds):
+    side = figures(opened, made.sweep({EAGER: {"disturbance": disturbance}}))
+    assert (side.status, side.disturbance, len(side.figures["latency_ms"])) == ("ok", expected, rounds)
+
+
+def test_a_failed_side_has_no_marked_times(made, opened):
+    statuses = [("ok", None)] * 4 + [("error", "broke")]
+    side = figures(opened, made.sweep({EAGER: {"statuses": statuses, "disturbance": LAST_THREE}}))
+    assert (side.status, side.disturbance) == ("error", None)
 
 
 def test_a_series_is_of_one_moment(made, opened, monkeypatch):
@@ -87,6 +102,13 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
         (EAGER.key, "kernels"): {env: [12, 12, 12]},
     }
     assert latencies(opened, last, most=2) == {(EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}}
+
+
+def test_marked_results_are_no_levels(made, opened):
+    for level, disturbance in ((1.0, None), (2.0, LAST_TWO), (3.0, LAST_THREE)):
+        made.sweep({EAGER: {"latency_ms": level, "disturbance": disturbance}})
+    (levels,) = latencies(opened, made.sweep([EAGER])).values()
+    assert levels == {environment().id: pytest.approx([1.0, 2.0])}
 
 
 def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):

@@ -8,9 +8,10 @@ import pytest
 
 from effbench.cell import SEVERITY, Status, Trial
 from effbench.store import summary
-from effbench.store.summary import break_even_calls, counted, last_attempts
+from effbench.store.summary import break_even_calls, counted, last_attempts, offsets
 
-OK, NOISY, ERROR = Status.OK, Status.NOISY, Status.ERROR
+OK, ERROR = Status.OK, Status.ERROR
+BUSY = "host busy for 83 % of the timing"
 
 
 def summarise(trials, *, baseline=(), is_baseline=False, **facts):
@@ -22,6 +23,10 @@ def trial(round=0, status=OK, **values):
     if status.is_measured:
         values.setdefault("latency_ms", 2.0)
     return Trial("k", round, status, **values)
+
+
+def marked(round=0, status=OK, disturbance=BUSY, **values):
+    return trial(round, status, disturbance=disturbance, **values)
 
 
 def test_the_last_attempt_of_a_round_counts():
@@ -41,8 +46,8 @@ def test_the_worst_status_wins_with_its_first_reason():
     assert summarise(trials, bs=1).reason == "b"
 
 
-def test_a_cold_compilation_counts_although_its_trial_was_noisy():
-    disturbed = trial(0, NOISY, compile_s=40.0, compile_cache="cold", first_call_s=41.0)
+def test_a_cold_compilation_counts_although_its_trial_is_marked():
+    disturbed = marked(0, compile_s=40.0, compile_cache="cold", first_call_s=41.0)
     again = trial(0, attempt=1, compile_s=3.0, compile_cache="warm", first_call_s=3.5)
     found = summarise([disturbed, again, *(trial(r) for r in (1, 2, 3))], bs=1)
     assert (found.status, found.trials) == (OK, 4)
@@ -51,21 +56,114 @@ def test_a_cold_compilation_counts_although_its_trial_was_noisy():
     assert found.first_call_s == 41.0
 
 
-def test_noisy_rounds_are_set_aside_while_three_ok_ones_remain():
-    three = [trial(r) for r in range(3)]
-    noisy = [trial(r, NOISY, latency_ms=50.0, reason="throttled") for r in (3, 4)]
-    found = summarise(three + noisy, bs=1)
-    assert (found.status, found.reason, found.trials) == (OK, None, 3)
+def test_marked_trials_do_not_count_if_three_others_are_ok():
+    three = [trial(round) for round in range(3)]
+    slow = [marked(round, latency_ms=50.0) for round in (3, 4)]
+    found = summarise(three + slow, bs=1)
+    assert (found.status, found.trials, found.marked, found.disturbance) == (OK, 3, False, None)
     assert found.latency_ms == pytest.approx(2.0)
-    found = summarise(three[:2] + noisy, bs=1, is_baseline=True)
-    assert (found.status, found.reason, found.trials, found.speedup) == (NOISY, "throttled", 4, None)
+    assert counted(three + slow) == three
+
+
+def test_all_trials_count_and_the_result_is_marked_if_fewer_than_three_are_undisturbed():
+    two = [trial(round) for round in range(2)]
+    slow = [marked(round, latency_ms=50.0) for round in (2, 3)]
+    found = summarise(two + slow, bs=1)
+    assert (found.status, found.reason, found.trials) == (OK, None, 4)
+    assert (found.marked, found.disturbance) == (True, BUSY)
     assert found.latency_ms == pytest.approx(10.0)
-    assert len(counted(three + noisy)) == 3
-    assert summarise([*three, trial(3, NOISY), trial(4, Status.CRASHED)], bs=1).status is Status.CRASHED
+
+
+@pytest.mark.parametrize("status", [Status.DEGRADED, Status.OOM, Status.CRASHED])
+def test_a_marked_trial_that_is_not_ok_always_counts(status):
+    three = [trial(round) for round in range(3)]
+    found = summarise([*three, marked(3, status)], bs=1)
+    assert (found.status, found.trials) == (status, 4)
+
+
+def test_degraded_trials_are_not_among_the_three_that_are_enough():
+    others = [trial(0), trial(1), trial(2, Status.DEGRADED)]
+    assert len(counted([*others, marked(3)])) == 4
+
+
+def test_the_disturbance_of_a_result_is_that_of_its_first_marked_trial():
+    trials = [trial(0), marked(1, disturbance="throttled"), marked(2, disturbance="host busy")]
+    assert summarise(trials, bs=1).disturbance == "throttled"
+
+
+def test_a_marked_attempt_that_was_repeated_leaves_no_mark():
+    found = summarise([marked(0, latency_ms=50.0), trial(0, attempt=1)], bs=1)
+    assert (found.marked, found.disturbance, found.latency_ms) == (False, None, pytest.approx(2.0))
+
+
+def test_a_failed_result_is_neither_marked_nor_unmarked():
+    found = summarise([marked(0), trial(1, ERROR, reason="broke")], bs=1)
+    assert (found.marked, found.disturbance) == (None, None)
+
+
+def bounds_of(low, high, timer="latency"):
+    return {f"{timer}_median_low_ms": low, f"{timer}_median_high_ms": high}
+
+
+def test_the_interval_of_a_marked_trial_holds_the_medians_of_both_states_of_the_host():
+    found = summarise([marked(0, latency_ms=2.0, **bounds_of(1.0, 3.0))], bs=1)
+    assert (found.latency_ci_low_ms, found.latency_ci_high_ms) == pytest.approx((1.0, 3.0))
+
+
+def test_an_unmarked_trial_alone_has_no_interval_although_its_median_has_one():
+    found = summarise([trial(0, latency_ms=2.0, **bounds_of(1.0, 3.0))], bs=1)
+    assert (found.latency_ci_low_ms, found.latency_ci_high_ms) == (None, None)
+
+
+def test_the_period_has_bounds_of_its_own():
+    own = bounds_of(1.0, 3.0) | bounds_of(0.4, 0.6, "period")
+    found = summarise([marked(0, latency_ms=2.0, period_ms=0.5, **own)], bs=1)
+    assert (found.period_ci_low_ms, found.period_ci_high_ms) == pytest.approx((0.4, 0.6))
+
+
+def test_times_of_requests_are_as_uncertain_as_their_latency():
+    found = summarise([marked(0, latency_ms=2.0, ttft_ms=0.5, tpot_ms=0.1, **bounds_of(1.0, 3.0))], bs=1)
+    assert (found.ttft_ci_low_ms, found.ttft_ci_high_ms) == pytest.approx((0.25, 0.75))
+    assert (found.tpot_ci_low_ms, found.tpot_ci_high_ms) == pytest.approx((0.05, 0.15))
+
+
+def test_the_busy_time_of_the_gpu_does_not_depend_on_the_host():
+    found = summarise([marked(0, gpu_busy_ms=0.5, **bounds_of(1.0, 3.0))], bs=1)
+    assert (found.gpu_busy_ci_low_ms, found.gpu_busy_ci_high_ms) == (None, None)
+
+
+def test_a_speedup_is_as_uncertain_as_the_marked_times_that_it_compares():
+    baseline = [marked(0, latency_ms=4.0, **bounds_of(2.0, 4.0))]
+    found = summarise([marked(0, latency_ms=2.0, **bounds_of(1.0, 3.0))], bs=1, baseline=baseline)
+    assert found.speedup == pytest.approx(2.0)
+    assert found.speedup_ci_low == pytest.approx(2.0 / 3.0)
+    assert found.speedup_ci_high == pytest.approx(4.0)
+
+
+def test_marked_results_have_a_speedup_whichever_side_is_marked():
+    slow = [marked(0, latency_ms=4.0, **bounds_of(2.0, 4.0))]
+    assert summarise([trial(0)], bs=1, baseline=slow).speedup == pytest.approx(2.0)
+    assert summarise(slow, bs=1, baseline=[trial(0)]).speedup == pytest.approx(0.5)
+
+
+OFFSETS = {
+    "unmarked": ([trial(0, **bounds_of(1.0, 4.0))], (0.0, 0.0)),
+    "one": ([marked(0, **bounds_of(1.0, 4.0))], (math.log(2), math.log(2))),
+    "half of the trials": ([marked(0, **bounds_of(1.0, 4.0)), trial(1)], (math.log(2) / 2, math.log(2) / 2)),
+    "only below": ([marked(0, **bounds_of(1.0, 2.0))], (math.log(2), 0.0)),
+    "the value is outside its bounds": ([marked(0, **bounds_of(3.0, 4.0))], (0.0, math.log(2))),
+    "no bounds, as in an older database": ([marked(0)], (0.0, 0.0)),
+    "no time": ([marked(0, latency_ms=None, **bounds_of(1.0, 4.0))], (0.0, 0.0)),
+}
+
+
+@pytest.mark.parametrize(("trials", "expected"), OFFSETS.values(), ids=OFFSETS)
+def test_offsets_are_means_over_all_trials_of_what_marked_ones_add(trials, expected):
+    assert offsets(trials, "latency_ms") == pytest.approx(expected)
 
 
 def test_memory_of_cold_and_warm_processes_is_never_mixed():
-    cold = trial(0, NOISY, compile_cache="cold", peak_reserved_bytes=118)
+    cold = marked(0, compile_cache="cold", peak_reserved_bytes=118)
     warm = [trial(r, compile_cache="warm", peak_reserved_bytes=58) for r in (1, 2, 3)]
     mixed, few = [cold, *warm], [cold, *warm[:2]]
     for trials, *expected in (mixed, 58, 118), (few, 58, 118), ([cold], 118, 118), (warm, 58, None):
@@ -130,11 +228,10 @@ def test_speedup_with_an_interval_and_that_of_the_baseline():
 
 def test_only_ok_has_a_speedup():
     baseline = [trial(latency_ms=4.0, peak_reserved_bytes=10)]
-    for status in (Status.DEGRADED, NOISY):
-        own = trial(0, status, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")
-        found = summarise([own], bs=1, baseline=baseline)
-        assert (found.latency_ms, found.relative_memory) == (pytest.approx(2.0), 0.5)
-        assert (found.speedup, found.break_even_calls) == (None, None)
+    own = trial(0, Status.DEGRADED, peak_reserved_bytes=5, compile_s=1.0, compile_cache="cold")
+    found = summarise([own], bs=1, baseline=baseline)
+    assert (found.latency_ms, found.relative_memory) == (pytest.approx(2.0), 0.5)
+    assert (found.speedup, found.break_even_calls) == (None, None)
     for status in set(Status) - {OK}:
         old = trial(0, status, latency_ms=4.0, peak_reserved_bytes=10)
         found = summarise([trial(peak_reserved_bytes=5)], bs=1, baseline=[old])

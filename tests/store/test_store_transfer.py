@@ -181,7 +181,8 @@ ONE = "WHERE id = (SELECT min(id) FROM trial)"
 CONTRADICTIONS = [
     ("UPDATE trial SET power_w = 7 " + ONE, ["trial", "power_w", "7.0 in the import"]),
     ("UPDATE trial SET extra = '{}' " + ONE, ["trial", "extra"]),
-    ("UPDATE trial SET status = 'noisy' " + ONE, ["trial", "status", "noisy"]),
+    ("UPDATE trial SET status = 'degraded' " + ONE, ["trial", "status", "degraded"]),
+    ("UPDATE trial SET disturbance = 'busy' " + ONE, ["trial", "disturbance", "busy in the import"]),
     ("UPDATE sweep SET seed = 7 WHERE id = '{id}'", ["sweep", "has seed", "7 in the import"]),
     ("UPDATE sweep SET protocol = '{}' WHERE id = '{id}'", ["sweep", "has protocol"]),
     ("UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'", ["position", "99 in the import"]),

@@ -11,6 +11,8 @@ from effbench.sweeping.plan import CellRun, PlannedTrial, trials_left
 from effbench.sweeping.pool import ServerPool
 
 A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
+#: Why a trial is marked.
+BUSY = "host busy for 83 % of the timing"
 #: What a probe finds.
 FACTS = {
     "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
@@ -97,6 +99,11 @@ def ok(request, status="ok", **values):
     trial = Trial(cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7)
     result = {**trial.to_json(), **values}
     return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
+
+
+def marked(request, is_marked=True, **values):
+    """A trial that is ok, and marked if `is_marked`."""
+    return ok(request, disturbance=BUSY if is_marked else None, **values)
 
 
 def pool_of(server, cache_root, interpreter=HERE):

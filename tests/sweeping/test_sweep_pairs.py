@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials
+from schedule_parts import BUSY, PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, marked, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE
@@ -35,18 +35,18 @@ class TestPlanned:
         ids=str,
     )
     def test_further_tries_of_both_stand_together(self, of_a, expected):
-        """After noise under B in round 1, where A has this status."""
+        """After a marked trial under B in round 1, where A has this status."""
         under_a, under_b = runs = cell_runs(1, interpreters=BOTH)
         key = under_a.cell.key
         first = [Trial(key, 0, Status.OK)]
-        history = {under_b: [*first, Trial(key, 1, Status.NOISY)], under_a: [*first]}
+        history = {under_b: [*first, Trial(key, 1, Status.OK, disturbance=BUSY)], under_a: [*first]}
         if of_a:
             history[under_a].append(Trial(key, 1, of_a))
         left = trials(runs, 2, attempts=2, history=history)
         names = {under_a: "a", under_b: "b"}
         assert [(names[trial.run], trial.round, trial.attempt) for trial in left] == expected
         assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=1, history=history))
-        history[under_b][1] = Trial(key, 1, Status.NOISY, attempt=1)
+        history[under_b][1] = Trial(key, 1, Status.OK, attempt=1, disturbance=BUSY)
         assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=2, history=history))
 
 
@@ -93,40 +93,41 @@ class TestScheduled:
         assert Counter(trial.run.interpreter for trial, _ in made.done) == dict(zip(BOTH, rounds, strict=True))
         assert sum(made.progress.changes) == sum(rounds) - 16
 
-    def test_rounds_count_if_both_are_ok(self, pairs):
+    def test_rounds_are_precise_if_both_are_unmarked(self, pairs):
         def answer(interpreter, request):
-            return ok(request, "noisy" if request["round"] == BOTH.index(interpreter) else "ok")
+            return marked(request, request["round"] == BOTH.index(interpreter))
 
         protocol = {**PROTOCOL, "enough_interval": 0.01}
         made = pairs(trials(cell_runs(1, interpreters=BOTH), 9), answer, protocol=protocol)
         assert Counter(trial.run.interpreter for trial, _ in made.done) == dict.fromkeys(BOTH, 7)
 
-    @pytest.mark.parametrize("noisy", BOTH)
+    @pytest.mark.parametrize("disturbed", BOTH)
     @pytest.mark.parametrize("number", [0, 1])
-    def test_after_noise_both_come_again_together(self, noisy, number, pairs):
+    def test_after_a_marked_trial_both_come_again_together(self, disturbed, number, pairs):
         """At the end of the round; the one that has not had its trial yet waits for that."""
         bad = cells(3)[1].key
 
         def answer(interpreter, request):
-            disturbed = interpreter == noisy and request["round"] == number and not request["attempt"]
-            return ok(request, "noisy" if disturbed and key_of(request) == bad else "ok")
+            is_here = interpreter == disturbed and request["round"] == number and not request["attempt"]
+            return marked(request, is_here and key_of(request) == bad)
 
         made = pairs(trials(cell_runs(3, interpreters=BOTH), 2), answer, protocol={**PROTOCOL, "attempts": 2})
         of_round = [trial for trial, _ in made.done if trial.round == number]
         first, second = BOTH if number == 0 else BOTH[::-1]
         assert all(trial.run.cell.key == bad for trial in of_round[-2:])
         assert [(trial.run.interpreter, trial.attempt) for trial in of_round[-2:]] == (
-            [(first, 1), (second, 1)] if noisy == second else [(first, 1), (second, 0)]
+            [(first, 1), (second, 1)] if disturbed == second else [(first, 1), (second, 0)]
         )
-        assert len(of_round) == (8 if noisy == second else 7)
+        assert len(of_round) == (8 if disturbed == second else 7)
         assert len(made.done) == 6 + len(of_round)
         assert sum(made.progress.changes) == len(of_round) - 6
 
-    @pytest.mark.parametrize(("status_of_a", "tried"), [("error", [0]), ("noisy", [0, 1])])
+    @pytest.mark.parametrize(("status_of_a", "tried"), [("error", [0]), ("ok", [0, 1])])
     def test_one_that_failed_or_has_no_attempt_left_does_not_come_again(self, pairs, status_of_a, tried):
         def answer(interpreter, request):
-            status = status_of_a if interpreter == A else "noisy"
-            return ok(request, "ok" if request["attempt"] else status)
+            if request["attempt"]:
+                return ok(request)
+            return marked(request, status=status_of_a if interpreter == A else "ok")
 
         made = pairs(trials(cell_runs(1, interpreters=BOTH)), answer, protocol={**PROTOCOL, "attempts": 2})
         done = [(trial.run.interpreter, trial.attempt) for trial, _ in made.done]

@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from schedule_parts import PROTOCOL, cell_runs, gpus, trials
+import pytest
+from schedule_parts import BUSY, PROTOCOL, cell_runs, gpus, trials
 
 from effbench.cell import Cell, Status, Trial
 from effbench.printable import between
@@ -32,12 +33,16 @@ def test_what_is_recorded_or_has_failed_is_not_run():
     assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
 
 
-def test_a_noisy_round_keeps_its_further_tries_when_resumed():
+def marked_trial(run, round, attempt=0):
+    return Trial(run.cell.key, round, Status.OK, attempt=attempt, disturbance=BUSY)
+
+
+def test_a_marked_round_keeps_its_further_attempts_when_resumed():
     one, other, failed, *new = runs = cell_runs(6)
     history = {
-        one: [Trial(one.cell.key, 0, Status.NOISY), Trial(one.cell.key, 1, Status.NOISY, attempt=1)],
+        one: [marked_trial(one, 0), marked_trial(one, 1, attempt=1)],
         other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
-        failed: [Trial(failed.cell.key, 0, Status.NOISY), Trial(failed.cell.key, 1, Status.ERROR)],
+        failed: [marked_trial(failed, 0), Trial(failed.cell.key, 1, Status.ERROR)],
     }
     first, second = ([left for left in trials(runs, 2, 0, 2, history) if left.round == number] for number in (0, 1))
     assert {left.run for left in first[:3]} == {left.run for left in second} == {*new}
@@ -70,6 +75,79 @@ def test_a_cell_on_the_cpu_never_runs_next_to_one_on_a_gpu():
         assert queue.take(*second, {"cuda", "cpu"}) is None
         queue.finished(group)
         assert queue.take(*second, {"cuda", "cpu"}).cell.device == second[1]
+
+
+DEVICES = {"cuda", "cpu"}
+SLOT_OF = {"cuda": "GPU 0", "cpu": "CPU"}
+TWO_GPUS = {"GPU-0": "GPU 0", "GPU-1": "GPU 1"}
+
+
+def taken_by_turns(queue, first):
+    """Let the slots of both devices ask in turn, `first` first, and end each group at once. Return the devices and
+    rounds of the groups in order."""
+    order, idle = [], 0
+    second = "cpu" if first == "cuda" else "cuda"
+    while not queue.is_empty():
+        for device in (first, second):
+            group = queue.take(SLOT_OF[device], device, DEVICES)
+            if group is None:
+                idle += 1
+                assert idle < 1000, "no slot gets a group"
+                continue
+            order.append((device, group.round))
+            queue.finished(group)
+    return order
+
+
+@pytest.mark.parametrize("first", ["cuda", "cpu"])
+def test_devices_take_turns_by_rounds(first):
+    queue = Queue(trials([*cell_runs(2), *cell_runs(3, device="cpu")], 3), {}, {})
+    order = taken_by_turns(queue, first)
+    assert [round for _, round in order] == [0] * 5 + [1] * 5 + [2] * 5
+
+
+def test_a_device_waits_for_the_round_of_the_other_and_not_for_the_next_one():
+    queue = Queue(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
+    queue.finished(queue.take("GPU 0", "cuda", DEVICES))
+    assert queue.take("GPU 0", "cuda", DEVICES) is None, "round 0 of the CPU is left"
+    queue.finished(queue.take("CPU", "cpu", DEVICES))
+    assert queue.take("GPU 0", "cuda", DEVICES).round == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_device_alone_waits_for_none(device):
+    queue = Queue(trials(cell_runs(1, device=device), 3), {}, {})
+    rounds = []
+    while group := queue.take(SLOT_OF[device], device, {device}):
+        rounds.append(group.round)
+        queue.finished(group)
+    assert rounds == [0, 1, 2]
+
+
+def test_no_device_waits_for_cells_of_a_device_that_the_machine_lacks():
+    """Such cells run on any slot, and report that it is missing."""
+    queue = Queue(trials([*cell_runs(1), *cell_runs(1, device="cpu")], 2), {}, {})
+    devices = [queue.take("CPU", "cpu", {"cpu"}).cell.device for _ in range(2)]
+    assert sorted(devices) == ["cpu", "cuda"]
+
+
+def test_rounds_of_one_device_that_are_over_hold_up_no_other():
+    recorded, left = cell_runs(1), cell_runs(1, device="cpu")
+    queue = Queue(trials([*recorded, *left], 3, history={recorded[0]: done(recorded[0], 3)}), {}, {})
+    assert [round for _, round in taken_by_turns(queue, "cuda")] == [0, 1, 2]
+
+
+def done(run, rounds, wall_s=1.0):
+    return [Trial(run.cell.key, round, Status.OK, wall_s=wall_s) for round in range(rounds)]
+
+
+def test_the_longest_group_of_a_late_round_does_not_block_both_devices():
+    """Of a resumed sweep on two GPUs: round 0 of a short cell, round 2 of a long one, and round 1 of one on the CPU."""
+    (short, long), (on_cpu,) = cell_runs(2), cell_runs(1, device="cpu")
+    history = {long: done(long, 2, wall_s=90.0), on_cpu: done(on_cpu, 1), short: done(short, 3)[1:]}
+    left = trials([short, long, on_cpu], 3, history=history)
+    queue = Queue([trial for trial in left if (trial.run, trial.round) != (on_cpu, 2)], history, TWO_GPUS)
+    assert taken_by_turns(queue, "cuda") == [("cuda", 0), ("cpu", 1), ("cuda", 2)]
 
 
 def test_more_trials_are_of_cells_that_do_not_run():

@@ -10,13 +10,29 @@ from unittest.mock import Mock
 
 import filelock
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, ok, pool_of, trials, without_result
+from schedule_parts import (
+    PROTOCOL,
+    A,
+    B,
+    Server,
+    cell_runs,
+    cells,
+    gpus,
+    key_of,
+    marked,
+    ok,
+    pool_of,
+    trials,
+    without_result,
+)
 
 from effbench.cell import Status, Trial
 from effbench.errors import ConfigError, WorkerError
+from effbench.store.trials import HostSpeeds
 from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
+from effbench.sweeping.interpreters import HERE
 
 CPU = Slot("CPU", "cpu")
 
@@ -65,19 +81,130 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     assert made.progress.changes == [-2]
 
 
-def test_a_noisy_trial_is_tried_again_after_the_rest_of_its_round(make):
+def test_a_marked_trial_is_tried_again_after_the_rest_of_its_round(make):
     unlucky = cells(3)[1].key
 
     def answer(request, env):
-        again = request["attempt"] > 0 or key_of(request) != unlucky or request["round"] > 0
-        return ok(request, "ok" if again else "noisy")
+        is_first = request["attempt"] == 0 and request["round"] == 0
+        return marked(request, is_first and key_of(request) == unlucky)
 
     made = make(trials(3, 2), answer, protocol={**PROTOCOL, "attempts": 2})
     assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
     assert made.progress.order[3][1].run.cell.key == unlucky
     assert made.progress.changes == [1]
-    endless = make(trials(1, 2), lambda request, env: ok(request, "noisy"), protocol={**PROTOCOL, "attempts": 3})
-    assert [(one.round, one.attempt) for one in endless.recorded] == [(n, tried) for n in (0, 1) for tried in (0, 1, 2)]
+
+
+def test_a_trial_that_stays_marked_uses_up_its_attempts_in_each_round(make):
+    made = make(trials(1, 2), lambda request, env: marked(request), protocol={**PROTOCOL, "attempts": 3})
+    tried = [(one.round, one.attempt) for one in made.recorded]
+    assert tried == [(round, attempt) for round in (0, 1) for attempt in (0, 1, 2)]
+
+
+def disturbed(request, fraction, **values):
+    """A trial that spent this fraction of its time on a disturbed host; it is marked if that was all of it."""
+    return marked(request, fraction == 1.0, disturbed_fraction=fraction, **values)
+
+
+def by_order(fractions):
+    """Answers the n-th trial with the n-th of these fractions; the last one stands for all others."""
+    left = list(fractions)
+    return lambda request, env: disturbed(request, left.pop(0) if len(left) > 1 else left[0])
+
+
+PATIENT = {**PROTOCOL, "attempts": 2, "patience": 2.0}
+
+
+class TestWaiting:
+    """A sweep waits for undisturbed moments, until there has been none for three trials in a row."""
+
+    BUSY_FOR_GOOD: ClassVar = [1.0, 1.0, 1.0, 1.0]
+
+    @pytest.mark.parametrize(
+        ("fractions", "patiences"),
+        [
+            ([0.0], [2.0] * 6),
+            ([0.99], [2.0] * 6),
+            (BUSY_FOR_GOOD, [2.0] * 3 + [1.0] * 5),
+            ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9, 0.0], [2.0] * 10),
+            ([None], [2.0] * 6),
+        ],
+        ids=["quiet", "hardly quiet", "busy", "sometimes quiet", "bound by the GPU"],
+    )
+    def test_the_patience_of_each_trial(self, make, fractions, patiences):
+        made = make(trials(6), by_order(fractions), protocol=PATIENT)
+        assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
+
+    def test_a_sweep_that_has_stopped_waiting_repeats_no_more_rounds(self, make):
+        made = make(trials(4, 2), by_order(self.BUSY_FOR_GOOD), protocol=PATIENT)
+        assert [(one.round, one.attempt) for one in made.recorded[4:]] == [(0, 1), (0, 1)] + [(1, 0)] * 4
+
+    def test_a_quiet_moment_afterwards_changes_nothing(self, make):
+        made = make(trials(4, 2), by_order([1.0, 1.0, 1.0, 0.0]), protocol=PATIENT)
+        assert {one["protocol"]["patience"] for one in made.server.sent[3:]} == {1.0}
+        assert len(made.progress.notes) == 1
+
+    def test_it_says_so_once_and_what_to_do(self, make):
+        made = make(trials(4, 3), by_order(self.BUSY_FOR_GOOD), protocol=PATIENT)
+        (note,) = made.progress.notes
+        assert note.startswith("The host is busy: 3 trials in a row had no undisturbed moment (load ")
+        assert "no longer waits" in note
+        assert "close other programs or use a quieter machine" in note
+
+    @pytest.mark.parametrize(("device", "is_said"), [("cpu", True), ("cuda", False)])
+    def test_fewer_threads_help_on_the_cpu_only(self, make, device, is_said):
+        slot = CPU if device == "cpu" else gpus(1)[0]
+        planned = trials(cell_runs(3, device=device))
+        (note,) = make(planned, by_order(self.BUSY_FOR_GOOD), slots=[slot], protocol=PATIENT).progress.notes
+        assert ("threads=1" in note) is is_said
+
+    def test_trials_whose_speed_does_not_depend_on_the_host_do_not_interrupt_a_row(self, make):
+        made = make(trials(6), by_order([1.0, None, 1.0, None, 1.0, 0.0]), protocol=PATIENT)
+        assert len(made.progress.notes) == 1
+
+    def test_it_was_quiet_enough(self, make):
+        assert make(trials(4, 2), by_order([1.0, 1.0, 0.5, 0.0]), protocol=PATIENT).progress.notes == []
+
+
+class TestKnownSpeeds:
+    """Each trial learns how fast the host was in earlier ones, of this sweep and before it."""
+
+    def asked(self, make, answer, device="cuda", before=None, count=3):
+        slot = CPU if device == "cpu" else gpus(1)[0]
+        host_speeds = {} if before is None else {HERE: before}
+        made = make(slots=[slot], answer=answer)
+        made.host_speeds = host_speeds
+        made.run(trials(cell_runs(count, device=device)))
+        return [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
+
+    def test_the_first_trial_of_all_knows_nothing(self, make):
+        assert self.asked(make, lambda request, env: ok(request), count=1) == [(None, None)]
+
+    def test_trials_on_a_gpu_tell_the_quietest_moments(self, make):
+        answer = lambda request, env: ok(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
+        assert self.asked(make, answer) == [(None, None), (0.04, None), (0.04, None)]
+
+    def test_trials_on_the_cpu_tell_the_slower_moments(self, make):
+        answer = lambda request, env: ok(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
+        assert self.asked(make, answer, "cpu") == [(None, None), (None, 0.06), (None, 0.06)]
+
+    def test_marked_trials_on_the_cpu_tell_nothing(self, make):
+        answer = lambda request, env: marked(request, host_ms=0.04, host_high_ms=0.06)  # noqa: E731
+        assert self.asked(make, answer, "cpu") == [(None, None)] * 3
+
+    def test_earlier_sweeps_are_known(self, make):
+        before = HostSpeeds(quiet=[0.03], high=[0.05])
+        assert self.asked(make, lambda request, env: ok(request), before=before, count=1) == [(0.03, 0.05)]
+
+    def test_only_trials_on_a_gpu_may_turn_out_to_be_slowed(self, make):
+        """On the CPU the step does not follow the fixed work."""
+
+        def answer(request, env):
+            return ok(request, host_ms=0.06 if request["round"] == 0 else 0.04)
+
+        protocol = {**PROTOCOL, "rounds": 3, "attempts": 2, "host_tolerance": 0.1}
+        made = make(trials(cell_runs(1, device="cpu"), 3), answer, slots=[CPU], protocol=protocol)
+        assert [one.attempt for one in made.recorded] == [0, 0, 0]
+        assert all("usual_host_ms" not in one.extra for one in made.recorded)
 
 
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
@@ -89,8 +216,8 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
         left = list(enumerate(used))[len(history) :]
         planned = trials(cell_runs(1), rounds, attempts=2, history=history)
-        answer = lambda request, env: ok(  # noqa: E731
-            request, "ok" if request["attempt"] else "noisy", compilation=request["compilation"]
+        answer = lambda request, env: marked(  # noqa: E731
+            request, not request["attempt"], compilation=request["compilation"]
         )
         asked = make(planned, answer, protocol=protocol, history=history).server.sent
         sent = [(one["round"], one["attempt"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
@@ -110,8 +237,8 @@ class TestEnoughRounds:
         "quiet": (lambda request: ok(request), 5),
         "loud": (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
         "period": (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
-        "one noisy round is set aside": (lambda request: ok(request, "noisy" if request["round"] == 2 else "ok"), 6),
-        "noisy": (lambda request: ok(request, "noisy"), 8),
+        "one marked round is set aside": (lambda request: marked(request, request["round"] == 2), 6),
+        "marked": (lambda request: marked(request), 8),
         "degraded": (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
         "each compilation once": (lambda request: ok(request, **compiled(request["compilation"], "same")), 7),
         "kernels": (lambda request: ok(request, **compiled(request["round"], f"{request['round']}-tuned")), 8),

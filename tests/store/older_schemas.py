@@ -1,0 +1,44 @@
+"""Databases as earlier revisions of the schema left them, made of one with the newest."""
+
+from typing import Any
+
+from made_sweeps import sql
+
+#: Revision -> table -> columns that its migration added.
+ADDED = {
+    "0008": {"trial": "host_ms disturbed_fraction", "result": "disturbed_fraction"},
+    "0009": {
+        "trial": "compilation kernel_fingerprint",
+        "result": "period_speedup period_speedup_ci_low period_speedup_ci_high gpu_busy_ci_low_ms gpu_busy_ci_high_ms "
+        "peak_reserved_cold_bytes compilations",
+    },
+    "0010": {
+        "trial": "latency_p99_ms quantization_error ttft_ms tpot_ms tpot_p99_ms tokens_per_s",
+        "result": "latency_p99_ms quantization_error ttft_ms tpot_ms tpot_p99_ms tokens_per_s ttft_ci_low_ms "
+        "ttft_ci_high_ms tpot_ci_low_ms tpot_ci_high_ms",
+    },
+    "0011": {
+        "trial": "period_median_low_ms period_median_high_ms host_high_ms threads disturbance",
+        "result": "marked disturbance",
+    },
+}
+
+
+def without_later_columns(path: Any, columns: dict[str, str]) -> None:
+    """Remove these columns, separated by blanks, from each table, and make a view without them."""
+    sql(path, "DROP VIEW results")
+    for table, names in columns.items():
+        for name in names.split():
+            sql(path, f"ALTER TABLE {table} DROP COLUMN {name}")
+    sql(path, "CREATE VIEW results AS SELECT * FROM result")
+
+
+def lower_to_0010(path: Any) -> None:
+    """Make it a database of revision 0010, in which trials and results of a disturbed host are `noisy`."""
+    sql(
+        path,
+        "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",
+        "UPDATE result SET status = 'noisy', reason = disturbance WHERE marked",
+    )
+    without_later_columns(path, ADDED["0011"])
+    sql(path, "UPDATE alembic_version SET version_num = '0010'")
