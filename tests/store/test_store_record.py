@@ -240,7 +240,6 @@ DTYPES = {
               "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
               "peak_reserved_cold_bytes", "compilations", "graph_pool_bytes", "process_gpu_bytes", "graph_breaks",
               "recompiles", "cudagraph_skips", "unsteady_trials"},
-    "boolean": {"marked"},
     "datetime64[ns, UTC]": {"started_at"},
     "object": {"params"},
 }  # fmt: skip
