@@ -39,7 +39,7 @@ class ServerPool:
     `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
     `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter. `ceilings`: of its
     environment and GPU; None: unknown. `cells`: their models are preloaded before the first trial. `last_round`: up to
-    this one each round has a new server.
+    this one each round has a new server. `stop`: set if the sweep is to end.
     """
 
     environment: Environment
@@ -56,6 +56,7 @@ class ServerPool:
         self.borrowed = server
         self.current = server or self.start()
         self.is_loaded = False
+        self.stop = threading.Event()
         self.round = 0
         self.next: ForkServer | None = None
         self.next_is_ready = threading.Event()
@@ -93,7 +94,7 @@ class ServerPool:
         """Return the shared server of this round and count its user. The next server loads while this round runs."""
         with self.lock:
             if not self.is_loaded and not self.current.dead:
-                preload(self.current, self.cells)
+                self.preload_current()
             self.is_loaded = True
             used = self.current
             # short rounds do not wait for the next server: the first round that starts after it has loaded uses it
@@ -112,6 +113,14 @@ class ServerPool:
                 threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
             self.users[self.current] += 1
             return self.current
+
+    def preload_current(self) -> None:
+        """Preload the models into the current server, which takes seconds, until the sweep is stopped."""
+        try:
+            preload(self.current, self.cells, self.stop)
+        except WorkerError:
+            if not self.stop.is_set():
+                raise
 
     def give_back(self, server: ForkServer) -> None:
         with self.lock:
@@ -204,7 +213,7 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
     return list(errors)
 
 
-def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
+def preload(server: ForkServer, cells: Sequence[Cell], stop: threading.Event | None = None) -> None:
     """Import effbench's own model modules in the server, and cache what its own modes query about the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
@@ -216,7 +225,7 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     modules |= {OWN_MODELS + LIBRARIES[name] for name in libraries & LIBRARIES.keys()}
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S)
+    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S, stop=stop)
 
 
 def measure_ceilings(

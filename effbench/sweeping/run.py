@@ -137,6 +137,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         caches = sweep_cache(settings, sweep_id)
         gpus = [slot for slot in slots if slot.gpu]
         for interpreter, pool in pools.items():
+            pool.stop = stop
             pool.cache_root = caches / ids[interpreter]
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0
