@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from rich.text import Text
 
-from effbench.cell import Cell
+from effbench.cell import Cell, Trial
 from effbench.store.store import Store
 from effbench.sweeping.forecast import by_kind
-from effbench.sweeping.plan import PlannedTrial
+from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of
 from effbench.sweeping.progress import Progress
 
 #: (cell key, whether the trial compiles with an empty cache) -> median seconds of the cell's earlier trials.
@@ -62,11 +64,20 @@ class RerunProgress(Progress):
 
     def __init__(self, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
+        self.slots = 1
         self.round = 0
-        self.round_started_s = time.monotonic()
-        self.done_before_round = 0
-        #: when the trials that are left will have ended, by the duration of the previous round
+        #: durations of the trials that ended since the current round began
+        self.seconds: list[float] = []
+        #: when the trials that are left will have ended, by the trials of the previous round
         self.end_s: float | None = None
+
+    @contextmanager
+    def showing(
+        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
+    ) -> Iterator[None]:
+        self.slots = max(1, min(len(slots), len(cells_of(runs))))
+        with super().showing(sweep_id, settings, runs, trials, slots):
+            yield
 
     def announce(self, text: str) -> None:
         if self.quiet:
@@ -81,17 +92,21 @@ class RerunProgress(Progress):
             is_next_round = trial.round > self.round
             if is_next_round:
                 self.round = trial.round
-                self.forecast(time.monotonic())
+                self.forecast()
         if is_next_round and self.end_s is not None:
             self.announce(f"round {trial.round + 1} of {self.rounds}: {self.left_text()}")
 
-    def forecast(self, now_s: float) -> None:
+    def ended(self, trial: PlannedTrial, record: Trial) -> None:
+        super().ended(trial, record)
+        with self.lock:
+            self.seconds.append(record.wall_s or 0.0)
+
+    def forecast(self) -> None:
         """Forecast the end from the round that has just ended. The caller holds the lock."""
-        ended = self.done - self.done_before_round
-        if ended > 0:
-            seconds_per_trial = (now_s - self.round_started_s) / ended
-            self.end_s = now_s + seconds_per_trial * (self.total - self.done)
-        self.round_started_s, self.done_before_round = now_s, self.done
+        if self.seconds:
+            seconds_per_trial = sum(self.seconds) / len(self.seconds)
+            self.end_s = time.monotonic() + seconds_per_trial * (self.total - self.done) / self.slots
+        self.seconds = []
 
     def left_text(self) -> str:
         """Return `at most 4 min left`, because cells that are known well enough end early."""

@@ -139,6 +139,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         caches = compile_caches / part_of(sweep_id, settings.shard)
         gpus = [slot for slot in slots if slot.gpu]
         for interpreter, pool in pools.items():
+            pool.stop = stop
             pool.cache_root = caches / ids[interpreter]
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
             pool.last_round = protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0

@@ -1,0 +1,145 @@
+"""A re-run that was interrupted counts as far as it went, and tells how long it takes."""
+
+import threading
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
+
+from effbench.cell import Status
+from effbench.comparison import confirm as rerun
+from effbench.comparison.confirm import Rerun, plan_text
+from effbench.comparison.rerun_progress import RerunProgress, duration_text, expected_s, seconds_of_trials
+from effbench.store import Store
+from effbench.sweeping.interpreters import Interpreter
+from effbench.sweeping.plan import CellRun, PlannedTrial
+from effbench.sweeping.run import Outcome
+
+HERE, THERE = Interpreter(folder="/new"), Interpreter(folder="/old")
+NEW, OLD = (environment(flags={"folder": place.folder}) for place in (HERE, THERE))
+
+
+@pytest.fixture
+def interrupted(made, effbench, monkeypatch):
+    """Check a sweep whose confirmation was interrupted after these rounds of each side."""
+
+    def call(new, old, *options, news=SLOW, alone=False):
+        first = made.sweep({EAGER: FAST})
+        assert effbench("baseline", "set", "main", first).code == 0
+        second = made.sweep({EAGER: SLOW})
+        again = made.sweep({EAGER: cut(news, new)}, env=NEW, name=f"confirm:{second}", rounds=new, state="interrupted")
+        if not alone:
+            made.sweep({EAGER: cut(FAST, old)}, env=OLD, rounds=old, into=again, state="interrupted")
+        ids = {HERE: NEW.id} | ({} if alone else {THERE: OLD.id})
+        outcome = Outcome(again, str(made.path), "interrupted", "ignore", [], ids)
+        found = Rerun(outcome, HERE) if alone else Rerun(outcome, HERE, THERE)
+        monkeypatch.setattr(rerun, "run_again", lambda *_: found)
+        return effbench("check", "--baseline", "main", "--confirm", "--metric", "latency_ms", *options), again
+
+    return call
+
+
+def cut(figures, rounds):
+    return {name: (values * 4)[:rounds] for name, values in figures.items()}
+
+
+def test_complete_pairs_confirm(interrupted):
+    done, again = interrupted(14, 15)
+    text = " ".join(done.out.split())
+    assert done.code == 130 and f"interrupted while confirming (sweep {again})" in done.err
+    assert "confirmed: 1.1" in text and "(old and new alternating, 14 pairs)" in text
+    assert "note: the re-run was interrupted after 14 of 20 rounds; verdicts use complete pairs" in text
+    assert "check failed: 1 slower against main; the re-run was interrupted after 14 of 20 rounds" in text
+    assert "not run again" not in text
+
+
+def test_complete_pairs_clear(interrupted):
+    done, _ = interrupted(6, 6, news=FAST)
+    text = " ".join(done.out.split())
+    assert done.code == 130 and "not confirmed: 1.000" in text and "6 pairs" in text
+    assert "check not finished against main: the re-run was interrupted after 6 of 20 rounds" in text
+
+
+def test_too_few_pairs_settle_nothing(interrupted):
+    done, _ = interrupted(3, 3)
+    text = " ".join(done.out.split())
+    assert (done.code, "▲ slower" in text) == (130, True)
+    assert "neither confirmed nor refuted: " in text and "but only 3 pairs" in text
+
+
+def test_a_cell_that_only_one_side_ran_settles_nothing(interrupted):
+    done, _ = interrupted(6, 0)
+    text = " ".join(done.out.split())
+    assert "neither confirmed nor refuted: not run again" in text and "after 0 of 20 rounds" in text
+
+
+def test_the_new_side_alone(interrupted):
+    done, _ = interrupted(7, 0, alone=True)
+    text = " ".join(done.out.split())
+    assert "confirmed: 1.1" in text and "after 7 of 20 rounds; verdicts use complete rounds" in text
+
+
+def test_expected_durations(made):
+    def trials(seconds, caches):
+        return {"wall_s": seconds, "compile_cache": caches, "compilation": 0}
+
+    compiled, plain = a_cell("default"), a_cell()
+    first = made.sweep({compiled: trials([9.0, 2.0, 2.0], ["cold", "warm", "warm"]), plain: {"wall_s": 1.0}}, rounds=3)
+    with Store.open(made.path) as store:
+        known = seconds_of_trials(store, [first], [compiled, plain, a_cell("cuda-graph")])
+    assert known == {
+        (compiled.key, True): 9.0, (compiled.key, False): 2.0, (plain.key, True): 1.0, (plain.key, False): 1.0
+    }  # fmt: skip
+    assert expected_s(known, [compiled, plain], 2, 20, 3) == 2 * (3 * 9 + 17 * 2 + 20)
+    assert expected_s(known, [compiled, plain], 2, 20, 3, slots=2) == 3 * 9 + 17 * 2 + 20
+    assert expected_s(known, [a_cell("cuda-graph")], 1, 5, 3) is None
+    settings = SimpleNamespace(protocol={"rounds": 20, "compilations": 3})
+    said = plan_text([plain], 2, settings, known, 1)
+    assert said == "5 to 20 rounds, old and new alternating: about 10 s to 40 s"
+    assert plan_text([a_cell("cuda-graph")], 1, settings, known, 1).endswith("the new side alone; duration unknown")
+    five = SimpleNamespace(protocol={"rounds": 5, "compilations": 3})
+    assert plan_text([plain], 1, five, known, 1) == "5 rounds, the new side alone: about 5 s"
+
+
+def test_duration_texts():
+    for seconds, text in ((0, "1 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1 h 30 min")):
+        assert duration_text(seconds) == text
+
+
+def test_the_time_left_is_updated_each_round(capsys):
+    progress = RerunProgress(quiet=True)
+    run = CellRun(EAGER, HERE)
+    settings = SimpleNamespace(protocol={"rounds": 10, "name": "quick"})
+    with progress.showing("s", settings, [run], 10, ["GPU 0"]):
+        for number, seconds in enumerate([60.0, 30.0]):
+            trial = PlannedTrial(run, number)
+            progress.started("GPU 0", trial)
+            progress.ended(
+                trial, SimpleNamespace(status=Status.OK, latency_ms=None, compile_s=None, reason=None, wall_s=seconds)
+            )
+        progress.started("GPU 0", PlannedTrial(run, 2))
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["effbench: round 2 of 10: at most 9 min left", "effbench: round 3 of 10: at most 4 min left"]
+    assert progress.status().plain.startswith("2 of 10 trials in 0:00:00, at most 4 min left")
+
+
+def test_a_stopped_sweep_does_not_wait_for_preloading():
+    from effbench.errors import WorkerError
+    from effbench.sweeping import pool as pools
+
+    def call(task, payload, timeout_s, stop=None):
+        stop.set()
+        raise WorkerError("preload failed: it was stopped")
+
+    server = Mock(dead=None, call=call)
+    pool = pools.ServerPool(server=server)
+    pool.stop = threading.Event()
+    assert pool.take(0) is server, "the trial then ends at once"
+
+    def fail(task, payload, timeout_s, stop=None):
+        raise WorkerError("preload failed: no memory")
+
+    other = pools.ServerPool(server=Mock(dead=None, call=fail))
+    with pytest.raises(WorkerError, match="no memory"):
+        other.take(0)
