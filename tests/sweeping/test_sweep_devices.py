@@ -15,9 +15,9 @@ import pytest
 
 from effbench import processes
 from effbench.cell import Cell
+from effbench.cores import parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 from effbench.sweeping import devices
-from effbench.cores import parse_cores, physical_cores
 from effbench.sweeping.devices import Slot, lock_folder, share_cores, wanted_cores
 
 ALL = range(16)
