@@ -89,22 +89,38 @@ class RunQueue:
         self.files: dict[int, int] = {}  # thread -> descriptor of its statistics
         self.waited_ns: dict[int, int] = {}
         self.reads = 0
-        self.is_known = True
         self.find_threads()
+        self.is_known = self.kernel_counts()
+
+    def threads(self) -> list[int]:
+        """Return the threads to watch, this one first."""
+        own = threading.get_native_id()
+        if not self.all_threads:
+            return [own]
+        try:
+            others = {int(task.name) for task in TASKS.iterdir()} - {own}
+        except OSError:  # a container without /proc
+            others = set()
+        return [own, *sorted(others)][:MOST_THREADS]
 
     def find_threads(self) -> None:
         """Open the statistics of threads that are not known yet."""
-        threads = [threading.get_native_id()]
-        if self.all_threads:
-            threads = sorted(int(task.name) for task in TASKS.iterdir())[:MOST_THREADS]
-        for thread in threads:
+        for thread in self.threads():
             if thread in self.files:
                 continue
             try:
                 self.files[thread] = os.open(TASKS / str(thread) / "schedstat", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:  # the thread has ended, or the kernel has no such statistics
                 continue
-        self.is_known = bool(self.files)
+
+    def kernel_counts(self) -> bool:
+        """Return whether the kernel counts waiting. Otherwise it has no statistics, or they are all zero."""
+        try:
+            own = self.files[threading.get_native_id()]
+            time_slices = int(os.pread(own, 100, 0).split()[2])
+        except (KeyError, OSError, IndexError, ValueError):
+            return False
+        return time_slices > 0
 
     def read_ms(self) -> float:
         """Return how long the threads have waited so far."""

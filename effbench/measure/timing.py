@@ -261,8 +261,10 @@ class Timer:
             self.call(rotation, calls, result)
             return time.perf_counter() - began
         seconds, before = 0.0, host.read()
-        while calls > 0 and time.perf_counter() < until:
+        while calls > 0:
             known = result.samples_ms[-1:] or result.disturbed_ms[-1:]
+            if known and time.perf_counter() >= until:
+                break
             batch = min(calls, math.ceil(BATCH_MS / known[0])) if known else 1
             batch = math.ceil(batch / self.whole) * self.whole
             kept, began = len(result.samples_ms), time.perf_counter()

@@ -122,6 +122,48 @@ def test_a_request_belongs_to_a_cell_only_in_its_phase(compose):
         assert (made["model"]["module"]["task"], made["model"]["module"]["seq"]) == expected
 
 
+def test_an_unset_number_of_threads_leaves_older_keys_valid():
+    (without,), (unset,) = (resolve([one], has_cuda=False) for one in (part(), part(threads=None)))
+    assert unset.key == without.key
+    assert "threads" not in unset.params()
+
+
+def test_threads_are_an_axis_whose_values_are_not_compared_with_each_other():
+    one, two = resolve([part(threads=1), part(threads=2)], has_cuda=False)
+    assert (one.params()["threads"], two.params()["threads"]) == (1, 2)
+    assert one.comparison_key != two.comparison_key
+    assert Cell.from_params(two.params()) == two
+
+
+@pytest.mark.parametrize(("words", "expected"), [([], None), (["threads=3"], 3), (["threads=null"], None)])
+def test_threads_are_composed(compose, words, expected):
+    (cell,) = resolve([compose(words)], has_cuda=False)
+    assert cell.threads == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "error"),
+    [
+        ("threads", 0, "threads must be at least 1, got 0"),
+        ("threads", -2, "threads must be at least 1, got -2"),
+        ("protocol.patience", 0.5, r"protocol\.patience must be at least 1, got 0\.5"),
+    ],
+)
+def test_threads_and_patience_have_a_least_value(compose, path, value, error):
+    config = OmegaConf.create(compose([]))
+    OmegaConf.update(config, path, value)
+    with pytest.raises(ConfigError, match=error):
+        cells.validate(OmegaConf.to_container(config), set(), [])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "attempts", "patience"), [("quick", 1, 1.5), ("standard", 2, 2.0), ("advise", 2, 1.5)]
+)
+def test_how_long_each_protocol_waits_for_a_quiet_host(compose, protocol, attempts, patience):
+    settings = compose([f"protocol={protocol}"])["protocol"]
+    assert (settings["attempts"], settings["patience"]) == (attempts, patience)
+
+
 def test_slots_that_a_request_sets_itself_are_a_warning(compose, capsys):
     words = ["model=transformers", "model.arch=gpt2", "model.task=decode", "model.seq=8"]
     for phases, warned in ((["generate"], True), (["generate", "inference"], False)):
@@ -173,6 +215,7 @@ class TestAgain:
             ["numerics.tf32=true", "dtype=float16", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
             ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
             ["model=mlp", "numerics.channels_last=true"],
+            ["model=mlp", "threads=2"],
         ],
         ids=" ".join,
     )

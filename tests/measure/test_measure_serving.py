@@ -100,16 +100,46 @@ def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
 
 
-@pytest.mark.parametrize(("slow_s", "disturbed"), [(1.0, False), (3.0, True)])
-def test_a_trial_is_disturbed_if_the_host_was_for_most_requests(monkeypatch, clock, slow_s, disturbed):
-    """While the host is slow, calls take four times as long; their samples are kept."""
-    speed = lambda: 4.0 if clock.now < 100 + slow_s else 1.0  # noqa: E731
-    monkeypatch.setattr(host, "piece", lambda: 0.05 * speed())
-    watch = HostWatch(0.05, 1.1, moves=False, team=False)
-    usage = SimpleNamespace(ru_nivcsw=0)
-    monkeypatch.setattr(host.resource, "getrusage", lambda who: usage)
-    with watch.watching():
-        result = served(clock.taking(lambda size: 0.001 * speed()), watch=watch)
-    assert result.is_disturbed(30) is disturbed and len(result.samples_ms) == result.requests
+@pytest.fixture
+def served_on_a_slow_host(monkeypatch, clock):
+    """Serves for four seconds, of which the host is slow in the first ones: then calls take four times as long."""
+    monkeypatch.setattr(host.RunQueue, "read_ms", lambda queue: 0.0)
+
+    def serve(slow_s):
+        speed = lambda: 4.0 if clock.now < 100 + slow_s else 1.0  # noqa: E731
+        monkeypatch.setattr(host, "piece", lambda: 0.05 * speed())
+        watch = HostWatch(0.05, 1.1, moves=False)
+        with watch.watching():
+            result = served(clock.taking(lambda size: 0.001 * speed()), watch=watch)
+        return result, watch
+
+    return serve
+
+
+@pytest.mark.parametrize(("slow_s", "is_marked"), [(0.0, False), (1.0, False), (3.0, True), (4.0, True)])
+def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(served_on_a_slow_host, slow_s, is_marked):
+    result, watch = served_on_a_slow_host(slow_s)
+    assert result.figure(30, discards=True, slowdown=watch.slowdown).is_marked is is_marked
     assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
+
+
+@pytest.mark.parametrize("slow_s", [1.0, 3.0])
+def test_samples_of_a_disturbed_host_count(served_on_a_slow_host, slow_s):
+    result, watch = served_on_a_slow_host(slow_s)
+    figure = result.figure(30, discards=True, slowdown=watch.slowdown)
+    assert len(figure.timing.samples_ms) == result.requests
+    assert figure.median.value == statistics.median(result.samples_ms)
     assert statistics.median(result.of_host[False]) > 2 * statistics.median(result.of_host[True])
+
+
+def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(served_on_a_slow_host):
+    result, watch = served_on_a_slow_host(3.0)
+    median = result.figure(30, discards=True, slowdown=watch.slowdown).median
+    quiet, slow = (statistics.median(result.of_host[undisturbed]) for undisturbed in (True, False))
+    assert median.low <= quiet < median.value <= slow <= median.high
+
+
+def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(served_on_a_slow_host):
+    result, watch = served_on_a_slow_host(4.0)
+    median = result.figure(30, discards=True, slowdown=watch.slowdown).median
+    assert median.low <= median.value / 4

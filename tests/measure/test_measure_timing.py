@@ -83,6 +83,101 @@ def test_latency_ends(monkeypatch, durations, budget_s, changed, calls, seconds)
     assert sum(done.samples_ms) == pytest.approx(clock.now * 1e3)
 
 
+SETTINGS = {
+    "as given": ({"host_tolerance": 0.1, "patience": 2.0}, 2.0, True),
+    "no tolerance": ({"host_tolerance": None, "patience": 2.0}, 1.0, False),
+    "a protocol of an earlier version": ({"patience": 2.0}, 1.0, False),
+    "no patience": ({"host_tolerance": 0.1, "patience": 1.0}, 1.0, True),
+}
+
+
+@pytest.mark.parametrize(("protocol", "patience", "discards"), SETTINGS.values(), ids=SETTINGS)
+def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(protocol, patience, discards):
+    found = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
+    assert (found.patience, found.discards) == (patience, discards)
+
+
+def timing_of(kept, lost, **values):
+    """A timing with these undisturbed samples and these disturbed ones."""
+    return timing.Timing(list(kept), disturbed_ms=list(lost), **values)
+
+
+DISTURBED = {
+    "none is disturbed": ([1.0] * 5, [], False),
+    "a call of seconds": ([1.0], [], False),
+    "enough are undisturbed": ([1.0] * 30, [2.0] * 100, False),
+    "one too few is undisturbed": ([1.0] * 29, [2.0] * 100, True),
+    "as many are undisturbed as disturbed": ([1.0] * 4, [2.0] * 4, False),
+    "more are disturbed": ([1.0] * 4, [2.0] * 5, True),
+    "all are disturbed": ([], [2.0], True),
+    "the medians are the same": ([1.0] * 29, [1.019] * 100, False),
+    "the disturbed ones are faster": ([1.0] * 29, [0.5] * 100, True),
+    "too few to tell that the medians are the same": ([1.0] * (timing.FEWEST_SAMPLES - 1), [1.0] * 50, True),
+    "too small a part to tell": ([1.0] * 29, [1.0] * 300, True),
+}
+
+
+@pytest.mark.parametrize(("kept", "lost", "is_marked"), DISTURBED.values(), ids=DISTURBED)
+def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_marked):
+    assert timing_of(kept, lost).figure(30, discards=True, slowdown=1.0).is_marked is is_marked
+
+
+class TestFigure:
+    """The median of a timer's samples, with bounds that say how far to trust it."""
+
+    def bounds(self, figure):
+        return figure.median.value, figure.median.low, figure.median.high
+
+    def test_an_unmarked_figure_is_that_of_the_undisturbed_samples_alone(self):
+        found = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
+        assert self.bounds(found) == (1.0, 1.0, 1.0)
+        assert found.timing.samples_ms == [1.0] * 40
+
+    def test_a_marked_figure_is_that_of_all_samples_and_its_bounds_hold_both_medians(self):
+        found = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
+        assert self.bounds(found) == (3.0, 1.0, 3.0)
+        assert found.timing.samples_ms == [1.0] * 20 + [3.0] * 100
+
+    def test_the_bounds_hold_the_intervals_of_both_medians(self):
+        quiet, busy = [0.9] * 10 + [1.1] * 10, [2.5] * 50 + [3.5] * 50
+        found = timing_of(quiet, busy).figure(30, discards=True, slowdown=1.0)
+        assert self.bounds(found)[1:] == (0.9, 3.5)
+
+    def test_without_discarding_an_unmarked_figure_is_that_of_all_samples(self):
+        found = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=False, slowdown=3.0)
+        assert (found.median.value, found.is_marked) == (3.0, False)
+        assert found.timing.samples_ms == [1.0] * 40 + [3.0] * 100
+
+    @pytest.mark.parametrize("discards", [True, False])
+    def test_whether_samples_are_discarded_does_not_change_a_marked_figure(self, discards):
+        found = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards, slowdown=3.0)
+        assert (self.bounds(found), found.is_marked) == ((3.0, 1.0, 3.0), True)
+
+    @pytest.mark.parametrize(
+        ("kept", "low"),
+        [([], 1.0), ([2.9] * 9, 1.0), ([2.9] * 10, 2.9)],
+        ids=["no undisturbed sample", "hardly any", "some"],
+    )
+    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_median_without_the_slowdown(self, kept, low):
+        found = timing_of(kept, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
+        assert found.median.low == pytest.approx(low)
+        assert found.median.high == 3.0
+
+    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_fastest_one(self):
+        found = timing_of([], [3.0] * 99 + [0.5]).figure(30, discards=True, slowdown=2.0)
+        assert self.bounds(found) == (3.0, 0.5, 3.0)
+
+    @pytest.mark.parametrize(("samples", "low", "high"), [([2.0], 2.0, 2.0), ([2.0, 4.0, 3.0], 2.0, 4.0)])
+    def test_too_few_samples_for_an_interval_are_bounds_themselves(self, samples, low, high):
+        found = timing_of([], samples).figure(30, discards=True, slowdown=1.0)
+        assert self.bounds(found)[1:] == (low, high)
+
+    def test_the_timing_of_a_figure_keeps_all_else(self):
+        measured = timing_of([], [3.0], disturbed_enqueue_ms=[0.25], calls_per_block=7, steady=True)
+        kept = measured.figure(30, discards=True, slowdown=1.0).timing
+        assert (kept.enqueue_ms, kept.calls_per_block, kept.steady) == ([0.25], 7, True)
+
+
 class TestStream:
     """Whole passes, every size with its weight, disturbed passes thrown away whole."""
 
@@ -135,8 +230,8 @@ class TestStream:
         timer = Timer(clock.taking(lambda *_, **more: 5.0), INPUTS, CPU, rules(), watch)
         timer.host = SimpleNamespace(read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None)
         found = timer.latency(1.0)
-        assert found.samples_ms == found.disturbed_ms == pytest.approx([5000.0])
-        assert found.is_disturbed(30)
+        assert (found.samples_ms, found.disturbed_ms) == ([], pytest.approx([5000.0]))
+        assert found.figure(30, discards=True, slowdown=1.0).is_marked
 
     def test_facts_and_rules_count_passes(self):
         facts = latency_facts([1.0, 10.0, 1.0, 10.0, 3.0, 20.0], [1, 8])

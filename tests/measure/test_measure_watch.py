@@ -1,4 +1,4 @@
-"""What disturbs timing: discarded, timed again, and in the end noisy. The GPU is made up."""
+"""What disturbs timing: discarded, timed again, and in the end kept as a mark. The GPU is made up."""
 
 import itertools
 import os
@@ -61,7 +61,7 @@ def watching(shared=False, **answers):
 def test_disturbances(answers, disturbed, reason):
     made = watching(**answers)
     assert [made.disturbed() for _ in disturbed] == disturbed
-    assert (made.discarded, made.noisy) == ([reason] if reason else [], None)
+    assert (made.discarded, made.disturbance) == ([reason] if reason else [], None)
 
 
 def test_own_memory_does_not_disturb_and_readings_between_looks_count(reserved):
@@ -72,17 +72,17 @@ def test_own_memory_does_not_disturb_and_readings_between_looks_count(reserved):
     assert (made.disturbed(), made.disturbed()) == (True, False)
 
 
-def test_after_three_retries_it_is_kept_and_noisy():
+def test_after_three_retries_it_is_kept_and_marks_the_trial():
     made = watching(events=[("hw_slowdown",)])
     assert [made.disturbed() for _ in range(6)] == [True] * 3 + [False] * 3
     assert len(made.discarded) == 3
-    assert "clocks reduced (hw_slowdown)" in made.noisy
+    assert "clocks reduced (hw_slowdown)" in made.disturbance
     made.begin()
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], "each timer has its retries"
 
 
 @pytest.mark.parametrize(
-    ("answers", "rests", "noisy"),
+    ("answers", "rests", "disturbance"),
     [
         ({"pids": [{7}], "busy": [40]}, True, "another process kept this GPU busy"),
         ({"pids": [{7}], "busy": [0]}, True, None),
@@ -92,11 +92,11 @@ def test_after_three_retries_it_is_kept_and_noisy():
         ({"shared": True, "busy": [40]}, True, "another process kept this GPU busy"),
     ],
 )
-def test_rest_after_timing(answers, rests, noisy):
+def test_rest_after_timing(answers, rests, disturbance):
     made, slept = watching(**answers), []
     made.end(slept.append)
     assert slept == ([2 * watch.SAMPLING_S] if rests else [])
-    assert made.noisy is None if noisy is None else noisy in made.noisy
+    assert made.disturbance is None if disturbance is None else disturbance in made.disturbance
 
 
 def test_working_pids_are_those_with_a_recent_kernel():
@@ -112,7 +112,7 @@ def test_working_pids_are_those_with_a_recent_kernel():
 
 
 @pytest.mark.parametrize(
-    ("answers", "wait_s", "slept", "noisy"),
+    ("answers", "wait_s", "slept", "is_busy"),
     [
         ({"used": [2**20], "busy": [90]}, 9.0, 0, False),  # of an earlier trial
         ({}, 9.0, 0, False),  # unknown
@@ -122,12 +122,35 @@ def test_working_pids_are_those_with_a_recent_kernel():
         ({"used": [2**34], "busy": [90]}, 0.0, None, True),
     ],
 )
-def test_a_foreign_process_before_the_trial(answers, wait_s, slept, noisy):
+def test_a_foreign_process_before_the_trial(answers, wait_s, slept, is_busy):
     made, naps = watch.GpuWatch(MadeUp(**answers), CPU), []
     made.wait_until_free(wait_s, naps.append)
     assert slept is None or len(naps) == slept
-    assert made.noisy == ("another process keeps this GPU busy (16384 MiB in use before the trial)" if noisy else None)
+    reason = "another process keeps this GPU busy (16384 MiB in use before the trial)" if is_busy else None
+    assert (made.before_timing, made.disturbance) == (reason, None)
     assert made.shared == (answers.get("used") == [2**34])
+
+
+def test_what_was_busy_before_the_trial_marks_each_timing():
+    made = watch.GpuWatch(MadeUp(used=[2**34], busy=[90]), CPU)
+    made.wait_until_free(0.0, lambda seconds: None)
+    for _ in range(2):
+        made.restart()
+        assert made.disturbance == made.before_timing is not None
+
+
+def test_timing_again_forgets_what_was_found_before():
+    made = watching(events=[("hw_slowdown",)])
+    made.readings, made.marks = [{}], [(1, 2, 3.0)]
+    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
+    made.restart()
+    assert (made.discarded, made.disturbance, made.readings, made.marks) == ([], None, [], [])
+
+
+def test_the_newest_disturbance_is_told_once():
+    made = watching(pids=[{7}, {7, 8}, {7}])
+    assert made.newest_disturbance() == "another process started to use this GPU (pid 8)"
+    assert made.newest_disturbance() is None
 
 
 @pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])

@@ -1,14 +1,15 @@
 """What a sweep prints while it runs, on consoles that are made up."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from schedule_parts import A, cell_runs, trials
 
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE, Interpreter
-from effbench.sweeping.plan import Settings
-from effbench.sweeping.progress import Progress, disturbance_note
+from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.progress import Progress, disturbance_note, run_names
 from effbench.sweeping.time_left import TimeLeft
 from effbench.terminal import Console
 
@@ -54,6 +55,13 @@ def test_lines_of_a_sweep():
     assert "degraded 0.500 ms, compiled in 3.0 s: two lines · took 2.0 s · a few seconds left" in ended
     shown(quiet := io.StringIO(), run_one, quiet=True)
     assert quiet.getvalue() == ""
+
+
+def test_cells_are_told_apart_by_their_threads():
+    cells = [replace(cell_runs(1)[0].cell, threads=threads) for threads in (None, 1, 2)]
+    names = run_names([CellRun(cell) for cell in cells])
+    assert ["threads" in name for name in names.values()] == [False, True, True]
+    assert len(set(names.values())) == 3
 
 
 def test_the_title_names_what_differs_between_interpreters():
