@@ -97,19 +97,17 @@ def missing_extras() -> tuple[str, ...]:
 def needed_extra(failure: str) -> str | None:
     """Return the reason to skip a test with this failure: it names a missing optional package as its cause."""
     for module in missing_extras():
-        causes = (
-            rf"No module named '?{module}\b",
-            rf"needs (the package )?{module}\b",
-            rf"{module} is not installed",
-            rf"pip install \S*effbench\[{EXTRAS[module]}\]",
-        )
-        if any(re.search(cause, failure) for cause in causes):
-            return reason_to_skip(module)
+        named = rf"No module named '?{module}\b|needs (the package )?{module}\b|{module} is not installed"
+        if re.search(named, failure):
+            return reason_to_skip(module, EXTRAS[module])
+    for extra in {EXTRAS[module] for module in missing_extras()}:
+        if re.search(rf"pip install \S*effbench\[{extra}\]", failure):
+            return reason_to_skip(f"the extra {extra}", extra)
     return None
 
 
-def reason_to_skip(module: str) -> str:
-    return f"needs {module}: pip install 'effbench[{EXTRAS[module]}]'"
+def reason_to_skip(what: str, extra: str) -> str:
+    return f"needs {what}: pip install 'effbench[{extra}]'"
 
 
 def skip(report: pytest.TestReport | pytest.CollectReport, path: Path, reason: str) -> None:
@@ -126,7 +124,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("extra"):
         for module in marker.args:
             if module in missing_extras():
-                pytest.skip(reason_to_skip(module))
+                pytest.skip(reason_to_skip(module, EXTRAS[module]))
 
 
 @pytest.hookimpl(wrapper=True)

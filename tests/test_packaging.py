@@ -51,6 +51,7 @@ def test_pre_commit_runs_the_pinned_ruff():
     assert [hook["rev"] for hook in hooks if "ruff" in hook["repo"]] == [f"v{pinned()['ruff']}"]
 
 
+@pytest.mark.extra("hatchling")
 def test_the_source_distribution_installs(tmp_path):
     def run(*words: str) -> str:
         done = subprocess.run(

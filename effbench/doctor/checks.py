@@ -87,7 +87,7 @@ def try_compiler(server: ForkServer) -> str | None:
             outcome = server.call("check", request.to_json(), PROBE_TIMEOUT_S)
         except WorkerError as error:
             return str(error)
-    return outcome["reason"] if outcome.get("status") == "error" else None
+    return outcome.get("reason")  # None if it is ok
 
 
 def packages(machine: Machine) -> Iterator[Finding]:

@@ -2,12 +2,15 @@
 
 import json
 
+import pytest
+
 from effbench.cell import Status
 from effbench.store import Store
 
 QUICK = ("protocol.host_tolerance=null", "model.image_size=32")
 
 
+@pytest.mark.extra("timm", "transformers")
 def test_models_are_listed_and_searched(cli):
     done = cli.run("models")
     assert done.code == 0 and "model=transformers model.arch=bert-base" in done.out, done
@@ -20,6 +23,7 @@ def test_models_are_listed_and_searched(cli):
     assert cli.run("models", "no-such-model").code == 3
 
 
+@pytest.mark.extra("timm")
 def test_names_and_overrides_stay_whole_in_a_narrow_terminal(effbench, monkeypatch):
     monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 80)
     words = effbench("models", "timm", "swinv2", "--limit", "0").out.split()

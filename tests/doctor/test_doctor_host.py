@@ -3,12 +3,14 @@
 import os
 import sqlite3
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from effbench.doctor import checks
+from effbench.errors import WorkerError
 from effbench.store.store import Store
 
 CPU = "sys/devices/system/cpu"
@@ -123,6 +125,36 @@ def test_missing_compilers(machine, answer):
     answer["details"]["compilers"]["g++"] = True
     (finding,) = checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))  # torch tries nothing else
     assert (finding.what, finding.fix) == ("no C++ compiler (/opt/g++)", "unset CXX, or set it to a compiler")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        ({"status": "ok", "reason": None, "facts": {}}, None),
+        ({"status": "error", "reason": "C++ compile error: g++: fatal error: no room"}, "g++: fatal error: no room"),
+        ({"status": "unsupported", "reason": "Inductor found no working C++ compiler"}, "no working C++ compiler"),
+        (WorkerError("check failed: killed by SIGKILL"), "killed by SIGKILL"),
+    ],
+)
+def test_a_compiler_that_fails(here, machine, outcome, error):
+    def call(task, payload, timeout_s):
+        assert (task, Path(payload["cache_dir"]).parent) == ("check", here / "cache" / "effbench" / "compile")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    found = checks.try_compiler(SimpleNamespace(call=call))
+    assert (found is None) is (error is None)
+    assert error is None or error in found
+    (finding,) = checks.compilers(replace(machine(), compiler_error=found))
+    assert finding.level == ("good" if error is None else "warning")
+    assert list((here / "cache" / "effbench" / "compile").iterdir()) == []
+
+
+def test_a_compiler_is_not_tried_where_caches_cannot_be_written(here, monkeypatch):
+    (here / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "file"))
+    assert checks.try_compiler(SimpleNamespace(call=None)) is None, "another check reports the folder"
 
 
 def test_variables(machine):

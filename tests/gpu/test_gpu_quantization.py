@@ -1,10 +1,8 @@
 """Quantized layers on a GPU: their errors, and modes that are checked against the quantized module."""
 
-import importlib.util
-
 import pytest
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao")
+pytestmark = pytest.mark.extra("torchao")
 #: Kind -> range of the error of three layers of random weights.
 ERRORS = {
     "int8-weight-only": (1e-3, 0.03),

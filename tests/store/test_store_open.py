@@ -100,7 +100,6 @@ def test_a_database_of_a_later_version(path):
 
 
 def test_urls_that_cannot_be(monkeypatch):
-    pytest.importorskip("psycopg")
     for url, said in (
         ("mysql://u:secret@h/db", "unknown database"),
         ("nonsense://x", "unknown database"),

@@ -50,6 +50,19 @@ def test_status_and_reason(error, status, reason):
     assert "\n" not in said and "more" not in said and "File" not in said
 
 
+def test_the_first_error_of_a_compiler_is_in_the_reason():
+    from torch._inductor.exc import CppCompileError
+
+    for line in ("g++: fatal error: no input files", "x.cpp:3:1: error: expected ';'", "ld: cannot find -lgomp"):
+        output = f"x.cpp: In function 'kernel':\nx.cpp:1: warning: unused\n{line}\nx.cpp:9:1: error: another\n"
+        wrapped = raised(RuntimeError(f"CppCompileError: {CppCompileError(['g++', 'x.cpp'], output)}"))
+        _, reason = failures.classify(wrapped, "prepare")
+        assert f"C++ compile error: {line}" in reason and "another" not in reason and "unused" not in reason
+    for text in ("C++ compile error\n\nOutput:\nsilence", "wrong\n\nOutput:\nx: error: mine"):
+        _, reason = failures.classify(raised(RuntimeError(text)), "prepare")
+        assert "silence" not in reason and "mine" not in reason
+
+
 def test_the_cause_of_an_error_counts():
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -1,0 +1,82 @@
+"""Tests of an optional package that is not installed are skipped, but fail in CI (the rule in tests/conftest.py)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Hides a package from Python.
+HIDDEN = """
+import importlib.machinery as machinery
+original = machinery.PathFinder.find_spec.__func__
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] == "timm" else original(cls, name, path, target)
+
+machinery.PathFinder.find_spec = classmethod(find_spec)
+"""
+TESTS = {
+    "test_whole.py": "import timm\n\ndef test_it(): pass\n",
+    "test_single.py": """
+import pytest
+
+@pytest.fixture
+def network():
+    import timm
+
+def test_imports(): import timm.layers
+def test_fixture(network): pass
+def test_message(): assert not "network needs timm, which is not installed"
+def test_hint(): raise RuntimeError('to be fixed: pip install "effbench[models]"')
+@pytest.mark.extra("timm")
+def test_declared(): raise AssertionError
+@pytest.mark.extra("pytest")
+def test_fails(): raise RuntimeError("timm is slow")
+def test_another_package(): import no_such_package
+def test_passes(): pass
+""",
+}
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    """Runs TESTS without timm; returns the last lines of what pytest prints."""
+    for name, text in {**TESTS, "sitecustomize.py": HIDDEN}.items():
+        (tmp_path / name).write_text(text)
+
+    def run(**variables):
+        folders = [str(tmp_path), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **variables}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "conftest",
+            "-rs",
+            "-q",
+            "--color=no",
+            "-p",
+            "no:cacheprovider",
+        ]
+        done = subprocess.run(
+            [*command, "--continue-on-collection-errors", "."],
+            cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    return run
+
+
+def test_a_missing_package_skips_its_tests(outcomes):
+    said = outcomes(CI="")
+    assert "needs timm: pip install 'effbench[models]'" in said, said
+    assert "needs the extra models: pip install 'effbench[models]'" in said
+    assert "2 failed, 1 passed, 6 skipped" in said, said
+
+
+def test_in_ci_it_fails_them(outcomes):
+    said = outcomes(CI="true")
+    assert "6 failed, 1 passed" in said and "2 errors" in said and "skipped" not in said, said
