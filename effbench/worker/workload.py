@@ -139,6 +139,8 @@ class Inference:
         after = state.marks(self.module, every)
         names = {it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")}
         initial = state.save(self.module, names)
+        # the address of a freed tensor may be that of the next one, which would then pass for unchanged
+        alive = values_in(self.module)
 
         def start() -> None:
             now = state.marks(self.module, names)
@@ -146,6 +148,7 @@ class Inference:
             state.restore(self.module, changed, self.device)
 
         self.choose_grad_mode(inputs[0], first, start)
+        alive += values_in(self.module)
         after = state.marks(self.module, every)
         references, written = [], set()
         with self.context():
@@ -155,22 +158,28 @@ class Inference:
                 now = state.marks(self.module, names)
                 written |= {name for name in names if now.get(name) != after.get(name)}
         final = state.save(self.module, names)
+        del alive
         # inductor cannot write to inference tensors, which calls may have left in the state
         state.make_ordinary(self.module)
         self.initial = {
             name: value for name, value in initial.items() if name in written or not state.same(value, final.get(name))
         }
         for reference in references:
-            if not accuracy.tensors(reference):
-                advice = "return tensors, or a tuple, list or dict of them"
-                raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
-            if (name := accuracy.not_finite(reference, self.device)) and not self.cell.model.get("allow_nonfinite"):
-                how = "choose another dtype, or allow it with model.allow_nonfinite=true"
-                raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
+            self.refuse_unusable(reference)
         references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
         kept = {it for it in every if not it.startswith("attribute ") or it.endswith("training")}
         self.intact = state.marks(self.module, kept - self.initial.keys())
         return references
+
+    def refuse_unusable(self, reference: accuracy.Parts) -> None:
+        """Raise Ended for outputs of eager with which nothing can be compared."""
+        if not accuracy.tensors(reference):
+            advice = "return tensors, or a tuple, list or dict of them"
+            raise Ended(Status.ERROR, f"in check: the output has no tensor to compare; {advice}")
+        name = accuracy.not_finite(reference, self.device)
+        if name and not self.cell.model.get("allow_nonfinite"):
+            how = "choose another dtype, or allow it with model.allow_nonfinite=true"
+            raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
 
     def in_float64(self) -> torch.nn.Module:
         """Return a copy of the module in float64. Raises ValueError if its state is not that of eager's calls: a mode
@@ -273,6 +282,11 @@ class Inference:
     def count(self, args: tuple, kwargs: dict[str, Any]) -> work.Work:
         """Count the work of one call."""
         return work.count(self.module, args, kwargs)
+
+
+def values_in(module: torch.nn.Module) -> list[Any]:
+    """Return the parameters, buffers and attributes of a module."""
+    return [held[key] for held, key in state.places(module).values()]
 
 
 # --- inputs of one size, or of a stream ---
