@@ -40,10 +40,9 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
     return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
 
 
-#: Part of a disturbance's description -> the note next to the time of its trial; the first match counts.
+#: Word in the description of a disturbance -> the note next to the time of its trial.
 NOTES = {
     "host": "host busy",
-    "enqueue": "host busy",
     "clocks": "GPU clocks reduced",
     "another process": "GPU shared",
     "compiled": "includes compile time",
