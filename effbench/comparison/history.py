@@ -43,7 +43,7 @@ OTHER_KINDS = ("new", "dead", "flapping", "drifting")
 def columns_of(metrics: Iterable[str]) -> list[str]:
     """Return the columns of `result` that are needed to judge these metrics."""
     figures = [name for metric in metrics for name in (metric, *INTERVALS.get(metric, ()))]
-    return ["trials", "compilations", "marked", *figures]
+    return ["trials", "compilations", "marked", "disturbance", *figures]
 
 
 def history(
