@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
     parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
     parser.add_argument("--by", metavar="NAME", help=parts)
-    values = "the two values of --by to compare, in this order (python and folder: also paths); needed if there are more"
+    values = (
+        "the two values of --by to compare, in this order (python and folder: also paths); needed if there are more"
+    )
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
 

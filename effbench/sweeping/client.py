@@ -125,6 +125,7 @@ class ForkServer:
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, Request] = {}
         self.ready = threading.Event()
+        self.stop: threading.Event | None = None
         self.dead: str | None = None
         self.is_python = False
         self.unfit: str | None = None
@@ -194,13 +195,14 @@ class ForkServer:
         self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
         stop: threading.Event | None = None,
     ) -> Any:  # fmt: skip
-        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
+        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start. It ends
+        early if `stop`, or the server's own `stop`, is set.
 
         Raises WorkerError if it fails or exceeds `timeout_s`.
         """
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
-            request = self.run(task, payload, timeout_s, env, stop=stop)
+            request = self.run(task, payload, timeout_s, env, stop=stop or self.stop)
             if request.result is not None:
                 return request.result
             outcome = request.outcome

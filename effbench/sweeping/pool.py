@@ -116,11 +116,14 @@ class ServerPool:
 
     def preload_current(self) -> None:
         """Preload the models into the current server, which takes seconds, until the sweep is stopped."""
+        self.current.stop = self.stop
         try:
-            preload(self.current, self.cells, self.stop)
+            preload(self.current, self.cells)
         except WorkerError:
             if not self.stop.is_set():
                 raise
+        finally:
+            self.current.stop = None
 
     def give_back(self, server: ForkServer) -> None:
         with self.lock:
@@ -213,7 +216,7 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
     return list(errors)
 
 
-def preload(server: ForkServer, cells: Sequence[Cell], stop: threading.Event | None = None) -> None:
+def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     """Import effbench's own model modules in the server, and cache what its own modes query about the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
@@ -225,7 +228,7 @@ def preload(server: ForkServer, cells: Sequence[Cell], stop: threading.Event | N
     modules |= {OWN_MODELS + LIBRARIES[name] for name in libraries & LIBRARIES.keys()}
     used = sorted({(cell.mode["_target_"], cell.device) for cell in here})
     modes = [(target, device) for target, device in used if target.startswith(OWN_MODES)]
-    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S, stop=stop)
+    server.call("preload", {"modules": sorted(modules), "modes": modes}, PROBE_TIMEOUT_S)
 
 
 def measure_ceilings(
