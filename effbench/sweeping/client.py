@@ -195,8 +195,9 @@ class ForkServer:
         self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
         stop: threading.Event | None = None,
     ) -> Any:  # fmt: skip
-        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start. It ends
-        early if `stop`, or the server's own `stop`, is set.
+        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
+
+        It ends early if `stop`, or the server's own `stop`, is set.
 
         Raises WorkerError if it fails or exceeds `timeout_s`.
         """
