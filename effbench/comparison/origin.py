@@ -54,7 +54,7 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell
     if targets(cells):
         then, now = facts["git_description"], git_description(folder)
         if now != then:
-            raise UsageError(f"{folder} is at {now} now{uncommitted_text(folder)}; the sweep ran {then}")
+            raise UsageError(f"{folder} is at {now} now; the sweep ran {then}{uncommitted_text(folder)}")
         if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
             names = uncommitted_text(folder)
             raise UsageError(f"the uncommitted changes in {folder} differ from those measured{names}")

@@ -119,17 +119,31 @@ def test_little_data(made, history):
 
 
 def test_new_cells_are_listed_by_sweep(made, history, read):
-    made.sweep([STEADY], label="first")
+    """After four sweeps without them: fewer are no series in which a cell could be new."""
+    for number in range(4):
+        made.sweep([STEADY], label=f"v{number}")
     later = made.sweep([STEADY, SLOWER, BREAKS], label="second")
     assert len(read()["new"]) == 2, "one by one only in JSON and CSV"
     (line,) = [line for line in history().splitlines() if "first measured" in line]
     assert line == f"2 cells first measured in {later} second: net bs=8 default bfloat16, other bs=8 fancy bfloat16"
     assert line in history("--format", "markdown")
-    made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|")], env=environment(gpu_name="B"), label="[x](y)")
+    for _ in range(4):
+        made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|")], env=environment(gpu_name="B"), label="[x](y)")
     made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|"), BREAKS], env=environment(gpu_name="B"), label="[x](y)")
     (line,) = [line for line in history().splitlines() if "other bs=8 fancy" in line and " on B" in line]
     assert line.startswith("1 cell first measured in ")
     assert "[x](y)" not in history("--format", "markdown")
+
+
+@pytest.mark.parametrize("sweeps", [1, 2, 4])
+def test_too_few_sweeps_are_one_line(made, history, read, sweeps):
+    """31 cells that differ from sweep to sweep: neither new nor dead, in no format."""
+    for number in range(sweeps):
+        made.sweep([STEADY, *(a_cell("default", f"net{number}-{cell}") for cell in range(31))])
+    found = read()
+    assert found["new"] == found["dead"] == []
+    (line,) = history().splitlines()
+    assert line.startswith("too short to judge: ") and "times need 6 sweeps, counters 4" in line
 
 
 def test_re_runs_make_no_history(made, read):

@@ -128,16 +128,17 @@ def test_a_stopped_sweep_does_not_wait_for_preloading():
     from effbench.errors import WorkerError
     from effbench.sweeping import pool as pools
 
-    def call(task, payload, timeout_s, stop=None):
-        stop.set()
+    def call(task, payload, timeout_s):
+        server.stop.set()
         raise WorkerError("preload failed: it was stopped")
 
     server = Mock(dead=None, call=call)
     pool = pools.ServerPool(server=server)
     pool.stop = threading.Event()
     assert pool.take(0) is server, "the trial then ends at once"
+    assert server.stop is None, "the server may serve another sweep"
 
-    def fail(task, payload, timeout_s, stop=None):
+    def fail(task, payload, timeout_s):
         raise WorkerError("preload failed: no memory")
 
     other = pools.ServerPool(server=Mock(dead=None, call=fail))
