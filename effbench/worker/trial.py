@@ -270,7 +270,7 @@ class RunningTrial:
     def take_timings(self, timer: timing.Timer) -> None:
         """Measure the latency and the period, if there is one, while watching the host and the GPU."""
         trial, watcher = self.trial, self.watcher
-        watcher.restart()
+        self.forget_timing()
         preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
         with self.host_watched(timer), timing.no_garbage_collection():
             gpu_before = self.gpu.read()
@@ -293,6 +293,14 @@ class RunningTrial:
         if self.has_period and not self.cell.stream and watcher.disturbance is None:
             watcher.disturbance = watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
         trial.disturbance = watcher.disturbance
+
+    def forget_timing(self) -> None:
+        """Remove what an earlier timing found and the next one may not find."""
+        self.watcher.restart()
+        for name in ("latency_disturbed_ms", "period_disturbed_ms"):
+            self.trial.samples.pop(name, None)
+        self.trial.extra.pop("discarded", None)
+        self.trial.host_ms = self.trial.host_high_ms = self.trial.disturbed_fraction = None
 
     def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
         """Run the timers and return their samples by name."""
@@ -322,7 +330,11 @@ class RunningTrial:
             every = timing.without_host(timings["latency"], timings["period"])
             if every:
                 trial.host_ms = trial.host_high_ms = trial.disturbed_fraction = None
-                return {name: measured.figure(least, discards, 1.0) for name, measured in every.items()}
+                latency, period = every
+                return {
+                    "latency": latency.figure(least, discards, slowdown=1.0),
+                    "period": period.figure(least, discards, slowdown=1.0),
+                }
         for name, measured in timings.items():
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms

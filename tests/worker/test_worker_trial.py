@@ -1,15 +1,19 @@
 """One trial: what its two timers say of each other, what is refused, and what is checked before a sweep begins."""
 
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
+from torch import nn
 
 from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.measure.counters import Counters
+from effbench.measure.host import HostWatch
 from effbench.measure.telemetry import Gpu
-from effbench.measure.timing import Rules, Timing, all_if_none
+from effbench.measure.timing import Rules, Timing
 from effbench.measure.watch import GpuWatch
 from effbench.message import DEVICE_PHASE, TrialRequest
 from effbench.modes.eager import Eager
@@ -36,30 +40,61 @@ def trial_of(device="cpu", module=None, inputs=None, phase="inference", numerics
     return made
 
 
-def test_timers_that_disagree_show_a_busy_host():
-    latency_timing, period_timing = ("latency timing", "5.04 ms", "2.52 ms"), ("period timing", "6.31 ms", "5.2 ms")
-    for enqueue_ms, period_ms, sizes, busy in (
-        (2.6, 2.5, None, ()),  # bound by launching
-        (0.1, 2.5, None, ()),  # by the GPU
-        (3.7, 2.5, None, ()),
-        (5.0437, 2.5228, None, latency_timing),
-        (5.0437, 2.5228, [1, 64], ()),  # a stream has calls of many sizes
-        (5.0, 6.31, None, period_timing),
-        (5.0, 6.31, [1, 64], ()),
-        (5.0, 6.1, None, ()),
-        (3.0, 6.31, None, ()),  # the GPU is the bottleneck, and slower under load
-    ):
-        timer = SimpleNamespace(latency=lambda budget_s, enqueue_ms=enqueue_ms: Timing([5.2] * 9, [enqueue_ms] * 9),
-                                period=lambda budget_s, period_ms=period_ms: Timing([period_ms] * 9))  # fmt: skip
-        stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
-        running = trial_of("cuda", stream=stream, host_tolerance=0.1)
-        running.trial.samples = {"warmup_ms": [5.2]}
-        timer.host, timer.waits_for_host = None, lambda latency_ms: False
-        running.take_timings(timer)
-        reason = running.watcher.noisy
-        assert (reason is not None) == bool(busy), (enqueue_ms, period_ms)
-        assert all(words in reason for words in busy)
-        assert (running.trial.latency_ms, running.trial.period_ms) == (5.2, period_ms)
+class MadeUpTimer:
+    """Takes these samples, on a host that was busy for a fraction of the time; None if its speed does not matter."""
+
+    def __init__(self, latency, period=None, busy_fraction=None, discarded=()):
+        self.timings = {"latency": latency, "period": period}
+        self.busy_fraction = busy_fraction
+        self.discarded = discarded
+        self.host = self.running = None
+
+    def waits_for_host(self, latency_ms):
+        return self.busy_fraction is not None
+
+    def latency(self, budget_s):
+        if self.host:
+            self.host.seconds = {True: 1.0 - self.busy_fraction, False: self.busy_fraction}
+        self.running.watcher.discarded += self.discarded
+        return self.timings["latency"]
+
+    def period(self, budget_s):
+        return self.timings["period"]
+
+
+def timed(running, *args, **options):
+    """Take timings as a made-up timer does, and return the trial."""
+    timer = MadeUpTimer(*args, **options)
+    timer.running = running
+    running.trial.samples.setdefault("warmup_ms", [5.2])
+    running.take_timings(timer)
+    return running.trial
+
+
+OF_LATENCY, OF_PERIOD = ("latency timing", "5.04 ms", "2.52 ms"), ("period timing", "6.31 ms", "5.2 ms")
+#: enqueue time, period, sizes of a stream, and what the reason says
+DISAGREEING = {
+    "bound by launching": (2.6, 2.5, None, ()),
+    "bound by the GPU": (0.1, 2.5, None, ()),
+    "enqueueing takes little longer than the period": (3.7, 2.5, None, ()),
+    "enqueueing takes twice as long as the period": (5.0437, 2.5228, None, OF_LATENCY),
+    "the same, of a stream with calls of many sizes": (5.0437, 2.5228, [1, 64], ()),
+    "the period is longer than the latency": (5.0, 6.31, None, OF_PERIOD),
+    "the same, of a stream": (5.0, 6.31, [1, 64], ()),
+    "the period is little longer": (5.0, 6.1, None, ()),
+    "the GPU is the bottleneck, and slower under load": (3.0, 6.31, None, ()),
+}
+
+
+@pytest.mark.parametrize(("enqueue_ms", "period_ms", "sizes", "words"), DISAGREEING.values(), ids=DISAGREEING)
+@pytest.mark.parametrize("host_tolerance", [0.1, None])
+def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, words, host_tolerance):
+    stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
+    running = trial_of("cuda", stream=stream, host_tolerance=host_tolerance)
+    found = timed(running, Timing([5.2] * 9, [enqueue_ms] * 9), Timing([period_ms] * 9))
+    assert (found.latency_ms, found.period_ms) == (5.2, period_ms)
+    assert (found.disturbance is not None) == bool(words)
+    assert all(word in found.disturbance for word in words)
 
 
 class Tuned(Eager):
@@ -84,35 +119,148 @@ def test_autotuning_has_the_device_for_itself_and_its_compile_time_counts(tmp_pa
     assert [value is not None for value in (ended.prepare_s, ended.first_call_s, ended.compile_s)] == [is_cold] * 3
 
 
+SLOWED = ["clocks reduced (hw_slowdown)"]
+#: undisturbed samples, time of the disturbed ones, enqueue time, discarded series, whether it is marked, samples
+GPU_BOUND = {
+    "one undisturbed sample": ([5.0], 5.1, 0.2, [], False, 21),
+    "no undisturbed sample": ([], 5.1, 0.2, [], False, 20),
+    "enough without the disturbed ones": ([5.0] * 6, 5.1, 0.2, [], False, 6),
+    "not disturbed by the host": ([5.0], 5.1, 0.2, SLOWED, True, 21),
+    "enqueueing is the bottleneck": ([5.0], 5.1, 4.0, [], True, 21),
+    "a synchronised call waits for the host": ([5.0], 5.3, 0.2, [], True, 21),
+}
+
+
 @pytest.mark.parametrize(
-    ("quiet", "slow_ms", "enqueue_ms", "discarded", "noisy", "counted"),
-    [
-        ([5.0], 5.1, 0.2, [], False, 21),
-        ([], 5.1, 0.2, [], False, 20),
-        ([5.0] * 6, 5.1, 0.2, [], False, 6),  # enough without the disturbed ones
-        ([5.0], 5.1, 0.2, ["clocks reduced (hw_slowdown)"], True, 1),  # not by the host
-        ([5.0], 5.1, 4.0, [], True, 1),  # enqueueing is the bottleneck
-        ([5.0], 5.3, 0.2, [], True, 1),  # a synchronised call waits for the host
-    ],
+    ("quiet", "slow_ms", "enqueue_ms", "discarded", "is_marked", "count"), GPU_BOUND.values(), ids=GPU_BOUND
 )
 def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
-    quiet, slow_ms, enqueue_ms, discarded, noisy, counted
+    quiet, slow_ms, enqueue_ms, discarded, is_marked, count
 ):
     """The warm-up may not see this: the clocks of its calls are higher until power control lowers them."""
-
-    def latency(budget_s):
-        timer.host.seconds[False] = 1.0
-        return all_if_none(Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20))
-
-    timer = SimpleNamespace(latency=latency, period=lambda budget_s: Timing([4.9] * 30), waits_for_host=lambda ms: True)
+    latency = Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20)
     running = trial_of("cuda", host_tolerance=0.1)
-    running.uses_team, running.trial.samples, running.watcher.discarded = False, {"warmup_ms": [5.2]}, discarded
-    running.take_timings(timer)
-    assert bool(running.watcher.noisy) is noisy
-    assert len(running.trial.samples["latency_ms"]) == counted
-    is_watched = counted < 20
-    assert running.trial.disturbed_fraction == (1.0 if is_watched else None)
-    assert ("latency_disturbed_ms" in running.trial.samples) is is_watched
+    found = timed(running, latency, Timing([4.9] * 30), busy_fraction=1.0, discarded=discarded)
+    assert (found.disturbance is not None) is is_marked
+    assert len(found.samples["latency_ms"]) == count
+    is_watched = is_marked or count == 6
+    assert found.disturbed_fraction == (1.0 if is_watched else None)
+    assert ("latency_disturbed_ms" in found.samples) is is_watched
+
+
+class TestMarks:
+    """Too few undisturbed samples mark a trial: all samples give its times, and its bounds hold both states."""
+
+    BUSY: ClassVar = {"busy_fraction": 0.83}
+
+    def latency(self, quiet, busy):
+        return Timing([1.0] * quiet, disturbed_ms=[3.0] * busy)
+
+    def test_a_trial_with_enough_undisturbed_samples_is_not_marked(self):
+        found = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
+        assert (found.disturbance, found.latency_ms, found.latency_samples) == (None, 1.0, 5)
+
+    def test_a_marked_trial_has_the_median_of_all_samples(self):
+        found = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
+        assert found.disturbance == "host busy for 83 % of the timing"
+        assert (found.latency_ms, found.latency_samples, found.latency_min_ms) == (3.0, 24, 1.0)
+
+    def test_the_bounds_of_a_marked_trial_hold_both_medians(self):
+        found = timed(trial_of(host_tolerance=0.1), self.latency(4, 20), **self.BUSY)
+        assert (found.latency_median_low_ms, found.latency_median_high_ms) == (1.0, 3.0)
+
+    def test_disturbed_samples_are_recorded_apart(self):
+        found = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
+        assert (len(found.samples["latency_ms"]), len(found.samples["latency_disturbed_ms"])) == (5, 20)
+
+    def test_without_a_tolerance_all_samples_count_and_the_disturbed_ones_are_still_known(self):
+        found = timed(trial_of(host_tolerance=None), self.latency(5, 20), **self.BUSY)
+        assert (found.disturbance, found.latency_ms, found.latency_samples) == (None, 3.0, 25)
+        assert len(found.samples["latency_disturbed_ms"]) == 20
+
+    def test_without_a_tolerance_a_disturbed_trial_is_marked_as_well(self):
+        found = timed(trial_of(host_tolerance=None), self.latency(4, 20), **self.BUSY)
+        assert found.disturbance == "host busy for 83 % of the timing"
+
+    def test_the_period_marks_a_trial_and_has_bounds_of_its_own(self):
+        latency, period = Timing([5.0] * 9, [4.9] * 9), Timing([4.0] * 4, disturbed_ms=[5.0] * 20)
+        found = timed(trial_of("cuda", host_tolerance=0.1), latency, period, **self.BUSY)
+        assert found.disturbance == "host busy for 83 % of the timing"
+        assert (found.period_ms, found.period_median_low_ms, found.period_median_high_ms) == (5.0, 4.0, 5.0)
+        assert (found.latency_median_low_ms, found.latency_median_high_ms) == (5.0, 5.0)
+        assert len(found.samples["period_disturbed_ms"]) == 20
+
+    def test_the_gpu_is_named_if_it_alone_was_disturbed(self):
+        found = timed(trial_of("cuda", host_tolerance=0.1), Timing([5.0] * 9, [0.1] * 9, [5.0] * 90, [0.1] * 90),
+                      Timing([], disturbed_ms=[5.0] * 9), discarded=SLOWED)  # fmt: skip
+        assert found.disturbance == SLOWED[0]
+
+    def test_what_disturbed_the_gpu_before_the_trial_is_named_first(self):
+        running = trial_of("cuda", host_tolerance=0.1)
+        running.watcher.before_timing = "another process keeps this GPU busy"
+        found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9))
+        assert found.disturbance == "another process keeps this GPU busy"
+
+    def test_timing_again_forgets_what_the_first_time_found(self):
+        running = trial_of("cuda", host_tolerance=0.1)
+        disturbed = Timing([5.0], [4.9], [9.0] * 20, [4.9] * 20)
+        timed(running, disturbed, Timing([5.0] * 9), discarded=SLOWED, **self.BUSY)
+        found = timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9))
+        assert (found.disturbance, found.disturbed_fraction, found.host_ms, found.host_high_ms) == (None,) * 4
+        assert found.samples.keys() == {"warmup_ms", "latency_ms", "period_ms"}
+        assert "discarded" not in found.extra
+
+
+class TestWatched:
+    """How the host is watched, by the device and the protocol."""
+
+    def watch_of(self, monkeypatch, device, protocol, **request):
+        made = {}
+
+        def watch(quiet_ms, tolerance, **options):
+            made.update(options, quiet_ms=quiet_ms, tolerance=tolerance)
+            return HostWatch(quiet_ms, tolerance, **options)
+
+        monkeypatch.setattr(trial, "HostWatch", watch)
+        running = trial_of(device)
+        running.rules = Rules.of({**vars(RULES), **protocol})
+        running.request = replace(running.request, protocol=protocol, **request)
+        running.trial.samples["warmup_ms"] = [1.0]
+        timer = MadeUpTimer(None, busy_fraction=0.0)
+        with running.host_watched(timer):
+            assert timer.host is not None
+        return SimpleNamespace(**made)
+
+    @pytest.mark.parametrize(("host_tolerance", "tolerance"), [(0.25, 1.25), (0.1, 1.1), (None, 1.1)])
+    def test_a_host_is_watched_also_without_a_tolerance(self, monkeypatch, host_tolerance, tolerance):
+        protocol = {"host_tolerance": host_tolerance, "patience": 2.0}
+        assert self.watch_of(monkeypatch, "cpu", protocol).tolerance == tolerance
+
+    @pytest.mark.parametrize(("device", "moves", "all_threads"), [("cuda", True, False), ("cpu", False, True)])
+    def test_on_the_cpu_all_threads_are_watched_and_none_moves(self, monkeypatch, device, moves, all_threads):
+        made = self.watch_of(monkeypatch, device, {"host_tolerance": 0.1, "patience": 2.0})
+        assert (made.moves, made.all_threads) == (moves, all_threads)
+
+    @pytest.mark.parametrize(
+        ("protocol", "waits"),
+        [
+            ({"host_tolerance": 0.1, "patience": 2.0}, True),
+            ({"host_tolerance": 0.1, "patience": 1.0}, False),
+            ({"host_tolerance": None, "patience": 2.0}, False),
+        ],
+    )
+    def test_it_waits_for_quiet_moments_if_the_protocol_is_patient(self, monkeypatch, protocol, waits):
+        assert self.watch_of(monkeypatch, "cpu", protocol).waits is waits
+
+    def test_it_knows_the_speeds_of_earlier_trials(self, monkeypatch):
+        speeds = {"host_ms": 0.03, "host_high_ms": 0.07}
+        made = self.watch_of(monkeypatch, "cpu", {"host_tolerance": 0.1, "patience": 2.0}, **speeds)
+        assert (made.quiet_ms, made.usual_high_ms) == (0.03, 0.07)
+
+    def test_a_step_that_does_not_depend_on_the_host_is_not_watched(self):
+        running = trial_of("cuda", host_tolerance=0.1)
+        found = timed(running, Timing([5.0] * 9, [0.1] * 9), Timing([5.0] * 9), busy_fraction=None)
+        assert (found.host_ms, found.host_high_ms, found.disturbed_fraction) == (None, None, None)
 
 
 def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
@@ -120,7 +268,7 @@ def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
     stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
     running, given = trial_of(stream=stream), []
     monkeypatch.setattr(trial, "serve", lambda *args: given.append(args) or Timing([1.0] * 9))
-    running.take_timings(SimpleNamespace(host=None))
+    timed(running, None)
     ((_, arrivals_s, seconds),) = given
     assert seconds == 0.1 and len(arrivals_s) == pytest.approx(1000, rel=0.1)
 
@@ -171,26 +319,152 @@ def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
         running.workload.reference(running.checked)
 
 
-def test_the_number_of_threads_that_a_module_sets_is_measured():
-    module = {**LINEAR, "in_features": 2, "out_features": 2}
-    running = trial_of("cpu", module, [{"name": "x", "shape": [2]}])
+@pytest.fixture
+def torch_threads(monkeypatch):
+    """The number of torch's threads, which the test may change. It begins with 4."""
     before = torch.get_num_threads()
-    try:
-        running.take_device()
-        running.set_up()
-        running.build()
-        torch.set_num_threads(before + 2)  # as its constructor may
-        running.prepare()
-        assert torch.get_num_threads() == before + 2
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(4)
+    yield torch.get_num_threads
+    torch.set_num_threads(before)
 
 
-def test_what_was_compiled_during_timing_is_named():
+def test_the_number_of_threads_that_a_module_sets_is_measured(torch_threads):
+    module = {**LINEAR, "in_features": 2, "out_features": 2}
+    running = trial_of("cpu", module, [{"name": "x", "shape": [2]}], threads=2)
+    running.take_device()
+    running.set_up()
+    running.build()
+    torch.set_num_threads(5)  # as its constructor may
+    running.prepare()
+    assert torch_threads() == 5
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "expected"),
+    [(None, 2, 2), (None, 4, 4), (None, 16, 4), (1, 4, 1), (3, 1, 3), (6, 16, 6)],
+    ids=["one per core", "as many cores", "no more than torch has", "fewer", "more than cores", "more than torch has"],
+)
+def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(monkeypatch, torch_threads, threads, cores, expected):
+    monkeypatch.setattr(trial, "physical_cores", lambda usable: [(core,) for core in range(cores)])
+    running = trial_of(threads=threads)
+    running.take_device()
+    assert torch_threads() == running.trial.threads == expected
+
+
+def test_the_physical_cores_are_those_that_the_trial_may_use(monkeypatch, torch_threads):
+    """It is pinned to some of them."""
+    pinned = []
+    monkeypatch.setattr(trial.os, "sched_setaffinity", lambda pid, cores: pinned.extend(cores))
+    monkeypatch.setattr(trial.os, "sched_getaffinity", lambda pid: set(pinned))
     running = trial_of()
-    running.before, running.after = Counters(1, 0, 0, 0, 0, 0), Counters(2, 0, 1, 0, 0, 0, {}, "failed guard: n == 1")
-    with pytest.raises(Ended, match=r"^a graph was compiled again during timing \(failed guard: n == 1\): the figures"):
-        running.judge(None)
+    running.request = replace(running.request, cores=[7, 9])
+    running.take_device()
+    assert (pinned, torch_threads()) == ([7, 9], 2)
+
+
+def test_a_trial_that_prepares_ahead_has_one_thread_until_its_turn(monkeypatch, torch_threads):
+    running = trial_of("cuda", threads=3)
+    running.request = replace(running.request, is_ahead=True)
+    with pytest.raises(Ended):  # there is no GPU
+        running.take_device()
+    assert (torch_threads(), running.trial.threads, running.threads) == (1, 3, 3)
+
+
+QUIET = Counters(graphs=1, graph_breaks=0, recompiles=0, cudagraph_skips=0, cache_hits=0, cache_misses=0)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (QUIET, None),
+        (replace(QUIET, cache_hits=3, cudagraph_skips=2), None),
+        (replace(QUIET, graphs=2), "a graph was compiled while it was timed"),
+        (
+            replace(QUIET, graphs=2, recompiles=1, recompile_reason="failed guard: n == 1"),
+            "a graph was compiled again while it was timed (failed guard: n == 1)",
+        ),
+    ],
+)
+def test_what_was_compiled_meanwhile_is_named_with_its_guard(after, expected):
+    assert trial.compiled_between(QUIET, after) == expected
+
+
+class Counts(nn.Module):
+    """Counts in an attribute how often `Counts.is_on` has become true. Its compiled part depends on it."""
+
+    is_on = False
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        self.was_on = False
+
+    def forward(self, x):
+        if Counts.is_on and not self.was_on:
+            self.calls += 1
+        self.was_on = Counts.is_on
+        return self.work(x)
+
+    @torch.compile(backend="eager", dynamic=False)
+    def work(self, x):
+        return x + 0.0 * self.calls
+
+
+class CompilesLate(Counts):
+    """Compiles for the first time while `Counts.is_on`."""
+
+    def forward(self, x):
+        return self.work(x) if Counts.is_on else x + 0.0
+
+
+class TestCompilingWhileTimed:
+    """The figures of a step that compiles while it is timed include compiling, so it is timed once more."""
+
+    @pytest.fixture
+    def run(self, fresh_dynamo, monkeypatch):
+        """Runs a trial of a module whose counting is on in these of its timings; gives the trial and its phases."""
+
+        def run(module, on_in_timings):
+            phases, timings = [], iter(range(9))
+
+            def say_phase(phase):
+                phases.append(phase)
+                is_on = phase == "timing" and next(timings) in on_in_timings
+                monkeypatch.setattr(Counts, "is_on", is_on)
+
+            model = {"name": "m", "module": {"_target_": f"{__name__}.{module}"}}
+            model["inputs"] = [{"name": "x", "shape": [4]}]
+            cell = Cell(model, 1, EAGER, "float32", "inference", "cpu", threads=1)
+            protocol = {**vars(RULES), "budget_s": 0.05, "min_time_s": 0.0, "host_tolerance": None}
+            ended = trial.run(TrialRequest(cell.params(), protocol).to_json(), say_phase)
+            return SimpleNamespace(**ended), [phase for phase in phases if phase in ("warmup", "timing")]
+
+        return run
+
+    def test_a_step_that_compiles_nothing_is_timed_once(self, run):
+        ended, phases = run("Counts", on_in_timings=())
+        assert (ended.status, phases) == ("ok", ["warmup", "timing"])
+        assert "timed_again" not in ended.extra
+
+    def test_one_that_compiles_once_is_timed_again_and_ok(self, run):
+        ended, phases = run("Counts", on_in_timings={0})
+        assert (ended.status, ended.reason) == ("ok", None)
+        assert phases == ["warmup", "timing", "warmup", "timing"]
+        assert ended.extra["timed_again"].startswith("a graph was compiled again while it was timed (")
+
+    def test_one_that_compiles_both_times_is_degraded_with_the_guard_that_failed(self, run):
+        ended, phases = run("Counts", on_in_timings={0, 1})
+        assert phases == ["warmup", "timing", "warmup", "timing"]
+        assert ended.status == "degraded"
+        assert ended.reason.startswith("a graph was compiled again while it was timed (")
+        assert "self.calls" in ended.reason
+        assert ended.reason.endswith("), twice: the times include compiling")
+        assert ended.latency_ms > 0, "it has figures"
+
+    def test_a_first_graph_is_named_as_such(self, run):
+        ended, phases = run("CompilesLate", on_in_timings={0, 1})
+        assert ended.extra["timed_again"] == "a graph was compiled while it was timed"
+        assert (ended.status, len(phases)) == ("ok", 4), "it compiles once"
 
 
 def test_what_a_mode_cannot_run():
