@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
