@@ -74,12 +74,9 @@ def server(folder: Path) -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def run(folder: Path, server: ForkServer) -> Any:
-    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view.
+    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view."""
 
-    alone: whether the test is marked so. In other tests `noisy` counts as `ok`: they disturb each other.
-    """
-
-    def run(*overrides: str, alone: bool = False) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def run(*overrides: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         with contextlib.chdir(folder):
             outcome = hydra_sweep(["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server)
             assert outcome.state == "completed"
@@ -87,9 +84,6 @@ def run(folder: Path, server: ForkServer) -> Any:
                 cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
                 trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(outcome.sweep_id)]
                 rows = [dict(row) for row in store.results(outcome.sweep_id)]
-        for row in [] if alone else (*trials, *rows):
-            if row["status"] == "noisy":
-                row.update(status="ok", reason=None)
         return [{**trial, "mode": trial["cell"].mode_name} for trial in trials], rows
 
     return run
@@ -98,17 +92,17 @@ def run(folder: Path, server: ForkServer) -> Any:
 @pytest.fixture(scope="session")
 def swept(run: Any) -> Any:
     """Run a sweep; return its trials."""
-    return lambda *overrides, **alone: run(*overrides, **alone)[0]
+    return lambda *overrides: run(*overrides)[0]
 
 
 @pytest.fixture(scope="session")
 def custom(run: Any) -> Any:
     """Run a sweep over modules of modules.py; return the rows of the view."""
 
-    def sweep(names: str, mode: str, shape: str, *overrides: str, **alone: bool) -> list[dict[str, Any]]:
+    def sweep(names: str, mode: str, shape: str, *overrides: str) -> list[dict[str, Any]]:
         target = ",".join(f"modules.{name}" for name in names.split(","))
         model = (f"model.module._target_={target}", f"model.inputs.x.shape={shape}")
-        return run("model=custom", *model, f"mode={mode}", *overrides, **alone)[1]
+        return run("model=custom", *model, f"mode={mode}", *overrides)[1]
 
     return sweep
 

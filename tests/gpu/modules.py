@@ -47,11 +47,25 @@ class Late(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        return self.work(x, self.calls // 800)
+        return self.work(x, self.graph())
+
+    def graph(self) -> int:
+        return min(self.calls // 800, 1)
 
     @torch.compile(dynamic=False)
     def work(self, x, which):
-        return x * (which + 1.0)
+        return x + which * 0.0
+
+
+class AlwaysLate(Late):
+    """Compiles another graph at every 800th call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch._dynamo.config.recompile_limit = 10_000
+
+    def graph(self) -> int:
+        return self.calls // 800
 
 
 # --- modules that misbehave ---

@@ -43,12 +43,13 @@ def stranger(request):
         process.communicate()
 
 
-@pytest.mark.parametrize(("stranger", "status"), [("works", "noisy"), ("sleeps", "ok")], indirect=["stranger"])
-def test_one_that_works_makes_a_trial_noisy_and_one_that_holds_memory_does_not(run, stranger, status):
+@pytest.mark.parametrize(("stranger", "is_named"), [("works", True), ("sleeps", False)], indirect=["stranger"])
+def test_one_that_works_marks_a_trial_and_one_that_holds_memory_does_not(run, stranger, is_named):
     overrides = ["model=mlp", "bs=8", "mode=eager", "protocol.profile=false"]
-    _, (row,) = run(*overrides, "executor.foreign_wait_s=1", alone=True)
-    assert row["status"] == status, row["reason"]
-    assert status == "ok" or "another process" in row["reason"]
+    _, (row,) = run(*overrides, "executor.foreign_wait_s=1")
+    assert row["status"] == "ok", row["reason"]
+    assert ("another process" in (row["disturbance"] or "")) is is_named
+    assert row["marked"] or not is_named
 
 
 @pytest.mark.parametrize("stranger", ["wakes"], indirect=True)
@@ -65,7 +66,7 @@ def test_one_that_begins_to_work_is_seen(stranger):
         torch.cuda.synchronize()
         made.disturbed()
     made.end()
-    assert "another process" in " ".join([*made.discarded, made.noisy or ""])
+    assert "another process" in " ".join([*made.discarded, made.disturbance or ""])
 
 
 def test_no_context_changes_the_speed_of_a_graph_after_one_of_its_own():

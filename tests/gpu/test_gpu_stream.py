@@ -155,7 +155,7 @@ def test_lengths_through_a_sweep(swept):
 def test_a_server_at_two_rates(swept):
     found = swept(
         "model=mlp", "stream=arrivals", "stream.high=4", "stream.rate=500,100000",
-        "mode=eager,bucketed-graph", "protocol.budget_s=0.6", alone=True,
+        "mode=eager,bucketed-graph", "protocol.budget_s=0.6",
     )  # fmt: skip
     for trial in found:
         facts, rate = trial["extra"]["facts"], trial["cell"].stream["rate"]
