@@ -39,6 +39,8 @@ MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (dr
 def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
     """Return a line for each note, with the rows that it is about. The modes of a row share most notes, so a line names
     a row and its modes once."""
+    if not rows:
+        return []
     facts = store.trial_facts(sweep.id, NAMES)
     groups: dict[str, dict[str, None]] = {}
     for row in rows:
