@@ -92,6 +92,11 @@ class Timing:
         self.disturbed_enqueue_ms += self.enqueue_ms[first:]
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
+    def forget(self, first: int, first_disturbed: int) -> None:
+        """Remove the newest samples: those that count from `first` on, and the others from `first_disturbed` on."""
+        del self.samples_ms[first:], self.enqueue_ms[first:]
+        del self.disturbed_ms[first_disturbed:], self.disturbed_enqueue_ms[first_disturbed:]
+
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
         samples_ms, enqueue_ms = self.samples_ms + self.disturbed_ms, self.enqueue_ms + self.disturbed_enqueue_ms
@@ -237,13 +242,16 @@ class Timer:
             if self.host and rules.discards and not result.samples_ms and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
-            kept = len(result.samples_ms)
+            kept, lost = len(result.samples_ms), len(result.disturbed_ms)
             elapsed = self.call_watched(rotation, passes * self.whole, result, until)
             # to ask the driver takes longer than some series
-            if self.watch and len(result.samples_ms) > kept and self.watch.disturbed():
-                result.drop(kept)
-            else:
+            is_lost = self.watch and len(result.samples_ms) > kept and self.watch.disturbed()
+            if not is_lost:
                 seconds += elapsed
+            elif self.rules.discards:
+                result.drop(kept)
+            else:  # samples of a disturbed GPU never count, unlike those of a disturbed host
+                result.forget(kept, lost)
             if self.host and time.perf_counter() >= until:
                 break
         return result
@@ -320,6 +328,8 @@ class Timer:
             pairs = itertools.pairwise(readings)
             quiet = [host.is_undisturbed(*pair, elapsed / blocks) for pair in pairs] if host else [True] * blocks
             is_lost = bool(self.watch and any(quiet) and self.watch.disturbed())
+            if is_lost and not self.rules.discards:
+                continue
             for (start, end), counts in zip(events, quiet, strict=True):
                 kept = result.samples_ms if counts and not is_lost else result.disturbed_ms
                 kept.append(start.elapsed_time(end) / calls)

@@ -461,6 +461,9 @@ def unsupported(cell: Cell, mode: Mode, device: torch.device) -> str | None:
         return f"the mode {cell.mode_name} does not support phase={cell.phase}; it supports {', '.join(mode.phases)}"
     if cell.phase == "training" and cell.numerics.get("quantize"):
         return "numerics.quantize does not support phase=training"
+    cores = len(os.sched_getaffinity(0))
+    if cell.threads is not None and cell.threads > cores:  # they would wait for each other
+        return f"threads={cell.threads} needs as many cores, and this process may use {cores}"
     if reason := mode.missing(device):
         return reason
     if cell.stream and (mode.static_shape or (mode.static_lengths and has_lengths(cell))):

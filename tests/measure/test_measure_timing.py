@@ -223,6 +223,16 @@ class TestStream:
         assert len(found.samples_ms) % 4 == 0
         assert len(clock.calls) > len(found.samples_ms) == len(found.enqueue_ms)
 
+    @pytest.mark.parametrize("discards", [True, False])
+    def test_samples_of_a_disturbed_gpu_do_not_count(self, clock, discards):
+        looks = iter([True, True, True])
+        watch = SimpleNamespace(disturbed=lambda: next(looks, False))
+        timer = self.timer(clock.step, watch)
+        timer.rules = dataclasses.replace(timer.rules, discards=discards)
+        found = timer.latency(1.0)
+        assert len(clock.calls) > len(found.samples_ms) >= timing.FEWEST_PASSES
+        assert bool(found.disturbed_ms) is discards, "without discarding for the host, they are not kept apart"
+
     def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
         clock = TurnedClock(monkeypatch)
         lost = iter([True])
