@@ -1,11 +1,11 @@
 """Does every cell get a figure, and how far can it be trusted, on a quiet CPU machine and on a busy one?
 
-    python benchmarks/busy_host.py [--protocol quick] [--db FILE] [--repeat 2] [SETTING ...]
+    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--repeat 2] [--quiet] [--db FILE] [SETTING ...]
 
 Run this on a machine without a GPU on which nothing else runs. The same sweep of five networks runs `--repeat` times
-while the machine is quiet, and then once for each kind of other program on every core: one that works for 1.1 of 2.8
-seconds, and one that works all the time. For each sweep the table counts cells, figures and marks, and compares the
-figures with those of the first quiet sweep. Settings apply to every sweep.
+while the machine is quiet, and then, unless `--quiet` is given, once for each kind of other program on every core: one
+that works for 1.1 of 2.8 seconds, and one that works all the time. For each sweep the table counts cells, figures and
+marks, and compares the figures with those of the first quiet sweep. Settings apply to every sweep.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from effbench.store import Store
 
 #: One sweep for each network, because they have different settings.
 CELLS = (
-    ("model=tiny,mlp,attention", "bs=1,8"),
-    ("model=gpt2", "model.module.depth=2", "bs=1"),
-    ("model=transformers", "model.arch=bert-base", "bs=1"),
+    ("model=tiny,mlp,attention",),
+    ("model=gpt2", "model.module.depth=2"),
+    ("model=transformers", "model.arch=bert-base"),
 )
 MODES = "mode=eager,default"
 #: Seconds of work and of sleep of the other programs.
@@ -122,6 +122,8 @@ def main() -> None:
     parser.add_argument("--protocol", default="quick")
     parser.add_argument("--db", help="database to keep; default: a temporary one")
     parser.add_argument("--repeat", type=int, default=2, help="sweeps of the quiet machine")
+    parser.add_argument("--bs", default="1", help="batch sizes")
+    parser.add_argument("--quiet", action="store_true", help="only sweeps of the quiet machine")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     headings = (
@@ -133,9 +135,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         db = args.db or str(Path(folder) / "busy.db")
         quiet = None
-        for kind in (*[None] * args.repeat, *LOOPS):
+        kinds = [None] * args.repeat
+        if not args.quiet:
+            kinds += LOOPS
+        for kind in kinds:
             with busy(kind):
-                swept = sweep_all(db, args.protocol, args.settings)
+                swept = sweep_all(db, args.protocol, [f"bs={args.bs}", *args.settings])
             quiet = quiet or swept
             name = "quiet" if kind is None else f"busy {kind}"
             print(line(name, swept, quiet), flush=True)
