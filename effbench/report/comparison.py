@@ -27,6 +27,9 @@ from effbench.stats.intervals import is_clear
 from effbench.table import Column, Shown, Table, markdown_text
 from effbench.table import as_json as json_text
 
+#: How to narrow intervals.
+MORE_ROUNDS = "add rounds with effbench -m resume=SWEEP protocol.rounds=10"
+
 FORMATS = ("markdown", "json", "csv", "junit")
 #: Most failing rows, and most other rows, in a job summary.
 MOST_ROWS = 50
@@ -144,10 +147,10 @@ def sensitivity(compared: Compared) -> str | None:
         middle, (worst, name) = statistics.median(slowdown for slowdown, _ in known), known[-1]
         return (
             f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a latency slowdown of "
-            f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)})"
+            f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)}); {MORE_ROUNDS}"
         )
     if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):  # a re-run judged none
-        return "one trial on a side: times cannot be judged; use more rounds (protocol=standard has 5)"
+        return f"one trial on a side: times cannot be judged; {MORE_ROUNDS}"
     return None
 
 
