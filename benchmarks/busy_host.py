@@ -29,7 +29,7 @@ from effbench.store import Store
 #: One sweep for each network, because they have different settings.
 CELLS = (
     ("model=tiny,mlp,attention",),
-    ("model=gpt2", "model.module.depth=2"),
+    ("model=gpt2", "model.module.layers=2"),
     ("model=transformers", "model.arch=bert-base"),
 )
 MODES = "mode=eager,default"
