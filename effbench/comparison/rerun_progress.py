@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from rich.text import Text
-
-from effbench.cell import Cell, Trial
+from effbench.cell import Cell
 from effbench.store.store import Store
 from effbench.sweeping.forecast import by_kind
-from effbench.sweeping.plan import CellRun, PlannedTrial, cells_of
+from effbench.sweeping.plan import PlannedTrial
 from effbench.sweeping.progress import Progress
 
 #: (cell key, whether the trial compiles with an empty cache) -> median seconds of the cell's earlier trials.
@@ -59,25 +54,12 @@ def duration_text(seconds: float) -> str:
 
 
 class RerunProgress(Progress):
-    """The progress of a re-run, with the time left. If it is quiet, because standard output gets a document, durations
-    go to standard error."""
+    """The progress of a re-run. If it is quiet, because standard output gets a document, its expected duration and the
+    time left after each round go to standard error."""
 
     def __init__(self, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
-        self.slots = 1
         self.round = 0
-        #: durations of the trials that ended since the current round began
-        self.seconds: list[float] = []
-        #: when the trials that are left will have ended, by the trials of the previous round
-        self.end_s: float | None = None
-
-    @contextmanager
-    def showing(
-        self, sweep_id: str, settings: Any, runs: Sequence[CellRun], trials: int, slots: Sequence[str]
-    ) -> Iterator[None]:
-        self.slots = max(1, min(len(slots), len(cells_of(runs))))
-        with super().showing(sweep_id, settings, runs, trials, slots):
-            yield
 
     def announce(self, text: str) -> None:
         if self.quiet:
@@ -86,37 +68,11 @@ class RerunProgress(Progress):
             self.note(text)
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
-        """Announce the time left at the start of each further round."""
+        """Announce the time left at the start of each further round, if no line of a trial says it."""
         super().started(slot, trial)
         with self.lock:
             is_next_round = trial.round > self.round
-            if is_next_round:
-                self.round = trial.round
-                self.forecast()
-        if is_next_round and self.end_s is not None:
-            self.announce(f"round {trial.round + 1} of {self.rounds}: {self.left_text()}")
-
-    def ended(self, trial: PlannedTrial, record: Trial) -> None:
-        super().ended(trial, record)
-        with self.lock:
-            self.seconds.append(record.wall_s or 0.0)
-
-    def forecast(self) -> None:
-        """Forecast the end from the round that has just ended. The caller holds the lock."""
-        if self.seconds:
-            seconds_per_trial = sum(self.seconds) / len(self.seconds)
-            self.end_s = time.monotonic() + seconds_per_trial * (self.total - self.done) / self.slots
-        self.seconds = []
-
-    def left_text(self) -> str:
-        """Return `at most 4 min left`, because cells that are known well enough end early."""
-        left_s = 0.0 if self.end_s is None else max(0.0, self.end_s - time.monotonic())
-        return f"at most {duration_text(left_s)} left"
-
-    def status(self) -> Text:
-        """Return the live status with the time left in its first line."""
-        text = super().status()
-        if self.end_s is None:
-            return text
-        first, between, others = text.plain.partition("\n")
-        return Text(f"{first}, {self.left_text()}{between}{others}", no_wrap=True, overflow="ellipsis")
+            self.round = max(self.round, trial.round)
+            left = self.left()
+        if self.quiet and is_next_round and left:
+            self.announce(f"round {trial.round + 1} of {self.rounds}: {left[0]}")

@@ -1,13 +1,11 @@
 """A re-run that was interrupted counts as far as it went, and tells how long it takes."""
 
-import threading
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 
-from effbench.cell import Status
+from effbench.cell import Status, Trial
 from effbench.comparison import confirm as rerun
 from effbench.comparison.confirm import Rerun, plan_text
 from effbench.comparison.rerun_progress import RerunProgress, duration_text, expected_s, seconds_of_trials
@@ -110,37 +108,13 @@ def test_duration_texts():
 def test_the_time_left_is_updated_each_round(capsys):
     progress = RerunProgress(quiet=True)
     run = CellRun(EAGER, HERE)
-    settings = SimpleNamespace(protocol={"rounds": 10, "name": "quick"})
-    with progress.showing("s", settings, [run], 10, ["GPU 0"]):
-        for number, seconds in enumerate([60.0, 30.0]):
-            trial = PlannedTrial(run, number)
+    trials = [PlannedTrial(run, number) for number in range(10)]
+    settings = SimpleNamespace(protocol={"rounds": 10, "compilations": 1, "name": "quick"})
+    with progress.showing("s", settings, [run], trials, ["GPU 0"]):
+        for trial in trials[:2]:
             progress.started("GPU 0", trial)
-            progress.ended(
-                trial, SimpleNamespace(status=Status.OK, latency_ms=None, compile_s=None, reason=None, wall_s=seconds)
-            )
-        progress.started("GPU 0", PlannedTrial(run, 2))
+            progress.ended(trial, Trial(EAGER.key, trial.round, Status.OK, wall_s=60.0))
+        progress.started("GPU 0", trials[2])
     said = capsys.readouterr().err.splitlines()
-    assert said == ["effbench: round 2 of 10: at most 9 min left", "effbench: round 3 of 10: at most 4 min left"]
-    assert progress.status().plain.startswith("2 of 10 trials in 0:00:00, at most 4 min left")
-
-
-def test_a_stopped_sweep_does_not_wait_for_preloading():
-    from effbench.errors import WorkerError
-    from effbench.sweeping import pool as pools
-
-    def call(task, payload, timeout_s):
-        server.stop.set()
-        raise WorkerError("preload failed: it was stopped")
-
-    server = Mock(dead=None, call=call)
-    pool = pools.ServerPool(server=server)
-    pool.stop = threading.Event()
-    assert pool.take(0) is server, "the trial then ends at once"
-    assert server.stop is None, "the server may serve another sweep"
-
-    def fail(task, payload, timeout_s):
-        raise WorkerError("preload failed: no memory")
-
-    other = pools.ServerPool(server=Mock(dead=None, call=fail))
-    with pytest.raises(WorkerError, match="no memory"):
-        other.take(0)
+    assert [line.partition(": ")[2].partition(":")[0] for line in said] == ["round 2 of 10", "round 3 of 10"]
+    assert all(line.endswith(" left") for line in said)

@@ -144,9 +144,9 @@ def test_threads_are_composed(compose, words, expected):
 @pytest.mark.parametrize(
     ("path", "value", "error"),
     [
-        ("threads", 0, "threads must be at least 1, got 0"),
-        ("threads", -2, "threads must be at least 1, got -2"),
-        ("protocol.patience", 0.5, r"protocol\.patience must be at least 1, got 0\.5"),
+        ("threads", 0, "threads: expected .* at least 1, or null, got 0"),
+        ("threads", -2, "threads: expected .* at least 1, or null, got -2"),
+        ("protocol.patience", 0.5, r"protocol\.patience: expected .* at least 1, got 0\.5"),
     ],
 )
 def test_threads_and_patience_have_a_least_value(compose, path, value, error):
