@@ -35,6 +35,7 @@ DRIFT = 0.01  # maximum relative difference between the medians of the halves of
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 SAME = 0.02  # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
+VARIES = 1.5  # ratio of the bounds of a median from which its calls have several speeds
 FEWEST_SAMPLES, FEWEST_PART = 10, 0.1  # minimum undisturbed samples for that, also as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
@@ -129,6 +130,9 @@ class Timing:
         used = self.all_samples() if is_marked or not discards else self
         median = median_interval(used.samples_ms)
         if not is_marked:
+            low, high = bounds_of_median(used.samples_ms)
+            if high > VARIES * low:
+                return Figure(Interval(median.value, low, high), used, is_marked=False, varies=True)
             return Figure(median, used, is_marked=False)
         bounds = [*bounds_of_median(used.samples_ms), *bounds_of_median(self.disturbed_ms)]
         if self.samples_ms:
@@ -141,11 +145,12 @@ class Timing:
 @dataclass(frozen=True)
 class Figure:
     """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the samples that gave it;
-    `is_marked`: whether too few samples are undisturbed."""
+    `is_marked`: whether too few samples are undisturbed; `varies`: whether undisturbed samples have several speeds."""
 
     median: Interval
     timing: Timing
     is_marked: bool
+    varies: bool = False
 
 
 @contextmanager

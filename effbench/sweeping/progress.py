@@ -46,6 +46,7 @@ NOTES = {
     "clocks": "GPU clocks reduced",
     "another process": "GPU shared",
     "compiled": "includes compile time",
+    "unsteady": "unsteady",
 }
 
 

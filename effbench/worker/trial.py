@@ -27,6 +27,7 @@ from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
+from effbench.metrics import significant
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
 from effbench.models.signature import module_mismatch
@@ -338,10 +339,25 @@ class RunningTrial:
         for name, measured in timings.items():
             if measured.disturbed_ms:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
+        if not is_marked and watcher.disturbance is None:
+            watcher.disturbance = self.variation(figures)
         if is_marked and watcher.disturbance is None:
             is_by_gpu = watcher.discarded and not (host and host.disturbed_fraction)
             watcher.disturbance = watcher.discarded[-1] if is_by_gpu or host is None else host.reason()
         return figures
+
+    def variation(self, figures: dict[str, timing.Figure]) -> str | None:
+        """Return that calls of the same size had several speeds, or None.
+
+        A host that slows down because of its other virtual machines shows no other sign on the CPU.
+        """
+        if self.cell.stream or self.cell.generate:  # their calls differ by themselves
+            return None
+        for name, figure in figures.items():
+            if figure.varies:
+                low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
+                return f"unsteady: the median of the {name} is anywhere from {low} to {high} ms"
+        return None
 
     def set_latency(self, figure: timing.Figure) -> None:
         trial, samples = self.trial, figure.timing.samples_ms

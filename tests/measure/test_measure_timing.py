@@ -306,3 +306,19 @@ def test_no_garbage_is_collected_while_timing():
         assert not gc.isenabled()
         raise RuntimeError
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("samples", "varies", "bounds"),
+    [
+        ([6.0] * 20 + [32.0] * 20, True, (6.0, 32.0)),
+        ([5.0, 9.0], True, (5.0, 9.0)),
+        ([6.0] * 40 + [32.0] * 4, False, (6.0, 6.0)),
+        ([5.0, 7.0], False, (None, None)),
+    ],
+    ids=["two speeds", "few samples", "a few outliers", "few samples that agree"],
+)
+def test_a_figure_of_several_speeds_has_their_bounds(samples, varies, bounds):
+    figure = timing.Timing(samples).figure(30, discards=True, slowdown=1.0)
+    assert (figure.varies, figure.is_marked) == (varies, False)
+    assert (figure.median.low, figure.median.high) == bounds
