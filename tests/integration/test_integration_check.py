@@ -61,7 +61,8 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
     )  # fmt: skip
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
-    assert "(old and new alternating, 5 pairs)" in done.out
+    # on a busy machine marked rounds do not count if there are enough others
+    assert re.search(r"\(old and new alternating, [345] pairs\)", done.out)
     # the 95th percentile of a busy machine may stay ambiguous
     (failed,) = re.findall("check failed: ([12]) slower against main", done.out)
     assert f'failures="{failed}"' in (repository.folder / "check.xml").read_text()
