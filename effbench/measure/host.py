@@ -36,9 +36,11 @@ LOOPS = 400
 LOW, HIGH = 0.1, 0.9
 #: Readings before the first sample, and the number of new ones after which their quantile is computed again.
 FIRST, EVERY = 20, 50
-#: Fraction of a batch that the calling thread, and all threads of the CPU together, may wait for a core. Waiting delays
-#: a call by at most this much, and long calls on the CPU always meet some process of the system.
-WAITED, ALL_WAITED = 0.02, 0.05
+#: Fraction of a batch that the calling thread of a GPU may wait for a core.
+WAITED = 0.02
+#: The same fraction for all threads of the CPU together, as a part of the tolerance. Waiting delays a call by at most
+#: this much, and long calls always meet some process of the system.
+PART_OF_TOLERANCE = 0.5
 #: Time slice of Linux's scheduler in ms: what a preemption costs if the kernel does not count waiting.
 SLICE_MS = 3.0
 #: Readings of the waiting time after which new threads are looked for.
@@ -210,7 +212,7 @@ class HostWatch:
     def is_undisturbed(self, before: Reading, after: Reading, seconds: float) -> bool:
         """Return whether the batch between two readings counts. `seconds`: how long it took."""
         waited_ms = after.waited_ms - before.waited_ms
-        allowed = ALL_WAITED if self.all_threads else WAITED
+        allowed = PART_OF_TOLERANCE * (self.tolerance - 1) if self.all_threads else WAITED
         is_alone = waited_ms <= allowed * 1000 * seconds
         if is_alone:
             self.calm_readings.append(after.work_ms)

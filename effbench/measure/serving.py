@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from effbench.measure.timing import BATCH_MS, Figure, Timer, Timing, synchronizer
+from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Timer, Timing, synchronizer
 from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
 
@@ -49,7 +49,7 @@ class Served(Timing):
         """Return the latencies of undisturbed and disturbed moments as samples that count and that do not."""
         return Timing(self.of_host[True], disturbed_ms=self.of_host[False])
 
-    def figure(self, least: int, discards: bool, slowdown: float) -> Figure:
+    def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
         """Return the median of all requests, because a disturbance also delays later ones. See `Timing.figure`."""
         median = median_interval(self.samples_ms)
         if not self.is_disturbed(least):

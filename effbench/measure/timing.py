@@ -35,7 +35,7 @@ DRIFT = 0.01  # maximum relative difference between the medians of the halves of
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
 SAME = 0.02  # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
-VARIES = 1.5  # ratio of the bounds of a median from which its calls have several speeds
+SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
 FEWEST_SAMPLES, FEWEST_PART = 10, 0.1  # minimum undisturbed samples for that, also as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
@@ -116,11 +116,12 @@ class Timing:
         enough = len(kept) >= max(FEWEST_SAMPLES, FEWEST_PART * len(lost))
         return not (same and enough)
 
-    def figure(self, least: int, discards: bool, slowdown: float) -> Figure:
+    def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
         """Return the median of the undisturbed samples if there are enough of them, else of all samples, marked.
 
         `least`: the number of undisturbed samples that are enough. `discards`: False if all samples give the median in
-        any case. `slowdown`: how many times slower the host was in disturbed moments.
+        any case. `slowdown`: how many times slower the host was in disturbed moments. `spread`: ratio of the bounds of
+        the median from which calls have several speeds.
 
         The interval of a marked figure also contains the intervals of the medians of both kinds of samples. If hardly
         any sample is undisturbed, it also reaches down to the fastest sample, and to the median of a host without this
@@ -131,7 +132,7 @@ class Timing:
         median = median_interval(used.samples_ms)
         if not is_marked:
             low, high = bounds_of_median(used.samples_ms)
-            if high > VARIES * low:
+            if high > spread * low:
                 return Figure(Interval(median.value, low, high), used, is_marked=False, varies=True)
             return Figure(median, used, is_marked=False)
         bounds = [*bounds_of_median(used.samples_ms), *bounds_of_median(self.disturbed_ms)]

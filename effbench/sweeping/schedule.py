@@ -336,7 +336,8 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
         compiles = any(record.compile_s is not None for record in trials)
         used = len({record.compilation for record in trials}) or 1
         variation[name] = (TUNED_SD if is_tuned else PRIOR_SD if compiles else 0.0) / math.sqrt(used)
-    far = FAR if protocol.get("host_tolerance") else UNWATCHED_FAR
+    is_watched = 0 < (protocol.get("host_tolerance") or 0) < 1
+    far = FAR if is_watched else UNWATCHED_FAR
     return race(times, variation, len(recorded), protocol["rounds"], far)
 
 

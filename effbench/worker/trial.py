@@ -53,6 +53,7 @@ from effbench.worker.workload import (
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
+SPREAD_OF_TOLERANCE = 5.0  # spread of a median in a trial, above 1, from which it is marked ÷ tolerance of the host
 HOST_TOLERANCE = 0.1  # where the protocol has none: then disturbed samples count, but they are still told apart
 
 
@@ -252,6 +253,10 @@ class RunningTrial:
         self.trial.samples["warmup_ms"] = warmup.samples_ms
 
     @property
+    def host_tolerance(self) -> float:
+        return self.request.protocol.get("host_tolerance") or HOST_TOLERANCE
+
+    @property
     def has_period(self) -> bool:
         """Whether back-to-back calls are timed. Not on the CPU, and not of requests, because the host waits for their
         first token, or for their arrival."""
@@ -324,7 +329,8 @@ class RunningTrial:
         trial, watcher, least = self.trial, self.watcher, self.rules.min_samples
         slowdown = host.slowdown if host else 1.0
         discards = self.rules.discards
-        figures = {name: measured.figure(least, discards, slowdown) for name, measured in timings.items()}
+        spread = 1 + SPREAD_OF_TOLERANCE * self.host_tolerance
+        figures = {name: measured.figure(least, discards, slowdown, spread) for name, measured in timings.items()}
         is_marked = any(figure.is_marked for figure in figures.values())
         can_be_gpu_bound = self.has_period and not watcher.discarded and not self.cell.stream
         if host and is_marked and can_be_gpu_bound:
@@ -385,7 +391,7 @@ class RunningTrial:
             return
         host = HostWatch(
             self.request.host_ms,
-            1 + (self.request.protocol.get("host_tolerance") or HOST_TOLERANCE),
+            1 + self.host_tolerance,
             moves=self.on_cuda,
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,

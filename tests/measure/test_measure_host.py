@@ -116,6 +116,7 @@ class TestOnCpu:
 @pytest.mark.parametrize("seconds", [0.003, 1.0])
 @pytest.mark.parametrize(("share", "counts"), [(0.0, True), (0.95, True), (1.05, False)])
 def test_threads_may_wait_for_a_part_of_a_batch(make, all_threads, part, seconds, share, counts):
+    """On the CPU, half of a tolerance of 0.1."""
     waited_ms = 1000 * seconds * part * share
     watch = make(all_threads=all_threads)
     with watch.watching():
