@@ -53,7 +53,6 @@ from effbench.worker.workload import (
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
-SPREAD_OF_TOLERANCE = 5.0  # spread of a median in a trial, above 1, from which it is marked ÷ tolerance of the host
 HOST_TOLERANCE = 0.1  # where the protocol has none: then disturbed samples count, but they are still told apart
 
 
@@ -329,7 +328,7 @@ class RunningTrial:
         trial, watcher, least = self.trial, self.watcher, self.rules.min_samples
         slowdown = host.slowdown if host else 1.0
         discards = self.rules.discards
-        spread = 1 + SPREAD_OF_TOLERANCE * self.host_tolerance
+        spread = max(timing.SPREAD, 1 + self.host_tolerance)
         figures = {name: measured.figure(least, discards, slowdown, spread) for name, measured in timings.items()}
         is_marked = any(figure.is_marked for figure in figures.values())
         can_be_gpu_bound = self.has_period and not watcher.discarded and not self.cell.stream
