@@ -19,7 +19,7 @@ import platform
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,12 @@ MOST_THREADS = 128
 #: Seconds of disturbed batches after which a quieter core is chosen, and the pause before the next attempt.
 MOVE_AFTER_S, PAUSE_S = 0.1, 0.02
 TASKS = Path("/proc/self/task")
+STATISTICS = Path("/proc/stat")
+#: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed batches are slow,
+#: too, because virtual cores share physical ones.
+CROWDED = 0.5
+#: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
+WORKING = (1, 2, 3, 6, 7)
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,21 @@ class RunQueue:
         self.files.clear()
 
 
+def busy_seconds(cores: Collection[int]) -> float | None:
+    """Return how long these cores have worked since the machine started; None if the kernel does not tell."""
+    names = {f"cpu{core}" for core in cores}
+    ticks = 0
+    try:
+        lines = STATISTICS.read_text().splitlines()
+        for line in lines:
+            fields = line.split()
+            if fields and fields[0] in names:
+                ticks += sum(int(fields[column]) for column in WORKING)
+    except (OSError, ValueError, IndexError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 class HostWatch:
     """Tells undisturbed batches from disturbed ones during one trial.
 
@@ -176,6 +197,7 @@ class HostWatch:
         self.slow_readings: list[float] = []  # of disturbed batches
         self.calm_readings: list[float] = []  # after batches without waiting
         self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
+        self.others_fraction: float | None = None  # of the cores, while they were watched
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
@@ -187,9 +209,14 @@ class HostWatch:
             self.choose_core()
         for _ in range(FIRST):
             self.read()
+        began_s, busy_s, own_s = time.perf_counter(), busy_seconds(self.cores), time.process_time()
         try:
             yield
         finally:
+            if busy_s is not None:
+                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - (time.process_time() - own_s)
+                possible_s = (time.perf_counter() - began_s) * len(self.cores)
+                self.others_fraction = max(0.0, others_s / possible_s)
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
 
@@ -250,6 +277,12 @@ class HostWatch:
     def high_ms(self) -> float | None:
         """The time of the work in the slower moments of batches without waiting; None if there were none."""
         return float(np.quantile(self.calm_readings, HIGH)) if self.calm_readings else None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other processes used so much of the CPU that undisturbed batches are slow, too."""
+        is_checked = self.all_threads and self.tolerance < 2.0
+        return is_checked and self.others_fraction is not None and self.others_fraction > CROWDED
 
     @property
     def slowdown(self) -> float:

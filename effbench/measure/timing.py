@@ -153,6 +153,12 @@ class Figure:
     is_marked: bool
     varies: bool = False
 
+    def down_to_fastest(self) -> Figure:
+        """Return this figure with an interval that reaches down to the fastest sample."""
+        low = min(self.timing.samples_ms)
+        high = self.median.value if self.median.high is None else self.median.high
+        return dataclasses.replace(self, median=Interval(self.median.value, low, high))
+
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:

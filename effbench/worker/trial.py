@@ -27,7 +27,7 @@ from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
-from effbench.metrics import significant
+from effbench.metrics import percent, significant
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
 from effbench.models.signature import module_mismatch
@@ -346,6 +346,9 @@ class RunningTrial:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
         if not is_marked and watcher.disturbance is None:
             watcher.disturbance = self.variation(figures)
+        if not is_marked and host and host.is_crowded:
+            watcher.disturbance = f"host busy: other processes used {percent(host.others_fraction)} of the cores"
+            figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
         if is_marked and watcher.disturbance is None:
             is_by_gpu = watcher.discarded and not (host and host.disturbed_fraction)
             watcher.disturbance = watcher.discarded[-1] if is_by_gpu or host is None else host.reason()

@@ -385,3 +385,35 @@ def test_busy_cores_cost_time_or_mark_the_trial_but_never_give_a_wrong_figure(ot
             assert record.latency_ms == pytest.approx(quiet.latency_ms, rel=0.15)
         else:
             assert record.latency_median_low_ms <= 1.15 * quiet.latency_ms
+
+
+class TestOtherProcesses:
+    @pytest.fixture
+    def kernel_says(self, tmp_path, monkeypatch):
+        """Write what the kernel says of two cores, in ticks."""
+        file = tmp_path / "stat"
+        monkeypatch.setattr(host, "STATISTICS", file)
+
+        def write(first, second):
+            file.write_text(f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 0 0 0\ncpu1 {second} 0 0 900 0 0 0 0 0 0\nintr 1\n")
+
+        return write
+
+    def test_the_time_of_the_given_cores_counts(self, kernel_says):
+        ticks = os.sysconf("SC_CLK_TCK")
+        kernel_says(3 * ticks, 4 * ticks)
+        assert (host.busy_seconds({0}), host.busy_seconds({0, 1})) == (3.0, 7.0)
+
+    def test_without_statistics_it_is_unknown(self, kernel_says):
+        assert host.busy_seconds({0}) is None
+
+    @pytest.mark.parametrize(
+        ("fraction", "tolerance", "all_threads", "is_crowded"),
+        [(0.6, 1.1, True, True), (0.4, 1.1, True, False), (0.6, 1.1, False, False), (0.6, 1001.0, True, False)],
+        ids=["crowded", "room", "a GPU", "not asked for"],
+    )
+    def test_when_cores_are_crowded(self, fraction, tolerance, all_threads, is_crowded):
+        watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
+        assert not watch.is_crowded, "before it was watched"
+        watch.others_fraction = fraction
+        assert watch.is_crowded is is_crowded

@@ -10,6 +10,7 @@ from torch import nn
 
 from effbench.cell import Cell
 from effbench.errors import ConfigError
+from effbench.measure import host
 from effbench.measure.counters import Counters
 from effbench.measure.host import HostWatch
 from effbench.measure.telemetry import Gpu
@@ -152,6 +153,21 @@ class TestMarks:
     """Too few undisturbed samples mark a trial: all samples give its times, and its bounds hold both states."""
 
     BUSY: ClassVar = {"busy_fraction": 0.83}
+
+    @pytest.fixture(autouse=True)
+    def alone(self, monkeypatch):
+        """Other tests run on these cores."""
+        monkeypatch.setattr(host, "busy_seconds", lambda cores: None)
+
+    @pytest.mark.parametrize(("busy_s", "is_marked"), [([0.0, 1000.0], True), ([0.0, 0.0], False)])
+    def test_other_processes_on_most_of_the_cores_mark_a_trial(self, monkeypatch, busy_s, is_marked):
+        readings = iter(busy_s)
+        monkeypatch.setattr(host, "busy_seconds", lambda cores: next(readings))
+        latency = Timing([0.6] + [1.0] * 50)
+        found = timed(trial_of(host_tolerance=0.1), latency, busy_fraction=0.0)
+        assert ("of the cores" in (found.disturbance or "")) is is_marked
+        assert found.latency_ms == 1.0
+        assert found.latency_median_low_ms == (0.6 if is_marked else 1.0)
 
     def latency(self, quiet, busy):
         return Timing([1.0] * quiet, disturbed_ms=[3.0] * busy)
