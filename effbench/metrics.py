@@ -129,6 +129,16 @@ def _count(name: str, title: str, help: str, explains: bool = True) -> Metric:
     return Metric(name, title, "", LOWER, "exact", help, kind=int, combine="max", explains=explains)
 
 
+def _paired(name: str, pairs: str, what: str) -> tuple[Metric, ...]:
+    return (
+        Metric(name, help=f"{what}, as the median of pairs: neighbouring batches in one process"),
+        Metric(f"{name}_low", help="lower bound of this median's 95 % interval within the process"),
+        Metric(f"{name}_high", help="the upper bound"),
+        Metric(f"{name}_disturbed", help="the median of pairs during which the host was disturbed; NULL without them"),
+        Metric(pairs, kind=int, help="number of these pairs"),
+    )
+
+
 #: All measured quantities in column order. Quantities without a title are recorded per trial but are not metrics.
 _ALL = (
     Metric("gpu_index", kind=int, help="index of the GPU among the visible ones"),
@@ -166,6 +176,13 @@ _ALL = (
         "disturbance", kind=str,
         help="what disturbed the host or the GPU so much that too few samples are undisturbed: then all samples give "
         "the times, which are marked; NULL for times that are not marked",
+    ),
+    *_paired("pair_speedup", "pairs", "eager's latency ÷ this latency"),
+    *_paired("pair_period_speedup", "period_pairs", "the same for the period"),
+    Metric(
+        "pair_disturbance", kind=str,
+        help="what disturbed the host or the GPU during the pairs so much that too few are undisturbed; NULL for "
+        "speedups that are not marked",
     ),
     Metric("threads", kind=int, help="torch's threads on the CPU"),
     Metric("peak_host_bytes", kind=int, help="peak resident host memory of the process"),
@@ -224,13 +241,41 @@ _ALL = (
     ),
     Metric(
         "speedup", "latency speedup", "×", HIGHER, "ratio",
-        "baseline's latency ÷ this latency, same sweep and environment",
+        "baseline's latency ÷ this latency, same sweep and environment; `speedup_from` says how it was measured",
         interval=("speedup_ci_low", "speedup_ci_high"), of_trial=False,
     ),
     Metric(
         "period_speedup", "period speedup", "×", HIGHER, "ratio",
         "the same for the period: back-to-back calls; CUDA only",
         interval=("period_speedup_ci_low", "period_speedup_ci_high"), of_trial=False,
+    ),
+    Metric(
+        "speedup_from", kind=str, of_trial=False,
+        help="`pairs`: batches of eager and of this mode in turn, in each process; `separate`: ratio of the means of "
+        "separate processes",
+    ),
+    Metric(
+        "speedup_disturbance", kind=str, of_trial=False,
+        help="why the speedups are marked; NULL if they are not",
+    ),
+    Metric(
+        "separate_speedup", "latency speedup of separate processes", "×", HIGHER,
+        help="baseline's mean latency ÷ this mean latency, whether there are pairs or not",
+        interval=("separate_speedup_ci_low", "separate_speedup_ci_high"), of_trial=False,
+    ),
+    Metric(
+        "separate_period_speedup", "period speedup of separate processes", "×", HIGHER,
+        help="the same for the period",
+        interval=("separate_period_speedup_ci_low", "separate_period_speedup_ci_high"), of_trial=False,
+    ),
+    Metric(
+        "busy_speedup", "latency speedup on a busy host", "×", HIGHER,
+        help="the latency speedup of pairs during which the host was disturbed; NULL without such pairs",
+        of_trial=False,
+    ),
+    Metric(
+        "busy_period_speedup", "period speedup on a busy host", "×", HIGHER,
+        help="the same for the period", of_trial=False,
     ),
     Metric(
         "gpu_busy_ms", "GPU busy", "ms", LOWER, "ratio",
@@ -356,6 +401,22 @@ INTERVALS = {metric.name: metric.interval for metric in METRICS.values() if metr
 COLD = {"peak_reserved_bytes": "peak_reserved_cold_bytes"}
 #: speedup -> the time that it compares; the first one is the headline
 SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
+
+
+@dataclass(frozen=True)
+class SpeedupColumns:
+    """The columns of a result with one speedup: by `separate` processes, and on a `busy` host. `paired`: the column of a
+    trial with its speedup from pairs."""
+
+    paired: str
+    separate: str
+    busy: str
+
+
+SPEEDUP_COLUMNS = {
+    "speedup": SpeedupColumns("pair_speedup", "separate_speedup", "busy_speedup"),
+    "period_speedup": SpeedupColumns("pair_period_speedup", "separate_period_speedup", "busy_period_speedup"),
+}
 #: quantities of a result: metrics, and what explains them
 RESULT_METRICS: tuple[Metric, ...] = tuple(metric for metric in _ALL if metric.title or not metric.of_trial)
 #: column of a result, in order -> type: these quantities and the intervals of metrics

@@ -27,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--deep only applies to effbench db check")
         before, after = maintenance.upgrade(args.db)
         change = f"schema is already {after}" if before == after else f"schema {before or 'none'} → {after}"
-        print(f"{name}: {change}")
+        copy = maintenance.copy_before(args.db, before) if before not in (None, after) else None
+        print(f"{name}: {change}" + (f"; the file as it was: {copy}" if copy else ""))
         return 0
     try:
         problems = maintenance.check(args.db, deep=args.deep)

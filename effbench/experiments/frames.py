@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Column of a frame -> why the times of a row are marked; NaN if they are not.
 DISTURBANCE = "disturbance"
+#: Columns of a result that say how its figures came about.
+TEXTS = frozenset({"marked", DISTURBANCE, "speedup_from", "speedup_disturbance"})
 
 
 def frame_of(
@@ -31,15 +33,13 @@ def frame_of(
     """
     import pandas as pd
 
-    marked_baselines = {} if with_marks else disturbed_baselines(rows)
     lines = []
     for row in rows:
         line = {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
         line |= {name: figure_of(row, name, with_marks) if name in RESULT_FIGURES else row[name] for name in row}
-        disturbance = marked_baselines.get(case_of(row)) if marked_baselines else None
-        if disturbance is not None and not is_marked(row):
-            line |= {name: math.nan for name in SPEEDUPS if name in row}
-            line[DISTURBANCE] = f"its baseline: {disturbance}"
+        of_speedup = row.get("speedup_disturbance")
+        if not with_marks and not is_marked(row) and not is_missing(of_speedup):
+            line[DISTURBANCE] = of_speedup
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
     # parts of the frame need the whole; a function, because pandas copies other attributes with every part
@@ -57,35 +57,27 @@ def is_marked(row: Mapping[str, Any]) -> bool:
     return not is_missing(value) and bool(value)
 
 
-def disturbed_baselines(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the case of each marked baseline -> what disturbed it."""
-    found: dict[str, str] = {}
-    for row in rows:
-        # the baseline's speedup is 1 by definition, without doubt
-        is_baseline = row.get("speedup") == 1.0 and row.get("speedup_ci_low") in (None, 1.0)
-        if is_baseline and is_marked(row):
-            found[case_of(row)] = str(row[DISTURBANCE])
-    return found
-
-
-def case_of(row: Mapping[str, Any]) -> str:
-    """Return a key of what the modes of a case have in common: the sweep, the environment, and all other parameters."""
-    params = {name: value for name, value in row["params"].items() if name != "mode"}
-    return json.dumps([row["sweep_id"], row.get("environment_id"), params], sort_keys=True)
+def is_unsure(row: Mapping[str, Any], name: str) -> bool:
+    """Return whether this figure of a row is marked. Speedups have marks of their own."""
+    if name in SPEEDUPS:
+        return not is_missing(row.get("speedup_disturbance"))
+    return is_marked(row)
 
 
 def figure_of(row: Mapping[str, Any], name: str, with_marks: bool = False) -> Any:
-    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons stay open."""
+    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons stay open: the
+    interval of a single trial's pairs does not contain the variation between processes."""
     value = row[name]
-    if name in ("marked", DISTURBANCE):
+    if name in TEXTS:
         return math.nan if value is None else value
-    if row["status"] != Status.OK or value is None or (is_marked(row) and not with_marks):
+    if row["status"] != Status.OK or value is None or (is_unsure(row, name) and not with_marks):
         return math.nan
     bounds = INTERVALS.get(name, ())
     if not any(bound in row for bound in bounds):  # rows of an older version lack the interval
         return value
     low, high = (row[bound] for bound in bounds)
-    if low is not None and high is not None:
+    has_bounds = low is not None and high is not None
+    if has_bounds and (name not in SPEEDUPS or row.get("trials") != 1):
         return Figure(value, low, high)
     return Figure(1.0) if name == "speedup" and value == 1.0 else Figure(value, 0.0, math.inf)
 

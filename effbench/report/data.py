@@ -23,7 +23,8 @@ from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_orde
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
 from effbench.report.history_table import read as read_history
-from effbench.report.marks import Marks, why_marked
+from effbench.report import marks
+from effbench.report.marks import why_marked
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number
 from effbench.store.decisions import BaselineInfo
@@ -83,10 +84,6 @@ class DeviceSweep:
     def labelled(self) -> list[LabelledRow]:
         """The rows with distinguishing labels, in reading order."""
         return label_rows(self.rows)
-
-    @cached_property
-    def marks(self) -> Marks:
-        return Marks(self.labelled)
 
     @cached_property
     def speedups(self) -> SpeedupTable:
@@ -212,7 +209,6 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
-    marks = Marks(labelled)
     rows = []
     for row in labelled:
         drawn = dict(row.source)
@@ -223,7 +219,7 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
         drawn |= {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
         drawn |= {"series": row.mode, "series_rank": order[row.mode]}
         drawn |= {"is_baseline": is_baseline(row, baseline_mode)}
-        drawn |= {"mark": why_marked(row.source), "ratio_mark": marks.reason(row, "speedup")}
+        drawn |= {"mark": why_marked(row.source), "ratio_mark": marks.reason(row.source, "speedup")}
         rows.append(drawn)
     cases = {case: rank for rank, case in enumerate(dict.fromkeys(row["case"] for row in rows))}
     return sorted(rows, key=lambda row: (cases[row["case"]], row["x"], row["series_rank"]))

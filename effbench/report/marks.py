@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from effbench.labels import LabelledRow
-from effbench.metrics import METRICS
+from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
 from effbench.printable import count, listed
 
 #: Comes before a marked figure.
@@ -19,8 +19,10 @@ MOST_REASONS = 3
 #: Units of times, rates and energies: a disturbed host changes them.
 _UNITS = frozenset({"ms", "s", "mJ", "tokens/s", "samples/s"})
 #: Metrics without such a unit that follow from times.
-_FROM_TIMES = frozenset({"speedup", "period_speedup", "gpu_idle_fraction", "roofline_fraction", "break_even_calls"})
-_RATIOS = frozenset({"speedup", "period_speedup"})
+_FROM_TIMES = frozenset(
+    {*SPEEDUPS, "gpu_idle_fraction", "roofline_fraction", "break_even_calls"}
+    | {columns.separate for columns in SPEEDUP_COLUMNS.values()}
+)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: What to do about marks, by device.
 ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
@@ -50,36 +52,17 @@ def signed(text: str, marked: bool) -> str:
     return f"{SIGN}{text}" if marked else text
 
 
-class Marks:
-    """The marks of a sweep's results.
+def reason(row: Mapping[str, Any], metric: str) -> str | None:
+    """Return why a metric of a row of the view `results` is marked; None if it is not.
 
-    A speedup compares two results, so it is marked if its own result or its baseline is.
+    Speedups have marks of their own: both sides of a pair meet the same host, which its times do not.
     """
-
-    def __init__(self, rows: Sequence[LabelledRow]) -> None:
-        self._of_baseline: dict[Hashable, str] = {}
-        for row in rows:
-            why = why_marked(row.source)
-            if why is not None and row.source.get("speedup") == 1.0:  # exactly 1 by definition
-                self._of_baseline[self._point(row)] = why
-
-    @staticmethod
-    def _point(row: LabelledRow) -> Hashable:
-        return tuple(row.labels.items())
-
-    def reason(self, row: LabelledRow, metric: str) -> str | None:
-        """Return why a metric of a result is marked; None if it is not."""
-        if row.source.get(metric) is None or not is_timed(metric):
-            return None
-        own = why_marked(row.source)
-        if metric not in _RATIOS:
-            return own
-        if row.source[metric] == 1.0:  # of the baseline: exactly 1 by definition
-            return None
-        if own is not None:
-            return own
-        of_baseline = self._of_baseline.get(self._point(row))
-        return None if of_baseline is None else f"the baseline's times: {of_baseline}"
+    if is_missing(row.get(metric)) or not is_timed(metric):
+        return None
+    if metric not in SPEEDUPS:
+        return why_marked(row)
+    why = row.get("speedup_disturbance")
+    return None if is_missing(why) else why
 
 
 def note(rows: Sequence[LabelledRow]) -> str:

@@ -18,7 +18,8 @@ from effbench.environments import SOFTWARE
 from effbench.labels import LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, change_text
 from effbench.report.colors import glyph_of
-from effbench.report.marks import Marks, is_marked, signed
+from effbench.report import marks
+from effbench.report.marks import is_marked, signed
 from effbench.report.reasons import undecided
 from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of
 from effbench.stats.intervals import (
@@ -131,22 +132,20 @@ class ModeScore:
         return is_clear(self.low, self.high)
 
 
-def mode_score(rows: Sequence[Mapping[str, Any]], metric: str, marks: Sequence[bool] | None = None) -> ModeScore:
+def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
     """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these cells. It requires an
-    interval and at least two trials of each cell. With at least three trials it covers 93 to 98.2 %. `marks`: whether
-    the speedup of each row is marked; None: if its own result is."""
-    if marks is None:
-        marks = [is_marked(row) for row in rows]
+    interval and at least two trials of each cell. With at least three trials it covers 93 to 98.2 %."""
     passed = 0
     marked = False
     estimates = []
-    for row, mark in zip(rows, marks, strict=True):
+    for row in rows:
         if row["status"] != Status.OK:
             continue
         passed += 1
         if 0 < (row.get(metric) or 0) < math.inf:
-            estimates.append(estimate_of(row, metric, mark))
-            marked = marked or mark
+            is_unsure = marks.reason(row, metric) is not None
+            estimates.append(estimate_of(row, metric, is_unsure))
+            marked = marked or is_unsure
     if not estimates:
         return ModeScore(None, 0, passed, len(rows))
     mean = mean_of_estimates(estimates).interval()
@@ -202,14 +201,12 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
     for row in sorted(rows, key=lambda row: order.index(row.mode)):
         group = f"{row.source['phase'] if several else ''} {row.where}".strip()
         groups.setdefault((row.mode, group), []).append(row)
-    marks = Marks(rows)
     summaries = []
     for (mode, group), of_mode in groups.items():
         ok = [row.source for row in of_mode if row.source["status"] == Status.OK]
         scores = {}
         for metric in SPEEDUPS:
-            marked = [marks.reason(row, metric) is not None for row in of_mode]
-            scores[metric] = mode_score([row.source for row in of_mode], metric, marked)
+            scores[metric] = mode_score([row.source for row in of_mode], metric)
         memory = over_cells((row.get("relative_memory") for row in ok), geometric_mean, change_text)
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from effbench.environments import labelled
 from effbench.errors import UsageError
 from effbench.labels import ABSENT, LabelledRow, grouped, mode_order
-from effbench.metrics import INTERVALS, METRICS, SPEEDUPS
+from effbench.metrics import INTERVALS, METRICS, SPEEDUPS, Better
 from effbench.printable import listed
-from effbench.report.marks import Marks, is_marked, signed, why_marked
+from effbench.report import marks
+from effbench.report.marks import is_marked, signed, why_marked
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.bottleneck import why
+from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table, as_json
 
 if TYPE_CHECKING:
@@ -182,14 +184,14 @@ class SpeedupTable:
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
         ties, texts = sum(len(row.best) > 1 for row in self.rows), {entry.text for entry in self.entries}
-        marks = {
+        explained = {
             "bold or ★: significantly the best of its row": any(entry.best for entry in self.entries),
             f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in text for text in texts),
             IS_UNCLEAR: self.is_unclear,
             "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
         }
-        return [*(text for text, applies in marks.items() if applies), *self.notes()]
+        return [*(text for text, applies in explained.items() if applies), *self.notes()]
 
     def notes(self) -> list[str]:
         """Return what the intervals lack."""
@@ -261,7 +263,6 @@ def speedup_table(
     if metric not in METRICS:
         raise UsageError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     modes = mode_order((row.mode, row.base_mode) for row in rows)
-    marks = Marks(rows)
     pivoted = []
     for point in grouped(rows, lambda row: tuple(row.labels.values())).values():
         ok = [row.source for row in point if row.source["status"] == "ok"]
@@ -270,7 +271,7 @@ def speedup_table(
         for name in SPEEDUPS if metric == "speedup" and has_period else [metric]:
             cells = dict.fromkeys(modes, Entry())
             for row in point:
-                cells[row.mode] = _entry(row, name, baseline_mode, marks)
+                cells[row.mode] = _entry(row, name, baseline_mode)
             pivoted.append(_row(point[0], name, cells))
     return SpeedupTable(pivoted, modes, list(dict.fromkeys(row.metric for row in pivoted)) or [metric], baseline_mode)
 
@@ -284,36 +285,42 @@ def is_baseline(row: LabelledRow, baseline_mode: str) -> bool:
 def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
     """Return a row of entries, and mark its winner."""
     ok = {mode: entry for mode, entry in cells.items() if entry.status == "ok"}
-    undisturbed = {mode: entry.source for mode, entry in ok.items() if not is_marked(entry.source)}
-    leaders = _leaders(undisturbed, metric)
+    decisive = _decisive([entry.source for entry in ok.values()], metric)
+    undisturbed = {mode: e.source for mode, e in ok.items() if marks.reason(e.source, decisive) is None}
+    leaders = _leaders(undisturbed, metric, decisive)
     leader = leaders[0] if leaders else None
     tied = leaders[1:]
     if leader is not None:
         if ok[leader].significant is False:  # no winner, whatever the comparison of the two times gives
             tied += [mode for mode, entry in ok.items() if entry.baseline and mode not in leaders]
-        tied += _possibly_better(ok, leader, metric, known=[leader, *tied])
+        tied += _possibly_better(ok, leader, decisive, known=[leader, *tied])
     row = Row(first.labels, first.case, metric, cells, leader, tied, len(ok) > 1)
     if row.winner is not None:  # a speedup over a marked baseline is marked, even if the winner's time is not
         cells[row.winner].best = not cells[row.winner].marked
     return row
 
 
-def _possibly_better(ok: Mapping[str, Entry], leader: str, metric: str, known: Sequence[str]) -> list[str]:
+def _possibly_better(ok: Mapping[str, Entry], leader: str, decisive: str, known: Sequence[str]) -> list[str]:
     """Return the marked modes that may be better than the leader: not all of their interval is worse than its."""
-    decisive = _decisive([entry.source for entry in ok.values()], metric)
-    low, high = INTERVALS[decisive]
-    worst_of_leader = ok[leader].source.get(high) or ok[leader].source[decisive]
+    bounds = INTERVALS[decisive]
+    best_bound, worst_bound = reversed(bounds) if is_higher_better(decisive) else bounds
+    worst_of_leader = ok[leader].source.get(worst_bound) or ok[leader].source[decisive]
     found = []
     for mode, entry in ok.items():
-        if mode in known or not is_marked(entry.source) or not entry.source.get(decisive):
+        if mode in known or marks.reason(entry.source, decisive) is None or not entry.source.get(decisive):
             continue
-        best_of_marked = entry.source.get(low) or entry.source[decisive]
-        if best_of_marked <= worst_of_leader:
+        best_of_marked = entry.source.get(best_bound) or entry.source[decisive]
+        is_beyond = best_of_marked >= worst_of_leader if is_higher_better(decisive) else best_of_marked <= worst_of_leader
+        if is_beyond:
             found.append(mode)
     return found
 
 
-def _entry(row: LabelledRow, metric: str, baseline_mode: str, marks: Marks) -> Entry:
+def is_higher_better(metric: str) -> bool:
+    return METRICS[metric].better is Better.HIGHER
+
+
+def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     source = row.source
     status = str(source["status"])
     entry = Entry(status, status=status, reason=source.get("reason"), trials=source.get("trials"), source=source)
@@ -331,10 +338,11 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str, marks: Marks) -> E
     shown = metric
     if metric in SPEEDUPS and (entry.baseline or entry.value is None):
         shown = SPEEDUPS[metric]  # the fastest mode is worth knowing without a baseline
-    entry.disturbance = marks.reason(row, shown)
+    entry.disturbance = marks.reason(source, shown)
     entry.marked = entry.disturbance is not None
     if shown == metric:
-        if metric in SPEEDUPS and not entry.marked and entry.low is not None and entry.high is not None:
+        is_known = entry.low is not None and entry.high is not None and entry.trials != 1
+        if metric in SPEEDUPS and not entry.marked and is_known:
             entry.significant = not entry.low <= 1 <= entry.high
         entry.text, entry.interval = figure_texts(metric, entry.value, entry.low, entry.high, entry.marked)
     elif entry.baseline or source.get(shown) is not None:
@@ -387,30 +395,41 @@ def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> Lo
 
 
 def least(rows: Sequence[Mapping[str, Any]], metric: str = "latency_ms") -> tuple[int, list[int]]:
-    """Return the index of the row with the least `metric` (a key of INTERVALS), and the indices of rows that tie with
-    it: the difference is not significant, or the best one has no interval. All `rows` must have the metric."""
-    means = {place: log_of(row, metric) for place, row in enumerate(rows)}
+    """Return the index of the row with the least `metric` (a key of INTERVALS; the largest speedup), and the indices of
+    rows that tie with it: the difference is not significant, or the best one has no interval. All `rows` must have the
+    metric."""
+    means = {place: cost_of(row, metric) for place, row in enumerate(rows)}
     best = min(means, key=lambda place: means[place].value)
     for place, row in enumerate(rows):  # modes that were eliminated after one round
         if row.get("trials") == 1 and means[best].error is not None:
-            means |= moderated({place: [row[metric]]}, {place: 0.0})
+            value = 1 / row[metric] if is_higher_better(metric) else row[metric]
+            means |= moderated({place: [value]}, {place: 0.0})
     return best, [place for place, mean in means.items() if place != best and not is_less(means[best], mean)]
 
 
+def cost_of(row: Mapping[str, Any], metric: str) -> LogEstimate:
+    """Return the logarithm of a result's `metric`, with the opposite sign if a higher one is better."""
+    estimate = log_of(row, metric)
+    return replace(estimate, value=-estimate.value) if is_higher_better(metric) else estimate
+
+
 def _decisive(sources: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Return the metric that decides which mode has the best figure of `metric`: a time for speedups and rates."""
+    """Return the metric that decides which mode has the best figure of `metric`: a time for rates and for speedups of
+    separate processes. Speedups of pairs decide themselves: they are known better than times."""
     if metric in ("throughput_per_s", "tokens_per_s"):
         known = [source for source in sources if source.get(metric) is not None]
         return "period_ms" if all(source.get("period_ms") for source in known) else "latency_ms"
-    return SPEEDUPS.get(metric, metric)
+    if metric not in SPEEDUPS:
+        return metric
+    origins = {source.get("speedup_from") for source in sources if source.get(metric) not in (None, 1.0)}
+    return metric if origins == {PAIRS} else SPEEDUPS[metric]
 
 
-def _leaders(sources: Mapping[str, Mapping[str, Any]], metric: str) -> list[str]:
+def _leaders(sources: Mapping[str, Mapping[str, Any]], metric: str, decisive: str) -> list[str]:
     """Return the ok mode with the best figure, followed by the modes whose difference from it is not significant. Empty
-    for metrics without intervals."""
+    for metrics without intervals. `decisive`: the metric that decides."""
     if metric in ("throughput_per_s", "tokens_per_s"):
         sources = {mode: source for mode, source in sources.items() if source.get(metric) is not None}
-    decisive = _decisive([*sources.values()], metric)
     modes = [mode for mode, source in sources.items() if (source.get(decisive) or 0) > 0]
     if decisive not in INTERVALS or not modes:
         return []
@@ -425,17 +444,17 @@ def time_columns(rows: Iterable[LabelledRow]) -> list[Column]:
     return [Column(name, title, numeric=True) for name, title in titles.items() if name in seen]
 
 
-def time_cells(row: LabelledRow, marks: Marks) -> dict[str, Shown]:
+def time_cells(row: LabelledRow) -> dict[str, Shown]:
     """Return the values of `time_columns`, with speedups as second lines. Failed results have none."""
     source = row.source
     is_measured = source["status"] in ("ok", "degraded")
     cells = {}
     for name in (*TIMES, "gpu_busy_ms"):
         value = source.get(name) if is_measured else None
-        why = marks.reason(row, name) if value is not None else None
+        why = marks.reason(source, name) if value is not None else None
         ratio = ""
         if value is not None and name in TIMES:
-            ratio = speedup_text(source, TIMES[name], marks.reason(row, TIMES[name]) is not None)
+            ratio = speedup_text(source, TIMES[name], marks.reason(source, TIMES[name]) is not None)
         tone = "unsure" if why else ""
         text = signed(METRICS[name].format(value), why is not None)
         cells[name] = Shown(None, text, tone, ratio, hint=why or "")
@@ -467,7 +486,6 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
         Column("bound", filter=True),
         Column("why", wide=True),
     ]
-    marks = Marks(rows)
     shown, data = [], []
     for row in rows:
         source = row.source
@@ -481,6 +499,6 @@ def bottleneck_table(rows: Sequence[LabelledRow], link: Callable[[LabelledRow], 
         record |= {name: source.get(name) for name in (*TIMES, *SPEEDUPS, *facts)} | {"why": reason}
         record |= {"marked": is_marked(source), "disturbance": why_marked(source)}
         bottleneck = source.get("bound") if is_ok else None
-        shown.append(record | time_cells(row, marks) | {"bound": Shown(None, bottleneck or ABSENT, link=link(row))})
+        shown.append(record | time_cells(row) | {"bound": Shown(None, bottleneck or ABSENT, link=link(row))})
         data.append(record)
     return Table(columns, shown, data, caption="Bottleneck of each cell")

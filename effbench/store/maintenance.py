@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import re
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,10 @@ def migrations(connection: sa.Connection | None = None) -> Any:
 
 
 def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
-    """Bring an existing database to this version's schema in one transaction; return its revision before and after."""
+    """Bring an existing database to this version's schema in one transaction; return its revision before and after.
+
+    A SQLite file is first copied to `copy_before`. Raises StoreError if that fails, and then changes nothing.
+    """
     with connect.connected(url, write=True) as connection:
         schema.lock(connection)
         before = connect.revision(connection)
@@ -53,12 +58,36 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
         elif before != HEAD_REVISION:
             from alembic import command
 
+            copy_file(url, before)
             connection.execute(sa.text("DROP VIEW results"))  # else it refers to columns that change
             command.upgrade(migrations(connection), "head")
             schema.make_view(connection)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
                 rebuild_results(connection, sweep_id)  # new columns
     return before, HEAD_REVISION
+
+
+def copy_before(url: str | os.PathLike[str], revision: str) -> Path | None:
+    """Return where `upgrade` keeps a copy of a SQLite file of this revision; None for a database server."""
+    file = connect.sqlite_file(url)
+    return None if file is None else file.with_name(f"{file.stem}.before-upgrade-{revision}{file.suffix}")
+
+
+def copy_file(url: str | os.PathLike[str], revision: str) -> None:
+    """Copy a SQLite file to `copy_before`, with what its write-ahead log holds."""
+    copy = copy_before(url, revision)
+    if copy is None:
+        return
+    file = connect.sqlite_file(url)
+    unfinished = copy.with_name(f"{copy.name}.part")
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source:
+            with closing(sqlite3.connect(unfinished)) as target:
+                source.backup(target)
+        unfinished.replace(copy)
+    except (OSError, sqlite3.Error) as error:
+        unfinished.unlink(missing_ok=True)
+        raise StoreError(f"the upgrade needs a copy of {file}, which failed: {error}; nothing was changed") from error
 
 
 def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:

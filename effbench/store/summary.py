@@ -10,19 +10,46 @@ from operator import attrgetter
 from typing import Any, Self
 
 from effbench.cell import SEVERITY, Status, Trial
-from effbench.metrics import COLD, ESTIMATED, INTERVALS, RESULT_FIGURES, SPEEDUPS, TRIAL_METRICS
+from effbench.metrics import (
+    COLD,
+    ESTIMATED,
+    INTERVALS,
+    RESULT_FIGURES,
+    SPEEDUP_COLUMNS,
+    SPEEDUPS,
+    TRIAL_METRICS,
+)
 from effbench.stats.intervals import Interval, LogEstimate, log_difference, log_mean_of_compilations
 from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction
 
 #: marked trials do not count if at least this many unmarked ones remain
 ENOUGH_UNMARKED = 3
-#: time of a trial -> the columns with the bounds that a marked trial's time has; times of requests follow their latency
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Where a trial has the bounds of a figure. `value`: the figure that they belong to; `mark`: why it is marked."""
+
+    value: str
+    low: str
+    high: str
+    mark: str = "disturbance"
+
+
+_OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
+#: figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow their latency
 BOUNDS = {
-    "latency_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
-    "ttft_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
-    "tpot_ms": ("latency_ms", "latency_median_low_ms", "latency_median_high_ms"),
-    "period_ms": ("period_ms", "period_median_low_ms", "period_median_high_ms"),
+    "latency_ms": _OF_LATENCY,
+    "ttft_ms": _OF_LATENCY,
+    "tpot_ms": _OF_LATENCY,
+    "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
+    **{
+        columns.paired: Bounds(columns.paired, f"{columns.paired}_low", f"{columns.paired}_high", "pair_disturbance")
+        for columns in SPEEDUP_COLUMNS.values()
+    },
 }
+#: values of `speedup_from`
+PAIRS, SEPARATE = "pairs", "separate"
 
 _MEASURED = [status for status in Status if status.is_measured]
 _COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
@@ -35,19 +62,27 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
     return list({trial.round: trial for trial in by_attempt}.values())
 
 
-def counted(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if enough others are ok."""
+def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
+    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if enough others are ok.
+
+    `mark`: the field that says why a trial is marked.
+    """
     kept = last_attempts(trials)
-    unmarked = [trial for trial in kept if trial.disturbance is None]
+    is_marked = attrgetter(mark)
+    unmarked = [trial for trial in kept if is_marked(trial) is None]
     if sum(trial.status == Status.OK for trial in unmarked) < ENOUGH_UNMARKED:
         return kept
     # a failure always counts
-    return [trial for trial in kept if trial.disturbance is None or trial.status != Status.OK]
+    return [trial for trial in kept if is_marked(trial) is None or trial.status != Status.OK]
 
 
 def marked(trials: Iterable[Trial]) -> list[str]:
     """Return why the times of these counted trials are marked: one reason for each marked trial."""
     return [trial.disturbance for trial in trials if trial.disturbance is not None]
+
+
+def first(reasons: Sequence[str]) -> str | None:
+    return reasons[0] if reasons else None
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
@@ -57,13 +92,17 @@ def worst(trials: Sequence[Trial]) -> Trial:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm. `is_marked`: its times come
-    from a disturbed host."""
+    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm. `disturbance`: why its times
+    are marked, None if they are not."""
 
     status: Status
     peak_reserved_bytes: int | None
     means: Mapping[str, LogEstimate | None]
-    is_marked: bool = False
+    disturbance: str | None = None
+
+    @property
+    def is_marked(self) -> bool:
+        return self.disturbance is not None
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Self | None:
@@ -72,7 +111,7 @@ class Baseline:
             return None
         reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
         means = {name: estimate(kept, name) for name in SPEEDUPS.values()}
-        return cls(Status(worst(kept).status), reserved, means, is_marked=bool(marked(kept)))
+        return cls(Status(worst(kept).status), reserved, means, first(marked(kept)))
 
 
 def summarise(
@@ -102,7 +141,7 @@ def summarise(
         return row
     disturbances = marked(kept)
     row["marked"] = bool(disturbances)
-    row["disturbance"] = disturbances[0] if disturbances else None
+    row["disturbance"] = first(disturbances)
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
     row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
@@ -118,7 +157,11 @@ def summarise(
     row["throughput_per_s"] = bs * 1000.0 / call_ms if bs and call_ms else None
     _explain(row, kept)
     if baseline and baseline.status in _MEASURED:
-        _compare(row, kept, means, baseline, is_baseline)
+        _compare(row, means, baseline, is_baseline)
+    if status is Status.OK and not is_baseline:
+        _use_pairs(row, trials)
+    if baseline and not is_baseline:
+        row["break_even_calls"] = _break_even(row, kept, baseline)
     return row
 
 
@@ -133,8 +176,8 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
     row["unsteady_trials"] = sum(not steady for steady in warmed_up) if warmed_up else None
 
 
-def _compare(row: dict[str, Any], kept: list[Trial], means: dict, baseline: Baseline, is_baseline: bool) -> None:
-    """Add the figures that compare the cell, with these means, with the baseline."""
+def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: bool) -> None:
+    """Add the figures that compare the cell, with these means, with the baseline, both in separate processes."""
     if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / baseline.peak_reserved_bytes
     if row["status"] is not Status.OK or baseline.status is not Status.OK:
@@ -143,12 +186,40 @@ def _compare(row: dict[str, Any], kept: list[Trial], means: dict, baseline: Base
         mean, old = means[metric], baseline.means[metric]
         if not (mean and old):
             continue
-        # 1 by definition: an interval would wrongly suggest doubt
-        ratio = Interval(1.0, 1.0, 1.0) if is_baseline else log_difference(old, mean).interval()
-        low, high = INTERVALS[name]
-        row |= {name: ratio.value, low: ratio.low, high: ratio.high}
-    if not is_baseline:
-        row["break_even_calls"] = _break_even(row, kept, baseline)
+        if is_baseline:  # 1 by definition: an interval would wrongly suggest doubt
+            _set_interval(row, name, Interval(1.0, 1.0, 1.0))
+            continue
+        ratio = log_difference(old, mean).interval()
+        _set_interval(row, name, ratio)
+        _set_interval(row, SPEEDUP_COLUMNS[name].separate, ratio)
+        row["speedup_from"] = SEPARATE
+    if row["speedup_from"] is None:
+        return
+    row["speedup_disturbance"] = row["disturbance"]
+    if row["disturbance"] is None and baseline.disturbance is not None:
+        row["speedup_disturbance"] = f"the baseline's times: {baseline.disturbance}"
+
+
+def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
+    """Replace the speedups of separate processes by those of pairs, if every trial that counts has pairs."""
+    kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in _MEASURED]
+    if any(trial.pair_speedup is None for trial in kept):
+        return
+    row["speedup_from"] = PAIRS
+    row["speedup_disturbance"] = first([t.pair_disturbance for t in kept if t.pair_disturbance is not None])
+    for name, columns in SPEEDUP_COLUMNS.items():
+        paired = estimate(kept, columns.paired)
+        if paired is None:  # there is no period
+            continue
+        _set_interval(row, name, paired.interval())
+        row[columns.busy] = _mean(getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials))
+
+
+def _set_interval(row: dict[str, Any], name: str, figure: Interval) -> None:
+    low, high = INTERVALS[name]
+    row[name] = figure.value
+    row[low] = figure.low
+    row[high] = figure.high
 
 
 def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baseline) -> int | None:
@@ -186,21 +257,24 @@ def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
 
 
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
-    """Return how much lower and higher the mean logarithm of a time may be, because some trials are marked.
+    """Return how much lower and higher the mean logarithm of a figure may be, because some trials are marked.
 
     The bounds of a marked trial contain the medians of its disturbed and of its undisturbed samples. Trials that are
-    not marked add nothing, so this is the mean over all trials of what a marked one adds.
+    not marked add nothing, so this is the mean over all trials of what a marked one adds. A single trial with pairs
+    always adds its bounds: they are all that is known of the speedup's error.
     """
     if name not in BOUNDS:
         return 0.0, 0.0
-    time, low, high = BOUNDS[name]
+    bounds = BOUNDS[name]
+    is_only = len(trials) == 1 and bounds.mark == "pair_disturbance"
     below, above = 0.0, 0.0
     for trial in trials:
-        value = getattr(trial, time)
-        if trial.disturbance is None or not value:
+        value = getattr(trial, bounds.value)
+        is_marked = getattr(trial, bounds.mark) is not None
+        if not value or not (is_marked or is_only):
             continue
-        least = getattr(trial, low) or value
-        most = getattr(trial, high) or value
+        least = getattr(trial, bounds.low) or value
+        most = getattr(trial, bounds.high) or value
         below += max(0.0, math.log(value / least))
         above += max(0.0, math.log(most / value))
     return below / len(trials), above / len(trials)

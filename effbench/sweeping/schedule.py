@@ -32,6 +32,8 @@ from effbench.sweeping.turns import Turns
 
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
 UNQUIET_TRIALS = 3
+#: The mode whose step every trial holds, because it compares outputs with it.
+EAGER = "effbench.modes.eager.Eager"
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 #: Phases of a trial's wall time that are not overhead.
@@ -156,6 +158,18 @@ class Schedule:
     def attempts(self) -> int:
         """How often a round is measured if its trials are marked."""
         return self.settings.protocol["attempts"] if self.waits else 1
+
+    def is_paired(self, run: CellRun) -> bool:
+        """Return whether the run's speedup comes from pairs: it is compared with eager, which its process holds."""
+        cell, baseline_mode = run.cell, self.settings.baseline_mode
+        if cell.mode_name == baseline_mode:
+            return False
+        return any(
+            other.mode_name == baseline_mode
+            and other.mode["_target_"] == EAGER
+            and other.comparison_key == cell.comparison_key
+            for other in self.pools[run.interpreter].cells
+        )
 
     def speeds_of(self, interpreter: Interpreter) -> HostSpeeds:
         return self.host_speeds.setdefault(interpreter, HostSpeeds())
@@ -286,6 +300,7 @@ class Schedule:
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
+            paired=self.is_paired(trial.run),
             turn=str(turns.path(pool.cache_root.parent)) if turns.is_shared else None,
             # times of its preparation come from the first trial of a cell, during which no other runs
             is_ahead=turns.is_shared and any(one.build_s is not None for one in self.history.get(trial.run, ())),

@@ -39,6 +39,7 @@ from effbench.worker import artifacts, failures, generation, quantization, state
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
+from effbench.worker.pairing import Pairing, forget_pairs, unpaired
 from effbench.worker.training import Training
 from effbench.worker.workload import (
     Inference,
@@ -133,6 +134,8 @@ class RunningTrial:
             self.time(timer)
             self.phase("facts", self.take_facts)
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
+            if self.request.paired and wrong is None and self.compiled is None:
+                self.phase("pairs", partial(self.take_pairs, timer))
             if self.request.protocol.get("profile") and self.on_cuda:
                 self.phase("profile", self.take_profile)
         facts = self.trial.extra["facts"] = self.prepared.all_facts()
@@ -391,7 +394,14 @@ class RunningTrial:
             timer.host = None
             yield
             return
-        host = HostWatch(
+        host = timer.host = self.host_watch()
+        with host.watching():
+            yield
+        self.trial.host_ms, self.trial.host_high_ms = host.low_ms, host.high_ms
+        self.trial.disturbed_fraction = host.disturbed_fraction
+
+    def host_watch(self) -> HostWatch:
+        return HostWatch(
             self.request.host_ms,
             1 + self.host_tolerance,
             moves=self.on_cuda,
@@ -399,11 +409,23 @@ class RunningTrial:
             usual_high_ms=self.request.host_high_ms,
             waits=self.rules.patience > 1.0,
         )
-        timer.host = host
-        with host.watching():
-            yield
-        self.trial.host_ms, self.trial.host_high_ms = host.low_ms, host.high_ms
-        self.trial.disturbed_fraction = host.disturbed_fraction
+
+    def take_pairs(self, timer: timing.Timer) -> None:
+        """Time eager and the mode in turn, if that is possible. A failure affects only the paired speedups."""
+        trial, workload = self.trial, self.workload
+        reason = unpaired(self.cell, workload)
+        if reason is None:
+            before = counters.read()
+            states = [workload.module, *([] if workload.ran is workload.module else [workload.ran])]
+            try:
+                for module in states:
+                    state.restore(module, workload.initial, self.device)
+                Pairing(trial, workload, timer, self.watcher, self.host_watch).take(self.has_period)
+                reason = compiled_between(before, counters.read())
+            except Exception as error:  # eager's calls may lack memory, or meet a state that they do not expect
+                reason = describe(error)
+        if reason is not None:
+            forget_pairs(trial, reason)
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""

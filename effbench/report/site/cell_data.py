@@ -24,7 +24,8 @@ from effbench.printable import excerpt
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
-from effbench.report.marks import Marks, signed, why_marked
+from effbench.report import marks
+from effbench.report.marks import signed, why_marked
 from effbench.report.site.writer import Writer, as_json
 from effbench.store.connect import artifact_home
 from effbench.store.schema import TRIAL
@@ -99,7 +100,6 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
     """Return the page's data of one result."""
     source = row.source
     facts = [facts for facts, _ in trials]
-    marks = device_sweep.marks
     command, why_not = device_sweep.command(source["params"], source["environment_id"])
     return {
         "env": source["environment_id"],
@@ -113,7 +113,7 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
         "bound": source.get("bound"),
         "disturbance": why_marked(source),
         "count": source["trials"],
-        "results": results(row, marks),
+        "results": results(row),
         "artifacts": files.links(trials),
         "params": flatten(source["params"]),
         "command": command,
@@ -129,14 +129,14 @@ def entry(device_sweep: DeviceSweep, row: LabelledRow, trials: Sequence[Trial], 
     }
 
 
-def results(row: LabelledRow, marks: Marks) -> dict[str, list[Any]]:
+def results(row: LabelledRow) -> dict[str, list[Any]]:
     """Return metric -> [value, its text, its interval's text, why it is marked or None] for the metrics that the result
     has."""
     found = {}
     for name, metric in METRICS.items():
         value = row.source.get(name)
         if value is not None:
-            why = marks.reason(row, name)
+            why = marks.reason(row.source, name)
             text = signed(metric.format(value), why is not None)
             found[name] = [value, text, interval_text(name, row.source), why]
     return found

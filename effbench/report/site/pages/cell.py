@@ -84,7 +84,7 @@ def list_of(device_sweep: DeviceSweep) -> Table:
     rows = []
     for row in device_sweep.labelled:
         status = str(row.source["status"])
-        values = cell_of(row, device_sweep) | time_cells(row, device_sweep.marks)
+        values = cell_of(row, device_sweep) | time_cells(row)
         values["status"] = Shown(status, status, "" if status == "ok" else "status")
         values["disturbance"] = why_marked(row.source) or ""
         rows.append(values)

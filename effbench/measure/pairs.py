@@ -1,0 +1,167 @@
+"""Time two steps in turn, in batches of a few milliseconds, and compare neighbouring batches.
+
+The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet different
+speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the batches changes
+with each pair (A B, B A, A B …), so that drift favours neither side.
+
+A batch begins with calls that do not count, because the other side's calls have left their data in the caches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from effbench.measure.host import HostWatch, Reading
+from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, play
+from effbench.stats.intervals import median_interval
+
+#: Calls at the start of a batch that do not count, unless a single call is longer than a batch and refills the caches.
+WARM_CALLS = 2
+#: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
+WARM_PART = 0.2
+#: Pairs between two looks at whether the ratio is known.
+EVERY = 10
+
+
+class Side(Protocol):
+    """One of the two steps that are timed in turn."""
+
+    def batch(self) -> Batch:
+        """Time a batch of calls."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of calls: `ms` per call, and the `waited_ms` that another process's threads waited for a core."""
+
+    ms: float
+    waited_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The ms per call of two neighbouring batches, one of each side."""
+
+    reference_ms: float
+    own_ms: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer the reference takes."""
+        return self.reference_ms / self.own_ms
+
+
+@dataclass
+class Pairs:
+    """All pairs of a trial, in order. `disturbed`: those during which the host was disturbed."""
+
+    undisturbed: list[Pair] = field(default_factory=list)
+    disturbed: list[Pair] = field(default_factory=list)
+
+    def figure(self, rules: Rules) -> Figure:
+        """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked."""
+        ratios = Timing([pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios)
+        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0)
+
+    @property
+    def disturbed_ratios(self) -> list[float]:
+        return [pair.ratio for pair in self.disturbed]
+
+    def samples(self, prefix: str) -> dict[str, list[float]]:
+        """Return the raw times as series of samples. The series of both sides have the same order and length."""
+        series: dict[str, list[float]] = {}
+        for kind, pairs in (("", self.undisturbed), ("_disturbed", self.disturbed)):
+            if pairs:
+                series[f"{prefix}_baseline{kind}_ms"] = [pair.reference_ms for pair in pairs]
+                series[f"{prefix}_own{kind}_ms"] = [pair.own_ms for pair in pairs]
+        return series
+
+
+class LatencySide:
+    """Synchronised calls of a step. `latency_ms`: about how long one takes."""
+
+    def __init__(self, timer: Timer, latency_ms: float, warm_calls: int = WARM_CALLS) -> None:
+        self.timer = timer
+        self.rotation = itertools.cycle(timer.inputs)
+        self.calls = max(1, math.ceil(BATCH_MS / latency_ms))
+        self.warm_calls = warm_calls if latency_ms < BATCH_MS else 0
+
+    def batch(self) -> Batch:
+        """Time a batch; its figure is the median of its calls."""
+        self.timer.call(self.rotation, self.warm_calls, Timing())
+        counted = Timing()
+        self.timer.call(self.rotation, self.calls, counted)
+        return Batch(statistics.median(counted.samples_ms))
+
+
+class PeriodSide:
+    """Back-to-back calls of a step on the GPU. `calls`: number per batch."""
+
+    def __init__(self, timer: Timer, calls: int) -> None:
+        self.timer = timer
+        self.rotation = itertools.cycle(timer.inputs)
+        self.calls = calls
+        self.warm_calls = max(WARM_CALLS, round(WARM_PART * calls))
+        self.start, self.end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def batch(self) -> Batch:
+        """Time a batch by events around it."""
+        timer = self.timer
+        for given in timer.inputs if timer.renew else ():
+            timer.renew(given)
+        play(timer.step, self.rotation, self.warm_calls)
+        self.start.record()
+        play(timer.step, self.rotation, self.calls)
+        self.end.record()
+        self.end.synchronize()
+        return Batch(self.start.elapsed_time(self.end) / self.calls)
+
+
+def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None) -> Pairs:
+    """Time batches of both sides in turn until the ratio is precise enough or the budget is spent; at least one pair.
+
+    `host`: None if its speed shows in neither side.
+    """
+    pairs = Pairs()
+    began = time.perf_counter()
+    before = host.read() if host else None
+    for number in itertools.count(1):
+        sides = [own, reference] if number % 2 else [reference, own]
+        batches: dict[Side, Batch] = {}
+        is_undisturbed = True
+        for side in sides:
+            started = time.perf_counter()
+            batches[side] = side.batch()
+            if host and before:
+                elapsed = time.perf_counter() - started
+                after = host.read()
+                seen = Reading(after.work_ms, after.waited_ms + batches[side].waited_ms)
+                is_undisturbed &= host.is_undisturbed(before, seen, elapsed)
+                before = after
+        pair = Pair(batches[reference].ms, batches[own].ms)
+        (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)
+        seconds = time.perf_counter() - began
+        if seconds >= budget_s or number >= rules.max_samples:
+            return pairs
+        if number % EVERY == 0 and is_known(pairs, rules, seconds):
+            return pairs
+        if host and not is_undisturbed:
+            host.calm()
+            before = host.read()
+
+
+def is_known(pairs: Pairs, rules: Rules, seconds: float) -> bool:
+    """Return whether enough undisturbed pairs give the ratio within the protocol's target."""
+    if len(pairs.undisturbed) < rules.min_samples or seconds < rules.min_time_s / 2:
+        return False
+    interval = median_interval([pair.ratio for pair in pairs.undisturbed])
+    if interval.low is None or interval.high is None:
+        return False
+    return interval.high - interval.low <= 2 * rules.target_interval * interval.value

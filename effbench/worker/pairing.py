@@ -1,0 +1,132 @@
+"""The phase `pairs` of a trial: eager's and the mode's calls in turn, which give the paired speedups.
+
+They come after the trial's own series, counters and memory figures, which thus do not see eager's calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from effbench.cell import Cell, Trial
+from effbench.measure import timing
+from effbench.measure.host import HostWatch
+from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, Side, take_pairs
+from effbench.measure.timing import Rules, Timer
+from effbench.measure.watch import GpuWatch
+from effbench.metrics import significant
+from effbench.worker.workload import Inference
+
+#: Key in `Trial.extra`: why a trial has no pairs.
+NO_PAIRS = "no_pairs"
+#: Part of the timing budget that the pairs may take.
+PART = 1 / 3
+#: Seconds of eager's warm-up, which has made some calls before.
+WARMUP_S = 0.1
+
+
+@dataclass(frozen=True)
+class PairColumns:
+    """The columns of a trial that the pairs of one timer set. `samples`: what the names of its raw series begin with."""
+
+    speedup: str
+    samples: str
+    count: str
+
+    @property
+    def low(self) -> str:
+        return f"{self.speedup}_low"
+
+    @property
+    def high(self) -> str:
+        return f"{self.speedup}_high"
+
+    @property
+    def disturbed(self) -> str:
+        return f"{self.speedup}_disturbed"
+
+
+LATENCY = PairColumns("pair_speedup", "pair", "pairs")
+PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
+
+
+def unpaired(cell: Cell, workload: Inference) -> str | None:
+    """Return why eager's and the mode's calls cannot alternate in one process, or None."""
+    if cell.phase == "training":
+        return "each side's training steps change the other side's weights"
+    if cell.phase == "generate" or cell.stream:
+        return "requests and streams are timed as a whole"
+    for name in workload.initial:
+        kind = name.split(" ")[0]
+        if kind == "attribute":  # compiled code may depend on a plain value, and recompile when eager changes it
+            return f"each call changes the module's {name}"
+    return None
+
+
+def forget_pairs(trial: Trial, reason: str) -> None:
+    """Remove what the pairs have found so far, and record why the trial has none."""
+    trial.extra[NO_PAIRS] = reason
+    trial.pair_disturbance = None
+    for columns in (LATENCY, PERIOD):
+        for name in (columns.speedup, columns.low, columns.high, columns.disturbed, columns.count):
+            setattr(trial, name, None)
+        for series in [name for name in trial.samples if name.startswith(f"{columns.samples}_")]:
+            del trial.samples[series]
+
+
+class Pairing:
+    """Times eager and the mode in turn. `own`: the timer of the mode's step; `watch_host`: makes a watch of the host."""
+
+    def __init__(
+        self, trial: Trial, workload: Inference, own: Timer, watcher: GpuWatch, watch_host: Callable[[], HostWatch]
+    ) -> None:
+        self.trial = trial
+        self.workload = workload
+        self.own = own
+        self.watcher = watcher
+        self.watch_host = watch_host
+        self.rules: Rules = own.rules
+        short = dataclasses.replace(self.rules, warmup_s=min(WARMUP_S, self.rules.warmup_s))
+        self.reference = Timer(workload.module, own.inputs, own.device, short, renew=own.renew)
+
+    def take(self, has_period: bool) -> None:
+        """Take the pairs of both timers, and set the columns of the trial."""
+        budget_s = PART * self.rules.budget_s / (2 if has_period else 1)
+        reference_ms = self.reference.warm_up().samples_ms[-1]
+        own_ms = self.trial.latency_ms
+        depends_on_host = self.own.waits_for_host(own_ms) or self.reference.waits_for_host(reference_ms)
+        host = self.watch_host() if depends_on_host else None
+        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
+        self.watcher.begin()
+        with watching, timing.no_garbage_collection():
+            sides: list[Side] = [LatencySide(self.reference, reference_ms), LatencySide(self.own, own_ms)]
+            found = {LATENCY: take_pairs(*sides, self.rules, budget_s, host)}
+            if has_period:
+                sides = [PeriodSide(timer, timer.choose_block(budget_s)) for timer in (self.reference, self.own)]
+                timing.load(self.own.step, sides[1].rotation, sides[1].calls, self.rules.load_s / 3)
+                found[PERIOD] = take_pairs(*sides, self.rules, budget_s, host)
+        disturbance = self.watcher.newest_disturbance() if has_period else None
+        for columns, pairs in found.items():
+            reason = self.set_columns(columns, pairs, host)
+            disturbance = disturbance or reason
+        self.trial.pair_disturbance = disturbance
+
+    def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
+        """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
+        figure = pairs.figure(self.rules)
+        setattr(self.trial, columns.speedup, figure.median.value)
+        setattr(self.trial, columns.low, figure.median.low)
+        setattr(self.trial, columns.high, figure.median.high)
+        setattr(self.trial, columns.count, len(pairs.undisturbed) + len(pairs.disturbed))
+        if pairs.disturbed:
+            setattr(self.trial, columns.disturbed, statistics.median(pairs.disturbed_ratios))
+        self.trial.samples |= pairs.samples(columns.samples)
+        if figure.is_marked:
+            return host.reason() if host else "host busy"
+        if figure.varies:
+            low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
+            return f"unsteady: the speedup of pairs is anywhere from {low} to {high}"
+        return None
