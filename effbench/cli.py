@@ -24,7 +24,7 @@ from effbench.sweeping.interrupts import remembered
 from effbench.warning_filters import print_instead_of_raising
 
 _NAMES = (
-    "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "baseline", "check",
+    "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "duet", "baseline", "check",
     "advise", "history", "db", "models",
 )  # fmt: skip
 #: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.

@@ -33,6 +33,8 @@ DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 BEFORE_USER_CODE = (None, DEVICE_PHASE)
 #: The phase in which a trial waits until no other of its device is timed. The next phase means that it has its turn.
 TURN_PHASE = "turn"
+#: The phase in which a trial waits for the other member of its duet, which does not count towards its timeout.
+DUET_PHASE = "duet"
 #: Environment variable with the task's id, inherited by all its processes: it identifies leftover processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
@@ -66,6 +68,19 @@ class Payload:
 
 
 @dataclass
+class DuetRequest(Payload):
+    """How a trial meets the other member of its duet, which runs at the same time on the same device.
+
+    `folder`: of the socket at which they meet. `leads`: whether this member was started first and decides when the
+    series ends. `answer_s`: seconds after which a partner that does not answer counts as lost.
+    """
+
+    folder: str
+    leads: bool
+    answer_s: float
+
+
+@dataclass
 class TrialRequest(Payload):
     """A trial: the cell's parameters, the protocol's settings, and where to run it."""
 
@@ -85,6 +100,11 @@ class TrialRequest(Payload):
     turn: str | None = None  # file that the trial locks when others prepare meanwhile; None: it runs alone
     is_ahead: bool = False  # lock it before timing, not before the build: times of the preparation do not count
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
+    duet: DuetRequest | None = None  # the trial alternates with another one; None: it is timed alone
+
+    def __post_init__(self) -> None:
+        if isinstance(self.duet, dict):  # from JSON
+            self.duet = DuetRequest(**self.duet)
 
 
 @dataclass

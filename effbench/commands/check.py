@@ -21,7 +21,7 @@ from effbench.errors import INTERRUPTED, EffbenchError, NothingFoundError, Usage
 from effbench.outputs import refuse_database
 from effbench.printable import count, one_line
 from effbench.report import comparison
-from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS
+from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
 from effbench.store.connect import sqlite_file
 from effbench.store.decisions import BaselineInfo
 from effbench.store.store import Store
@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confirm", action="store_true",
         help="re-run cells that are or may be slower, or are marked (host disturbed), before reporting; old and new "
-        "alternate if both can run here",
+        "run as duets if both can run here",
     )  # fmt: skip
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
-    most = f"most rounds of --confirm, at least {LEAST_PAIRS} (default: {MOST_PAIRS}); precise cells stop earlier"
-    parser.add_argument("--rounds", type=options.at_least(LEAST_PAIRS), metavar="N", help=most)
+    most = f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells stop earlier"
+    parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
 

@@ -32,20 +32,23 @@ from effbench.environments import hardware_of
 from effbench.errors import EffbenchError, UsageError
 from effbench.metrics import METRICS, percent, ratio_text
 from effbench.printable import count
-from effbench.stats.significance import LEAST_PAIRS, MOST_PAIRS, confirms
+from effbench.stats.significance import LEAST_DUETS, LEAST_PAIRS, MOST_PAIRS, confirms
 from effbench.store.sides import PER_TRIAL, CellResult
 from effbench.store.store import Store
 from effbench.store.sweeps import CONFIRMING, SweepInfo
 from effbench.sweeping import resume
 from effbench.sweeping.devices import slots_of
+from effbench.sweeping.duets import StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Settings
+from effbench.sweeping.plan import CellRun, Settings, is_of_duet
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
 FACTS = {"python", "folder", "given", "git_revision", "git_description"}
 UNSETTLED = "neither confirmed nor refuted"
+#: How old and new ran.
+ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ def confirm(
     """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in `compared`, and add
     a note.
 
-    If the baseline's interpreter and revision can run here, old and new run interleaved in the same rounds, and the
-    interval over pairs must exceed the floor. Otherwise only the new side of slower and of marked cells runs, and is
+    If the baseline's interpreter and revision can run here, old and new run in the same rounds, as duets if the cell
+    allows it, and the interval over pairs must exceed the floor. Otherwise only the new side of slower and of marked cells runs, and is
     compared with the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and pairs exclude a
     change; rows of cells that now fail become `broken`; marked rows get the verdict of the re-run. Without a figure, or
     if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs count.
@@ -91,6 +94,7 @@ def confirm(
         raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
     settings = settings_of(after, db, rounds)
     progress = RerunProgress(quiet=quiet)
+    rule = StoppingRule(floors_of(compared, flagged))
 
     def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         def check(pools: Pools) -> None:
@@ -98,7 +102,7 @@ def confirm(
             progress.announce(plan_text(cells, len(sides), settings, seconds, slots_in(pools, cells, settings)))
 
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, runs, Command([*command], [], progress=progress), check)
+        return run_cells(settings, runs, Command([*command], [], progress=progress, duet_rule=rule), check)
 
     progress.announce(f"running {count(len(cells), 'cell')} again; Ctrl-C judges them by the rounds that are complete")
     why = "the re-run was interrupted"
@@ -114,14 +118,15 @@ def confirm(
         leave(flagged)
         compared.notes.append(why)
         return done
+    ids = rerun.outcome.environments
+    old_id = ids[rerun.there] if rerun.there else None
     with Store.open(db, mode="read") as store:
         again = load(store, store.find_sweep(rerun.outcome.sweep_id))
+        duets = duets_in(store, rerun.outcome.sweep_id, old_id, ids[rerun.here])
     if rerun.is_partial:
         compared.interrupted = partial_text(again, rerun, cells, rounds)
         compared.notes.append(f"{compared.interrupted} (sweep {again.title})")
-    ids = rerun.outcome.environments
-    old_id = ids[rerun.there] if rerun.there else None
-    judge_again(compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial)
+    judge_again(compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial, duets)
     done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
     slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
     done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
@@ -149,6 +154,25 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
     )
 
 
+def floors_of(compared: Compared, flagged: Iterable[Change]) -> dict[str, dict[str, float]]:
+    """Return cell key -> metric -> relative change that counts, of the ratios that duets have to decide."""
+    floors: dict[str, dict[str, float]] = {}
+    for change in flagged:
+        of_cell = floors.setdefault(change.key, {})
+        if change.metric in PER_TRIAL and METRICS[change.metric].compare == "ratio":
+            of_cell[change.metric] = compared.limits.of(change.about, change.metric).floor
+    return floors
+
+
+def duets_in(store: Store, sweep_id: str, old_id: str | None, new_id: str) -> set[str]:
+    """Return the keys of the cells whose measured trials of both environments were all timed in turn."""
+    if old_id is None:
+        return set()
+    sides = [store.history(sweep_id, environment_id) for environment_id in (old_id, new_id)]
+    keys = sides[0].keys() & sides[1].keys()
+    return {key for key in keys if all(is_of_duet(trial) for side in sides for trial in side[key])}
+
+
 def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
     gpus = max((pool.gpus for pool in pools.values()), key=len)
     return len(slots_of(gpus, cells, settings.executor))
@@ -157,11 +181,16 @@ def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
 def plan_text(cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int) -> str:
     """Return how many rounds the cells run again, and how long that takes."""
     most, compilations = settings.protocol["rounds"], settings.protocol["compilations"]
-    how = "old and new alternating" if sides > 1 else "the new side alone"
-    text = f"{LEAST_PAIRS} to {most} rounds, {how}" if most > LEAST_PAIRS else f"{most} rounds, {how}"
+    are_duets = sides > 1 and settings.protocol.get("duet", True) and all(map(allows_duet, cells))
+    least, what = (LEAST_DUETS, "duets") if are_duets else (LEAST_PAIRS, "rounds")
+    text = f"{least} to {most} {what}" if most > least else f"{most} {what}"
+    if are_duets:
+        text += " of old and new"
+    else:
+        text += f", {ALTERNATING if sides > 1 else 'the new side alone'}"
     least_s, most_s = (
         expected_s(seconds, cells, sides, number, compilations, min(slots, len(cells)))
-        for number in (LEAST_PAIRS, most)
+        for number in (min(least, most), most)
     )
     if least_s is None or most_s is None:
         return f"{text}; duration unknown"
@@ -261,11 +290,11 @@ def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
 
 def judge_again(
     compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None,
-    is_partial: bool = False,
+    is_partial: bool = False, duets: Collection[str] = (),
 ) -> None:  # fmt: skip
     """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's environments on the new
     and on the baseline's side; `why`: the reason if the baseline's side did not run; `is_partial`: the re-run was
-    interrupted."""
+    interrupted; `duets`: the keys of the cells that ran as duets."""
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
         old, why = None, f"the baseline's interpreter has changed ({changed})"
@@ -294,9 +323,15 @@ def judge_again(
             how = f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
             settle(change, recorded, how)
         else:
-            settle(change, interleaved, "old and new alternating", shared_rounds(change.metric, then, now))
+            pairs = shared_rounds(change.metric, then, now)
+            if change.key in duets:
+                settle(change, interleaved, AS_DUET, pairs, LEAST_DUETS)
+            else:
+                settle(change, interleaved, ALTERNATING, pairs)
     compared.changes = ordered(compared.changes)
-    how = "old and new alternating" if old else "the new side alone"
+    how = ALTERNATING if old else "the new side alone"
+    if old and all(change.key in duets for change in flagged):
+        how = AS_DUET
     compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
         compared.notes.append(f"not alternating: {why}; the machine may have drifted between the sessions")
@@ -314,10 +349,12 @@ def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     return None not in (before, now) and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
 
 
-def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None) -> None:
+def settle(
+    change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None, least: int = LEAST_PAIRS
+) -> None:
     """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
     verdict stays if the re-run gives no figure, is marked or has too few pairs. `pairs`: their number, None if only the
-    new side ran."""
+    new side ran; `least`: how many are enough."""
     is_paired = change.metric in PER_TRIAL  # others have one figure per compilation or sweep
     row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
@@ -326,7 +363,7 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
         why = row.disturbance  # of the baseline, which did not run again
     elif row.is_unjudged:
         why = f"{row.disturbance}, when run again"
-    elif row.metric != STATUS and is_paired and pairs is not None and pairs < LEAST_PAIRS:
+    elif row.metric != STATUS and is_paired and pairs is not None and pairs < least:
         why = f"{figures_text(row)}, but only {pairs} pairs ({how})"
     if why:
         change.reason = joined(change.reason, f"{UNSETTLED}: {why}")
@@ -337,8 +374,9 @@ def settle(change: Change, rows: Mapping[tuple[str, str], Change], how: str, pai
         is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or needs_no_pairs(change))
         if is_paired and METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
             # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
-            is_shown = confirms(row.low, pairs, row.limit) and Verdict.SLOWER in (row.verdict, change.verdict)
-            change.limit, how = row.limit, f"{how}, {pairs} pairs"
+            is_shown = confirms(row.low, pairs, row.limit, least) and Verdict.SLOWER in (row.verdict, change.verdict)
+            what = "duets" if how == AS_DUET else "pairs"
+            change.limit, how = row.limit, f"{how}, {pairs} {what}"
         text = f"{figures_text(row)} ({how})"
         low, limit, kernels = row.low or 0.0, change.limit or 0.0, row.kernels
         if not is_shown and pairs is None and row.verdict is Verdict.SLOWER:

@@ -198,6 +198,7 @@ class HostWatch:
         self.calm_readings: list[float] = []  # after batches without waiting
         self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
         self.others_fraction: float | None = None  # of the cores, while they were watched
+        self.partner_s = 0.0  # seconds for which the other member of a duet used the cores
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
 
@@ -214,7 +215,7 @@ class HostWatch:
             yield
         finally:
             if busy_s is not None:
-                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - (time.process_time() - own_s)
+                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - (time.process_time() - own_s) - self.partner_s
                 possible_s = (time.perf_counter() - began_s) * len(self.cores)
                 self.others_fraction = max(0.0, others_s / possible_s)
             os.sched_setaffinity(0, self.cores)

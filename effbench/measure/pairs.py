@@ -47,10 +47,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pair:
-    """The ms per call of two neighbouring batches, one of each side."""
+    """The ms per call of two neighbouring batches, one of each side. `number`: of the pair in its series, from 0."""
 
     reference_ms: float
     own_ms: float
+    number: int = 0
 
     @property
     def ratio(self) -> float:
@@ -95,10 +96,14 @@ class LatencySide:
 
     def batch(self) -> Batch:
         """Time a batch; its figure is the median of its calls."""
+        return Batch(statistics.median(self.calls_of_batch().samples_ms))
+
+    def calls_of_batch(self) -> Timing:
+        """Make the calls of a batch, and return those that count."""
         self.timer.call(self.rotation, self.warm_calls, Timing())
         counted = Timing()
         self.timer.call(self.rotation, self.calls, counted)
-        return Batch(statistics.median(counted.samples_ms))
+        return counted
 
 
 class PeriodSide:
@@ -145,7 +150,7 @@ def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: 
                 seen = Reading(after.work_ms, after.waited_ms + batches[side].waited_ms)
                 is_undisturbed &= host.is_undisturbed(before, seen, elapsed)
                 before = after
-        pair = Pair(batches[reference].ms, batches[own].ms)
+        pair = Pair(batches[reference].ms, batches[own].ms, number - 1)
         (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)
         seconds = time.perf_counter() - began
         if seconds >= budget_s or number >= rules.max_samples:

@@ -22,6 +22,9 @@ POWER = 0.8
 POWER_QUANTILE = 0.8416212335729143
 #: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound cells.
 LEAST_PAIRS, MOST_PAIRS = 5, 20
+#: The minimum number of duets, whose ratios vary by 1 to 3 % instead of 20 %: with 3 to 20 duets and a stop as soon as
+#: the interval is decided, fewer than 1 % of unchanged cells look slower (benchmarks/duets.py).
+LEAST_DUETS = 3
 #: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
 #: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
@@ -86,9 +89,18 @@ def compare_pairs(
     return _comparison(ratios, (ratios, LogEstimate(0.0, 0.0, ratios.df)), floor)
 
 
-def confirms(low: float | None, pairs: int, floor: float = FLOOR) -> bool:
-    """Return whether at least LEAST_PAIRS pairs show a slowdown: the interval's lower bound `low` exceeds the floor."""
-    return pairs >= LEAST_PAIRS and low is not None and low > 1 + floor
+def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = LEAST_PAIRS) -> bool:
+    """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low` exceeds the floor."""
+    return pairs >= least and low is not None and low > 1 + floor
+
+
+def is_decided(low: float | None, high: float | None, floor: float = FLOOR) -> bool:
+    """Return whether the bounds of a ratio are all inside the floor, or all beyond it."""
+    if low is None or high is None:
+        return False
+    is_inside = low >= 1 / (1 + floor) and high <= 1 + floor
+    is_beyond = low > 1 + floor or high < 1 / (1 + floor)
+    return is_inside or is_beyond
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:

@@ -1,7 +1,8 @@
 """The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in order.
 
 If a cell runs under several interpreters, its trials of a round are compared with each other. They form a group that
-runs sequentially on one slot and is retried together.
+runs on one slot and is retried together: two of them as a duet, if the cell allows it, else sequentially. So do the two
+cells of a duet.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import dataclasses
 import math
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 from effbench.cell import Cell, Trial
 from effbench.config import Config
+from effbench.meeting import ALONE, DUET
 from effbench.sweeping.interpreters import HERE, Interpreter
 
 #: Key in `Trial.extra` of a trial whose cluster job ended before it.
@@ -53,10 +55,21 @@ class Settings:
 
 @dataclass(frozen=True)
 class CellRun:
-    """A cell under an interpreter, with one trial per round."""
+    """A cell under an interpreter, with one trial per round. `partner`: the other cell of a duet of two cells."""
 
     cell: Cell
     interpreter: Interpreter = HERE
+    partner: Cell | None = field(default=None, compare=False)
+
+    @property
+    def group(self) -> Hashable:
+        """What all runs share whose trials of a round run together."""
+        return frozenset(self.cells)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells that it is compared with under all interpreters."""
+        return [self.cell] if self.partner is None else [self.cell, self.partner]
 
 
 @dataclass(frozen=True)
@@ -79,14 +92,14 @@ def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
 
 
 def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
-    """Return the runs grouped by cell, in this round's random order, so that drift affects all modes equally.
+    """Return the runs in their groups, in this round's random order, so that drift affects all modes equally.
 
     The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round favours none, also in the
     rounds of each of two compile caches.
     """
-    groups: dict[Cell, list[CellRun]] = {}
+    groups: dict[Hashable, list[CellRun]] = {}
     for run in runs:
-        groups.setdefault(run.cell, []).append(run)
+        groups.setdefault(run.group, []).append(run)
     order = list(groups.values())
     random.Random(f"{seed}/{round}").shuffle(order)
     return [group[::-1] if (round + round // 2) % 2 else group for group in order]
@@ -99,7 +112,7 @@ def trials_left(
 
     `history`: the last attempt of each recorded round. A marked trial is retried at the end of its round, together with
     the trials of the cell's other interpreters in that round, whether they are recorded or missing. A lost trial gets
-    another attempt.
+    another attempt, and so does a member of a duet whose other member is missing.
     """
     # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
     ended = {run: [trial for trial in trials if LOST not in trial.extra] for run, trials in history.items()}
@@ -113,23 +126,36 @@ def trials_left(
             can_retry = {run for run, trial in known.items() if trial and trial.attempt + 1 < attempts}
             is_marked = any(known[run].disturbance is not None for run in can_retry)
             planned = retried if is_marked else left
+            is_half = None in known.values() and any(trial and is_of_duet(trial) for trial in known.values())
             for run, trial in known.items():
                 if trial is None:
                     planned.append(PlannedTrial(run, round))
-                elif LOST in trial.extra or (is_marked and run in can_retry):
+                elif LOST in trial.extra or is_half or (is_marked and run in can_retry):
                     planned.append(PlannedTrial(run, round, trial.attempt + 1))
         left += retried
     return left
 
 
+def is_of_duet(trial: Trial) -> bool:
+    """Return whether the trial was timed in turn with the other member of a duet."""
+    duet = trial.extra.get(DUET)
+    return isinstance(duet, dict) and ALONE not in duet
+
+
 @dataclass
 class Group:
-    """The trials of a cell in a round, one per interpreter. `slot`: the only slot that may run them; None: any."""
+    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells of a duet. `cell`:
+    that of the first. `slot`: the only slot that may run them; None: any."""
 
     cell: Cell
     round: int
     trials: list[PlannedTrial]
     slot: str | None
+
+    @property
+    def key(self) -> Hashable:
+        """What all groups share that run one after the other."""
+        return self.trials[0].run.group
 
 
 class Queue:
@@ -145,22 +171,23 @@ class Queue:
     ) -> None:
         self.lock = threading.Lock()
         self.history, self.slots = history, slots
-        self.running: dict[Cell, str] = {}  # -> device of its slot
+        self.running: dict[Hashable, str] = {}  # key of a group -> device of its slot
         self.dropped: set[CellRun] = set()
         self.groups: list[Group] = []
         self.add(trials)
 
     def add(self, trials: Iterable[PlannedTrial]) -> None:
         """Append these trials. The caller holds the lock."""
-        ran_on: dict[tuple[Cell, int], dict[CellRun, str]] = {}
+        ran_on: dict[tuple[Hashable, int], dict[CellRun, str]] = {}
         for run, recorded in self.history.items():
             for trial in recorded:
                 if trial.gpu_uuid in self.slots:
-                    ran_on.setdefault((run.cell, trial.round), {})[run] = self.slots[trial.gpu_uuid]
-        for key, grouped in groupby(trials, key=lambda trial: (trial.run.cell, trial.round)):
+                    ran_on.setdefault((run.group, trial.round), {})[run] = self.slots[trial.gpu_uuid]
+        for key, grouped in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
             planned = {trial.run: trial for trial in grouped}
             slot = next((slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None)
-            self.groups.append(Group(*key, list(planned.values()), slot))
+            first = next(iter(planned))
+            self.groups.append(Group(first.cell, key[1], list(planned.values()), slot))
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
         """Return the next group for the slot with this name and device, or None if no group is available at the moment.
@@ -174,7 +201,7 @@ class Queue:
                 for group in self.groups
                 if (group.cell.device == device or group.cell.device not in devices)
                 and group.slot in (None, slot)
-                and group.cell not in self.running
+                and group.key not in self.running
                 and group.round <= latest
             )
             is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
@@ -182,7 +209,7 @@ class Queue:
             # a trial on the CPU may use every core, including those of trials on GPUs
             if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
                 return None
-            self.running[group.cell] = device
+            self.running[group.key] = device
             self.groups.remove(group)
             return group
 
@@ -210,8 +237,8 @@ class Queue:
     def finished(self, group: Group, more: Callable[[], list[PlannedTrial]] = list) -> int:
         """End the group. If no other waits, append `more()` trials of cells that do not run; return their number."""
         with self.lock:
-            del self.running[group.cell]
-            added = [] if self.groups else [trial for trial in more() if trial.run.cell not in self.running]
+            del self.running[group.key]
+            added = [] if self.groups else [trial for trial in more() if trial.run.group not in self.running]
             self.add(added)
             return len(added)
 

@@ -28,6 +28,7 @@ from effbench.store.values import artifact_folder, now
 from effbench.sweeping import resume
 from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
+from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.interpreters import HERE, Interpreter, git_description, git_revision
 from effbench.sweeping.interrupts import stop_on_ctrl_c
 from effbench.sweeping.matrix import parse_shard
@@ -75,6 +76,7 @@ class Command:
 
     `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. Setting `stop` acts
     like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers that choose cells by previous results.
+    `duet_rule`: see Schedule.
     The plan adds `of_cells` (cell key -> overrides that reproduce the cell), the cells of the `matrix`, also those of
     other shards, and the `excluded` ones.
     """
@@ -85,6 +87,7 @@ class Command:
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
     stop: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
+    duet_rule: StoppingRule | None = None
     of_cells: dict[str, list[str]] = field(default_factory=dict)
     matrix: list[Cell] = field(default_factory=list)
     excluded: list[Cell] = field(default_factory=list)
@@ -133,7 +136,8 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         lock_folder()  # raises for an unsafe folder before anything is recorded
         ids = {where: store.add_environment(pool.environment, pool.details) for where, pool in pools.items()}
         sweep_id = begin(store, settings, command, cells, ids)
-        history = recorded_trials(store, sweep_id, cells, ids)
+        known = {run: run for run in runs}
+        history = {known.get(run, run): done for run, done in recorded_trials(store, sweep_id, cells, ids).items()}
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
         caches = compile_caches / part_of(sweep_id, settings.shard)
@@ -161,6 +165,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             host_speeds={one: store.host_speeds(environment_id) for one, environment_id in ids.items()},
             stop=stop,
             first_rounds=store.first_rounds(sweep_id),
+            duet_rule=command.duet_rule,
         )
         trials = schedule.needed(trials)
         with (

@@ -6,11 +6,14 @@ import math
 import os
 import re
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell, Status, Trial
@@ -23,8 +26,9 @@ from effbench.store.summary import estimate
 from effbench.store.trials import HostSpeeds
 from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
+from effbench.sweeping.duets import Meeting, Member, StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, trials_left
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, is_of_duet, trials_left
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import compilation_of
@@ -36,6 +40,7 @@ UNQUIET_TRIALS = 3
 EAGER = "effbench.modes.eager.Eager"
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
+NO_MEMORY = "the memory does not hold both sides of the duet, so they run one after the other from now on"
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
 
@@ -44,7 +49,7 @@ PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and run() raises the same
     exception. `artifacts`: returns which artifacts a trial saves. `history`: the recorded trials of each cell run.
-    `host_speeds`: of trials under each interpreter."""
+    `host_speeds`: of trials under each interpreter. `duet_rule`: when the rounds of duets end; None: as all others."""
 
     pools: Pools
     slots: list[Slot]
@@ -60,6 +65,8 @@ class Schedule:
     error: BaseException | None = None
     rivals: dict[Any, list[CellRun]] = field(default_factory=dict)  # by all that they have in common
     first_rounds: Sequence[int] = (0,)  # of each part of the sweep, see `compilation_of`
+    duet_rule: StoppingRule | None = None
+    apart: set[CellRun] = field(default_factory=set)  # those whose duets need too much memory
 
     def __post_init__(self) -> None:
         self.turns = {slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0) for slot in self.slots}
@@ -70,7 +77,7 @@ class Schedule:
         if self.settings.protocol["eliminate"]:
             for run in dict.fromkeys([*self.history, *(trial.run for trial in trials)]):
                 self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
-        known = {run for run in {trial.run for trial in trials} if self.is_enough(run.cell) or run in self.out(run)}
+        known = {run for run in {trial.run for trial in trials} if self.is_enough(run) or run in self.out(run)}
         return [trial for trial in trials if trial.run not in known]
 
     def run(self, trials: list[PlannedTrial]) -> None:
@@ -99,7 +106,7 @@ class Schedule:
     def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
         """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
         protocol, judged = self.settings.protocol, {}
-        runs = [run for run in runs if not self.is_enough(run.cell) and run not in self.out(run)]
+        runs = [run for run in runs if not self.is_enough(run) and run not in self.out(run)]
         for run in runs:
             usual_ms = self.speeds_of(run.interpreter).quiet_ms() or math.inf
             judged[run] = [*self.history.get(run, ())]
@@ -129,30 +136,99 @@ class Schedule:
             self.stop.set()
 
     def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
-        """Run the trials of a cell in a round. If one is marked, queue them all again and return."""
+        """Run the trials of a round that belong together. If one is marked, queue them all again and return."""
+        if self.is_duet(group):
+            records = self.run_duet(slot, group)
+            if records is not None:
+                self.take_in(slot, queue, group, list(zip(group.trials, records, strict=True)), len(records))
+            return
         for ended, trial in enumerate(group.trials, 1):
             record = None if self.stop.is_set() else self.run_locked(slot, trial)
-            if record is None:
+            if record is None or self.take_in(slot, queue, group, [(trial, record)], ended):
                 return
+
+    def take_in(
+        self, slot: Slot, queue: Queue, group: Group, records: Sequence[tuple[PlannedTrial, Trial]], ended: int
+    ) -> bool:
+        """Record trials of the group that have ended together, and drop trials that are no longer needed. If one is
+        marked, queue the first `ended` trials of the group again. Return whether they are."""
+        for trial, record in records:
             self.record(trial, record)
             self.speeds_of(trial.run.interpreter).add(record)
             self.note_host(trial, record)
             known = self.history.get(trial.run, [])  # only the last attempt of a round counts
             recent = replace(record, samples={})  # which take megabytes
             self.history[trial.run] = [*(other for other in known if other.round != record.round), recent]
-            more, retry = 0, False
+        is_queued = False
+        for trial, record in records:
+            more = 0
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured:
                 more = -queue.drop(trial.run)
-            elif self.is_enough(trial.run.cell):
+            elif self.is_enough(trial.run):
                 more = -sum(queue.drop(other.run) for other in group.trials)
-            elif record.disturbance is not None and trial.attempt + 1 < self.attempts:
-                more, retry = queue.retry(group, ended, self.attempts, slot.name), True
+            elif record.disturbance is not None and trial.attempt + 1 < self.attempts and not is_queued:
+                more, is_queued = queue.retry(group, ended, self.attempts, slot.name), True
             more -= sum(map(queue.drop, self.out(trial.run)))
             self.progress.resized(more)
             self.progress.ended(trial, record)
-            if retry:
-                return
+        return is_queued
+
+    def is_duet(self, group: Group) -> bool:
+        """Return whether the trials of the group run at the same time, in turn."""
+        runs = [trial.run for trial in group.trials]
+        is_wanted = self.settings.protocol.get("duet", True) and len(runs) == 2
+        return is_wanted and self.apart.isdisjoint(runs) and all(allows_duet(run.cell) for run in runs)
+
+    def run_duet(self, slot: Slot, group: Group) -> list[Trial] | None:
+        """Run both trials of the group under the device's lock, the second one once the first one waits for it. Return
+        their records; None if the sweep was stopped.
+
+        A trial that lacks memory while both are alive runs once more alone, and so do all further ones of the group.
+        """
+        first, second = group.trials
+        timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
+        waiting = lambda: self.progress.waiting(slot.name)  # noqa: E731
+        with turns.joined(timeout_s, self.stop, waiting, alone=True) as is_held:
+            if not is_held or self.stop.is_set():
+                return None
+            with tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder, ThreadPoolExecutor(1) as helper:
+                meeting = Meeting(Path(folder), self.settings.timeout_s)
+                following = helper.submit(self.run_follower, slot, second, meeting)
+                records = [self.run_member(slot, first, meeting, leads=True), following.result()]
+        ended = [record for record in records if record is not None]
+        if len(ended) < len(records):
+            return None
+        if not (meeting.leader_waits and any(map(may_lack_memory, ended))):
+            return ended
+        self.apart.update(trial.run for trial in group.trials)
+        for place, trial in enumerate(group.trials):
+            if may_lack_memory(ended[place]):
+                self.progress.retried(slot.name, trial, NO_MEMORY)
+                again = self.run_locked(slot, trial)
+                if again is None:
+                    return None
+                ended[place] = again
+        return ended
+
+    def run_follower(self, slot: Slot, trial: PlannedTrial, meeting: Meeting) -> Trial | None:
+        """Run the second trial of a duet once the first one waits for it, or alone once that has ended."""
+        while not meeting.can_follow.wait(POLL_S):
+            if self.stop.is_set():
+                return None
+        return None if self.stop.is_set() else self.run_member(slot, trial, meeting, leads=False)
+
+    def run_member(self, slot: Slot, trial: PlannedTrial, meeting: Meeting, leads: bool) -> Trial | None:
+        """Run a trial of a duet and return its record; None if the sweep was stopped. An exception stops the sweep."""
+        self.progress.started(slot.name, trial)
+        member = Member(meeting, leads) if leads or meeting.takes_place else None
+        try:
+            return self.run_retried(slot, trial, member)
+        except BaseException:  # the other member need not run to its end
+            self.stop.set()
+            raise
+        finally:
+            meeting.end(leads)
 
     @property
     def attempts(self) -> int:
@@ -187,11 +263,17 @@ class Schedule:
     def compilations(self) -> int:
         return min(self.settings.protocol["compilations"], self.settings.protocol["rounds"])
 
-    def is_enough(self, cell: Cell) -> bool:
+    def is_enough(self, run: CellRun) -> bool:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run the cell, because
         comparisons pair their rounds. Marked rounds say nothing about precision."""
-        recorded = {run: self.history.get(run) for run in (CellRun(cell, interpreter) for interpreter in self.pools)}
-        left = [trials for trials in recorded.values() if trials and all(trial.status.is_measured for trial in trials)]
+        compared = [CellRun(cell, interpreter) for cell in run.cells for interpreter in self.pools]
+        recorded = [self.history[other] for other in compared if self.history.get(other)]
+        left = [trials for trials in recorded if all(trial.status.is_measured for trial in trials)]
+        if self.duet_rule is not None and len(recorded) == 2:
+            if len(left) < 2 and self.duet_rule.needs_both:
+                return True
+            if len(left) == 2 and all(is_of_duet(trial) for trials in left for trial in trials):
+                return self.duet_rule.is_settled(*left, self.compilations)
         quiet = [
             {trial.round for trial in trials if trial.status is Status.OK and trial.disturbance is None}
             for trials in left
@@ -235,17 +317,18 @@ class Schedule:
                 return record
             self.progress.retried(slot.name, trial, "other trials may have used the memory that it lacked")
 
-    def run_retried(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
+    def run_retried(self, slot: Slot, trial: PlannedTrial, member: Member | None = None) -> Trial | None:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial may be the cause.
-        Raises WorkerError or OSError if no fork server can be started; a cell with `env` is then `crashed`.
+        Raises WorkerError or OSError if no fork server can be started; a cell with `env` is then `crashed`. `member`: its
+        part in a duet, or None.
         """
         reasons: list[str] = []
         server_died = False
         for pause in (*RETRY_PAUSES_S, None):
             try:
-                record, request = self.run_once(slot, trial, alone=server_died)
+                record, request = self.run_once(slot, trial, alone=server_died, member=member)
             except (WorkerError, OSError, ValueError) as error:
                 if pause is None and not trial.run.cell.env:
                     raise
@@ -273,10 +356,14 @@ class Schedule:
             record.extra["harness_retries"] = reasons
         return record
 
-    def run_once(self, slot: Slot, trial: PlannedTrial, alone: bool) -> tuple[Trial | None, Request]:
-        """Run the trial once (`alone`: from a separate fork server). The record is None if the sweep was stopped."""
+    def run_once(
+        self, slot: Slot, trial: PlannedTrial, alone: bool, member: Member | None = None
+    ) -> tuple[Trial | None, Request]:
+        """Run the trial once (`alone`: from a separate fork server; `member`: its part in a duet). The record is None if
+        the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         turns = self.turns[slot.name]
+        takes_turns = turns.is_shared and member is None
         # the same for all attempts and after resuming
         compilation = compilation_of(trial.round, self.compilations, self.first_rounds)
         cache = pool.cache_root / cell.key[:32] / str(compilation)
@@ -301,15 +388,19 @@ class Schedule:
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
             paired=self.is_paired(trial.run),
-            turn=str(turns.path(pool.cache_root.parent)) if turns.is_shared else None,
+            turn=str(turns.path(pool.cache_root.parent)) if takes_turns else None,
             # times of its preparation come from the first trial of a cell, during which no other runs
-            is_ahead=turns.is_shared and any(one.build_s is not None for one in self.history.get(trial.run, ())),
+            is_ahead=takes_turns and any(one.build_s is not None for one in self.history.get(trial.run, ())),
             artifacts=self.artifacts(trial),
+            duet=member.request() if member else None,
         )
 
         def on_phase(request: Request, phase: str) -> None:
             self.progress.phase(trial, phase)
-            turns.phase(request, phase)
+            if member is None:
+                turns.phase(request, phase)
+            else:
+                member.phase(request, phase)
 
         # the loader, Python and torch read variables when they start, so a cell with `env` needs a fresh interpreter
         is_spawned = self.settings.isolation == "spawn" or bool(cell.env)

@@ -22,11 +22,14 @@ from effbench import streams
 from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.cores import physical_cores
 from effbench.measure import counters, memory, timing, watch
+from effbench.measure.duet import LATENCY, PERIOD, DuetResult, figures_of
 from effbench.measure.host import HostWatch
+from effbench.measure.pairs import Pairs
 from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
-from effbench.message import DEVICE_PHASE, TURN_PHASE, TrialRequest
+from effbench.meeting import DUET, PartnerLostError
+from effbench.message import DEVICE_PHASE, DUET_PHASE, TURN_PHASE, TrialRequest
 from effbench.metrics import percent, significant
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
@@ -36,6 +39,7 @@ from effbench.modes import inductor
 from effbench.modes.base import Mode, uses_dynamo
 from effbench.printable import describe
 from effbench.worker import artifacts, failures, generation, quantization, state
+from effbench.worker.duets import Duet
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
@@ -164,7 +168,8 @@ class RunningTrial:
             raise Ended(status, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
-        if not self.request.turn:  # else other trials of this sweep may be at work
+        follows = self.request.duet is not None and not self.request.duet.leads
+        if not self.request.turn and not follows:  # else other trials of this sweep may be at work
             self.watcher.wait_until_free(self.request.foreign_wait_s)
         if self.on_cuda:
             torch.empty(1, device=self.device)  # creates the CUDA context
@@ -265,7 +270,11 @@ class RunningTrial:
         return self.on_cuda and not self.cell.generate and not self.is_open_loop
 
     def time(self, timer: timing.Timer) -> None:
-        """Warm up and time the step. If a graph was compiled meanwhile, warm up and time it once more."""
+        """Time the step, in turn with another trial if it is a member of a duet. If a graph was compiled meanwhile, warm
+        up and time it once more."""
+        if self.request.duet is not None and self.took_duet(timer):
+            self.compiled = None
+            return
         for is_last in (False, True):
             self.before = counters.read()
             self.phase("timing", partial(self.take_timings, timer))
@@ -274,6 +283,77 @@ class RunningTrial:
                 return
             self.trial.extra["timed_again"] = self.compiled
             self.phase("warmup", partial(self.warm_up, timer))
+
+    def took_duet(self, timer: timing.Timer) -> bool:
+        """Time the step in turn with the other member of the duet. Return False if it has to be timed alone."""
+        before = counters.read()
+
+        def compiled() -> str | None:
+            return compiled_between(before, counters.read())
+
+        duet = self.duet = Duet(self.request.duet, timer, self.watcher, self.host_watch, compiled)
+        self.forget_timing()
+        try:
+            self.phase("warmup", partial(duet.prepare, self.recent_ms, self.has_period))
+            self.phase(DUET_PHASE, duet.meet)
+            result = self.phase("timing", partial(self.take_duet, duet))
+            why_alone = result.void
+        except PartnerLostError as lost:
+            why_alone = str(lost)
+        self.phase(DUET_PHASE, duet.wait_for_leader)
+        self.trial.extra[DUET] = duet.facts(why_alone)
+        if why_alone is None:
+            self.set_duet(result, duet)
+            return True
+        if compiled() is not None:
+            self.trial.extra["timed_again"] = compiled()
+            self.phase("warmup", partial(self.warm_up, timer))
+        return False
+
+    def take_duet(self, duet: Duet) -> DuetResult:
+        """Time both members of the duet in turn. Raises PartnerLostError."""
+        preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        gpu_before = self.gpu.read()
+        result = duet.take()
+        self.trial.extra["preempted"] = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
+        if self.on_cuda:
+            self.trial.extra["gpu_before"], self.trial.extra["gpu_after"] = gpu_before, self.gpu.read()
+        return result
+
+    def set_duet(self, result: DuetResult, duet: Duet) -> None:
+        """Set what the series of the duet found, which is the same data in both members."""
+        trial, watcher = self.trial, self.watcher
+        found = {name: figures_of(pairs, self.rules) for name, pairs in result.pairs.items()}
+        figures = {name: both.leader if duet.leads else both.follower for name, both in found.items()}
+        trial.host_ms, trial.host_high_ms = result.host_ms, result.host_high_ms
+        trial.disturbed_fraction = result.disturbed_fraction
+        disturbance = result.disturbance
+        for name, both in found.items():
+            series = result.pairs[name]
+            counts = trial.extra[DUET][name] = {"pairs": len(series.undisturbed), "disturbed": len(series.disturbed)}
+            if series.disturbed:
+                slow = figures_of(Pairs(series.disturbed), self.rules)
+                of_slow = slow.leader if duet.leads else slow.follower
+                counts["disturbed_ms"] = of_slow.median.value
+                trial.samples[f"{name}_disturbed_ms"] = of_slow.timing.samples_ms
+            if figures[name].is_marked:
+                disturbance = disturbance or result.host_reason
+            disturbance = disturbance or both.varies
+        calls = duet.step.latency.calls_of(found[LATENCY].pairs)
+        figures[LATENCY].timing.enqueue_ms = calls.enqueue_ms
+        self.set_latency(figures[LATENCY], calls.samples_ms)
+        if duet.step.period is not None:
+            figures[PERIOD].timing.calls_per_block = duet.step.period.calls
+            self.set_period(figures[PERIOD])
+            for name, value in watcher.facts().items():
+                setattr(trial, name, value)
+            disturbance = disturbance or watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
+        trial.disturbance = watcher.disturbance = disturbance
+
+    @property
+    def recent_ms(self) -> float:
+        """About how long a call takes: the median of the newest ones of the warm-up."""
+        return statistics.median(self.trial.samples["warmup_ms"][-10:])
 
     def take_timings(self, timer: timing.Timer) -> None:
         """Measure the latency and the period, if there is one, while watching the host and the GPU."""
@@ -370,13 +450,15 @@ class RunningTrial:
                 return f"unsteady: the median of the {name} is anywhere from {low} to {high} ms"
         return None
 
-    def set_latency(self, figure: timing.Figure) -> None:
+    def set_latency(self, figure: timing.Figure, calls_ms: list[float] | None = None) -> None:
+        """Set the latency. `calls_ms`: the times of single calls, if the samples are not."""
         trial, samples = self.trial, figure.timing.samples_ms
+        calls = samples if calls_ms is None else calls_ms
         trial.samples["latency_ms"] = samples
         trial.latency_ms, trial.latency_samples = figure.median.value, len(samples)
         trial.latency_median_low_ms, trial.latency_median_high_ms = figure.median.low, figure.median.high
-        trial.latency_min_ms = min(samples)
-        trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(samples, (0.95, 0.99)))
+        trial.latency_min_ms = min(calls)
+        trial.latency_p95_ms, trial.latency_p99_ms = (float(value) for value in np.quantile(calls, (0.95, 0.99)))
         if self.has_period:
             trial.enqueue_ms = statistics.median(figure.timing.enqueue_ms)
 
@@ -390,7 +472,7 @@ class RunningTrial:
     @contextmanager
     def host_watched(self, timer: timing.Timer) -> Iterator[None]:
         """Watch the host in this context, if the step depends on its speed."""
-        if not timer.waits_for_host(statistics.median(self.trial.samples["warmup_ms"][-10:])):
+        if not timer.waits_for_host(self.recent_ms):
             timer.host = None
             yield
             return

@@ -1,0 +1,302 @@
+"""`effbench duet`: measure which of two versions, modes or settings is faster, both alive and timed in turn."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from effbench import outputs
+from effbench.commands import options
+from effbench.comparison.duet import FLOOR, DuetAnswer, DuetRow, DuetSide
+from effbench.config import DEFAULT_DB, db_option, quoted
+from effbench.errors import INTERRUPTED, NothingFoundError, UsageError
+from effbench.metrics import METRICS, ratio_text
+from effbench.stats.significance import LEAST_DUETS, MOST_PAIRS
+from effbench.store.connect import sqlite_file
+from effbench.table import Column, Table, as_json, markdown_text
+from effbench.terminal import escape
+
+if TYPE_CHECKING:
+    from effbench.launcher.cells import Job
+    from effbench.sweeping.plan import CellRun
+    from effbench.sweeping.pool import Pools
+    from effbench.sweeping.run import Outcome
+
+HELP = (
+    "Measure which of two versions, modes or settings is faster. Both run at the same time and take turns, so that a "
+    "slow moment of the host hits both."
+)
+#: Settings of the sweep, unless they are given.
+OWN = (f"protocol.rounds={MOST_PAIRS}", "protocol.enough_interval=0.01", "sweep.name=duet", "on_failure=ignore")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    sides = "override, or several in quotes: default (a mode), folder=../old, 'mode=default threads=1'"
+    parser.add_argument("first", metavar="A", help=f"the side to compare with; an {sides}")
+    parser.add_argument("second", metavar="B", help="the other side, in the same form")
+    common = "overrides of both sides, such as model=mlp bs=8 protocol=quick"
+    parser.add_argument("words", nargs="*", metavar="OVERRIDE", help=common)
+    slower = "exit with 1 if B is significantly slower than A by more than this percentage"
+    parser.add_argument("--fail-above", type=percentage, metavar="PERCENT", help=slower)
+    most = f"most duets, at least {LEAST_DUETS} (default: {MOST_PAIRS}); they end once the difference is known to be "
+    most += f"inside {FLOOR:.0%}% or beyond it"
+    parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
+    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files of models and modes")
+    options.add_db(parser)
+    parser.add_argument("--format", default="table", choices=["table", "markdown", "json"], help="(default: table)")
+    options.add_out(parser)
+
+
+def percentage(text: str) -> float:
+    """Return the fraction of `5`, `5%` or `0.5 %`. Raises ArgumentTypeError."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1000:
+        raise argparse.ArgumentTypeError(f"expected a percentage such as 5, got {text!r}")
+    return value / 100
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.out and args.out != options.STDOUT:  # measuring takes minutes
+        outputs.refuse_database(Path(args.out), sqlite_file(args.db))
+    duet = Duet.of(args)
+    outcome = duet.run(is_quiet=args.format != "table" or args.out is not None)
+    answers = duet.answers(outcome)
+    report(answers, outcome, args)
+    return exit_code(answers, outcome, args)
+
+
+def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> int:
+    if outcome.state != "completed":
+        print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
+        return INTERRUPTED
+    trials = [trial for answer in answers for side in (answer.first, answer.second) for trial in side.trials]
+    if any(trial.status.is_failure for trial in trials):
+        return 1
+    if args.fail_above is not None and any(answer.is_slower(args.fail_above) for answer in answers):
+        return 1
+    return 0 if all(answer.rows for answer in answers) else NothingFoundError.exit_code
+
+
+# --- measuring ---
+
+
+@dataclass
+class Duet:
+    """Two sides to measure. `names`, `sides`: of both, their texts and their overrides; `common`: overrides of both."""
+
+    argv: Sequence[str]
+    names: tuple[str, str]
+    sides: tuple[list[str], list[str]]
+    common: list[str]
+    #: The runs of both sides, cell by cell.
+    pairs: list[tuple[CellRun, CellRun]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Duet:
+        """Return what the arguments request. Raises UsageError."""
+        from effbench.launcher.overrides import key_of
+
+        sides = (side_of(args.first), side_of(args.second))
+        keys = {key_of(word) for side in sides for word in side}
+        given = {key_of(word) for word in args.words}
+        for key in keys & given:
+            raise UsageError(f"duet: {key} is given for a side and for both; give it once")
+        if "db" in keys | given:
+            raise UsageError("duet: give the database with --db URL instead of db=")
+        own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
+        own += [word for word in OWN if key_of(word) not in {*given, *map(key_of, own)}]
+        if args.rounds and "protocol.rounds" in given:
+            raise UsageError("duet: give the number of rounds once, as --rounds N or as protocol.rounds=N")
+        db = [] if args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
+        folder = [f"--config-dir={args.config_dir}"] if args.config_dir else []
+        argv = ["duet", args.first, args.second, *args.words]
+        names = (" ".join(sides[0]), " ".join(sides[1]))
+        return cls(argv, names, sides, [*folder, *own, *args.words, *db])
+
+    def run(self, is_quiet: bool) -> Outcome:
+        """Run the duets as a sweep. Raises EffbenchError for an error before the first trial."""
+        from effbench.launcher.cells import prepare
+        from effbench.sweeping.duets import StoppingRule, allows_duet
+        from effbench.sweeping.progress import Progress
+        from effbench.sweeping.run import Command, run_sweep
+
+        first, second = (self.jobs(side) for side in self.sides)
+        if len(first) != len(second):
+            raise UsageError("duet: A and B must give one cell each for each cell of the common overrides")
+        floors: dict[str, dict[str, float]] = {}
+        progress = Progress(quiet=is_quiet)
+        command = Command(self.argv, [], progress=progress, duet_rule=StoppingRule(floors, needs_both=True))
+        settings, asked, planned = prepare([*first, *second], command)
+
+        def plan(pools: Pools) -> Sequence[CellRun | None]:
+            runs = planned(pools)
+            self.pairs = paired(runs[: len(first)], runs[len(first) :])
+            for pair in self.pairs:
+                for one in pair:
+                    floors[one.cell.key] = dict.fromkeys(("latency_ms", "period_ms"), FLOOR)
+            if not all(allows_duet(one.cell) for pair in self.pairs for one in pair):
+                progress.note("training, requests and streams: both sides run one after the other, not in turn")
+            return [pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs]
+
+        return run_sweep(settings, asked, plan, command)
+
+    def jobs(self, side: Sequence[str]) -> list[Job]:
+        """Return the composed jobs of a side. Raises EffbenchError."""
+        from effbench.launcher.launch import hydra_sweep
+
+        jobs: list[Job] = []
+        hydra_sweep(["-m", *self.common, *side], quiet=True, conductor=lambda found, command: jobs.extend(found))
+        return jobs
+
+    def answers(self, outcome: Outcome) -> list[DuetAnswer]:
+        """Return the answer for each cell, by the complete rounds of the sweep."""
+        from effbench.labels import cell_names
+        from effbench.store.store import Store
+
+        names = cell_names(one.cell for one, _ in self.pairs)
+        with Store.open(outcome.db, mode="read") as store:
+            recorded = {key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()}
+        answers = []
+        for pair in self.pairs:
+            sides = [
+                DuetSide(name, recorded[outcome.environments[one.interpreter]].get(one.cell.key, []))
+                for name, one in zip(self.names, pair, strict=True)
+            ]
+            answers.append(DuetAnswer.of(names[pair[0].cell.key], sides[0], sides[1]))
+        return answers
+
+
+def side_of(text: str) -> list[str]:
+    """Return the overrides of a side; a bare word is a mode. Raises UsageError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"duet: {text!r} is no list of overrides: {error}") from None
+    if not words:
+        raise UsageError("duet: a side is empty; give an override such as mode=default, or a mode")
+    return [word if "=" in word else f"mode={word}" for word in words]
+
+
+def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) -> list[tuple[CellRun, CellRun]]:
+    """Return the runs of both sides by cell, each of which knows its partner. Raises UsageError if both are the same."""
+    pairs = []
+    for one, other in zip(first, second, strict=True):
+        if one is None or other is None:  # excluded, or in another shard
+            continue
+        if one == other:
+            raise UsageError("duet: A and B are the same cell under the same interpreter; change one of them")
+        if one.cell != other.cell:
+            one, other = replace(one, partner=other.cell), replace(other, partner=one.cell)
+        pairs.append((one, other))
+    if not pairs:
+        raise UsageError("duet: no cell is left on both sides; remove or narrow exclude")
+    return pairs
+
+
+# --- output ---
+
+
+def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Namespace) -> None:
+    """Write the sentence of each cell, then the figures."""
+    if args.format == "json":
+        options.write(as_json(document(answers, outcome)), args)
+        return
+    sentences = [sentence_of(answer, len(answers) > 1) for answer in answers]
+    notes = [*notes_of(answers), f"sweep {outcome.sweep_id}{db_option(args.db)}"]
+    table = table_of(answers)
+    if args.format == "markdown":
+        lines = [markdown_text(line) for line in sentences]
+        parts = ["\n\n".join(lines), table.render("markdown").rstrip(), "\n\n".join(map(markdown_text, notes))]
+        options.write("\n\n".join(filter(None, parts)) + "\n", args)
+        return
+    with options.console(args) as console:
+        for line in sentences:
+            console.print_line(escape(line), "bold")
+        if table.rows:
+            console.print_table(table)
+        for note in notes:
+            console.print_line(escape(note), "dim")
+
+
+def sentence_of(answer: DuetAnswer, is_one_of_many: bool) -> str:
+    return f"{answer.cell}: {answer.sentence}" if is_one_of_many else answer.sentence
+
+
+def notes_of(answers: Sequence[DuetAnswer]) -> list[str]:
+    """Return what limits the answers, each once."""
+    notes: dict[str, None] = {}
+    for answer in answers:
+        for text in (*answer.first.remarks, *answer.second.remarks):
+            notes[text] = None
+        for reason in answer.alone:
+            notes[f"some rounds were not timed in turn: {reason}"] = None
+    return list(notes)
+
+
+def table_of(answers: Sequence[DuetAnswer]) -> Table:
+    """Return the figures of both sides. A `~` marks those of a disturbed host."""
+    first, second = (answers[0].first.name, answers[0].second.name)
+    columns = [
+        Column("cell"),
+        Column("quantity"),
+        Column("first", first, numeric=True),
+        Column("second", second, numeric=True),
+        Column("ratio", "B ÷ A", numeric=True),
+    ]
+    if len(answers) == 1:
+        columns = columns[1:]
+    rows: list[dict[str, Any]] = []
+    for answer in answers:
+        for row in answer.rows:
+            rows.append({"cell": answer.cell, "quantity": row.title, **figures_of(row)})
+    return Table(columns, rows, group="cell")
+
+
+def figures_of(row: DuetRow) -> dict[str, str]:
+    mark = "~" if row.is_marked else ""
+    form = METRICS[row.metric].format
+    low, high = (row.test.low, row.test.high) if row.test else (None, None)
+    return {
+        "first": f"{mark}{form(row.first)}",
+        "second": f"{mark}{form(row.second)}",
+        "ratio": f"{mark}{ratio_text(row.ratio, low, high)}",
+    }
+
+
+def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
+    """Return the answers as plain data; times are in ms per call, ratios are B ÷ A."""
+    cells = []
+    for answer in answers:
+        rows = []
+        for row in answer.rows:
+            rows.append(
+                {
+                    "quantity": row.title,
+                    "metric": row.metric,
+                    "a": row.first,
+                    "b": row.second,
+                    "ratio": row.ratio,
+                    "ci_low": row.test.low if row.test else None,
+                    "ci_high": row.test.high if row.test else None,
+                    "marked": row.is_marked,
+                }
+            )
+        cells.append(
+            {
+                "cell": answer.cell,
+                "sentence": answer.sentence,
+                "a": answer.first.name,
+                "b": answer.second.name,
+                "duets": answer.duets,
+                "figures": rows,
+            }
+        )
+    return {"sweep": outcome.sweep_id, "state": outcome.state, "cells": cells, "notes": notes_of(answers)}

@@ -1,0 +1,176 @@
+"""Compare the two sides of a duet: which one is faster, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from effbench.cell import Trial
+from effbench.meeting import DUET
+from effbench.metrics import percent, significant
+from effbench.printable import count
+from effbench.stats.intervals import log_mean
+from effbench.stats.significance import Comparison, compare_pairs, is_decided
+from effbench.sweeping.duets import kernels_by_chance
+from effbench.sweeping.plan import is_of_duet
+
+#: A difference that is inside this fraction is none.
+FLOOR = 0.01
+#: Ratio from which a sentence gives a factor instead of a percentage.
+FACTOR = 1.1
+#: Compared metrics -> the name of their series in a duet.
+SERIES = {"latency_ms": "latency", "period_ms": "period"}
+
+
+@dataclass(frozen=True)
+class DuetSide:
+    """A side: its name, such as `mode=default`, and its trials, one per round."""
+
+    name: str
+    trials: Sequence[Trial]
+
+    @property
+    def failure(self) -> str | None:
+        """How a trial ended that has no figures; None if all have some."""
+        failed = [trial for trial in self.trials if not trial.status.is_measured]
+        if not failed:
+            return None
+        return f"{failed[-1].status}: {failed[-1].reason}" if failed[-1].reason else str(failed[-1].status)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader has to know about its trials."""
+        texts = [f"{self.name} is {trial.status}: {trial.reason}" for trial in self.trials if trial.reason]
+        return list(dict.fromkeys(texts))
+
+
+@dataclass(frozen=True)
+class DuetRow:
+    """A metric of both sides. `test`: of the ratio second ÷ first; None for the ratio in disturbed moments, which has
+    no interval. `is_marked`: whether the host was disturbed."""
+
+    metric: str
+    title: str
+    first: float
+    second: float
+    test: Comparison | None = None
+    is_marked: bool = False
+
+    @property
+    def ratio(self) -> float:
+        return self.second / self.first
+
+
+@dataclass(frozen=True)
+class DuetAnswer:
+    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period first. `duets`: the number of
+    complete ones; `alone`: why rounds were not, in the words of their trials."""
+
+    cell: str
+    first: DuetSide
+    second: DuetSide
+    rows: Sequence[DuetRow] = ()
+    duets: int = 0
+    alone: Sequence[str] = field(default_factory=tuple)
+
+    @classmethod
+    def of(cls, cell: str, first: DuetSide, second: DuetSide) -> DuetAnswer:
+        """Return the comparison of the rounds that both sides have. Undisturbed rounds count if there are any."""
+        sides = [{trial.round: trial for trial in side.trials if trial.status.is_measured} for side in (first, second)]
+        rounds = sorted(sides[0].keys() & sides[1].keys())
+        quiet = [number for number in rounds if all(side[number].disturbance is None for side in sides)]
+        used = quiet or rounds
+        before, after = ([side[number] for number in used] for side in sides)
+        rows = []
+        if used:
+            for metric in SERIES:
+                rows += rows_of(metric, before, after, is_marked=not quiet)
+        trials = [side[number] for side in sides for number in rounds]
+        alone = [trial.extra[DUET]["alone"] for trial in trials if DUET in trial.extra and not is_of_duet(trial)]
+        return cls(cell, first, second, rows, len(used), tuple(dict.fromkeys(alone)))
+
+    @property
+    def unit(self) -> str:
+        """What a round is: a duet, unless the sides were timed one after the other."""
+        trials = [*self.first.trials, *self.second.trials]
+        return "duet" if any(map(is_of_duet, trials)) else "round"
+
+    @property
+    def sentence(self) -> str:
+        """The answer: `mode=default is 1.31× as fast as mode=eager (1.29–1.33; 3 duets)`."""
+        for side in (self.first, self.second):
+            if side.failure:
+                return f"{side.name} has no figures to compare: {side.failure}"
+        if not self.rows or self.rows[0].test is None:
+            return f"{self.first.name} and {self.second.name} have no complete {self.unit} to compare"
+        row = self.rows[0]
+        text = sentence_of(self.first.name, self.second.name, row.test, count(self.duets, self.unit))
+        return f"{text}; the host was busy" if row.is_marked else text
+
+    def is_slower(self, fraction: float) -> bool:
+        """Return whether the second side is significantly slower than the first one by more than this fraction."""
+        tests = [row.test for row in self.rows if row.test is not None and not row.is_marked]
+        return any(test.low is not None and test.low > 1 + fraction for test in tests)
+
+
+def rows_of(metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool) -> list[DuetRow]:
+    """Return the row of a metric, and that of its disturbed moments if there were any; none if a side lacks it."""
+    old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
+    if not all([*old.values(), *new.values()]):
+        return []
+    name = SERIES[metric]
+    caches = [{trial.round: trial.compilation for trial in side} for side in (before, after)]
+    test = compare_pairs(old, new, FLOOR, caches, kernels_by_chance(before, after))
+    first, second = (math.exp(log_mean(side.values()).value) for side in (old, new))
+    rows = [DuetRow(metric, name, first, second, test, is_marked)]
+    disturbed = [disturbed_ms(side, name) for side in (before, after)]
+    shared = disturbed[0].keys() & disturbed[1].keys()
+    if shared and not is_marked:
+        first, second = (median(side[number] for number in shared) for side in disturbed)
+        rows.append(DuetRow(metric, f"{name} in disturbed moments", first, second))
+    return rows
+
+
+def disturbed_ms(trials: Sequence[Trial], series: str) -> dict[int, float]:
+    """Return round -> time per call in the disturbed moments of the duet, where there were any."""
+    found: dict[int, float] = {}
+    for trial in trials:
+        duet: Mapping[str, object] = trial.extra.get(DUET) or {}
+        counts = duet.get(series)
+        if isinstance(counts, dict) and counts.get("disturbed_ms"):
+            found[trial.round] = float(counts["disturbed_ms"])
+    return found
+
+
+def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
+    """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3 duets`."""
+    ratio, low, high = test.ratio, test.low, test.high
+    if low is None or high is None:
+        return f"{second} takes {signed(ratio)} the time of {first} ({duets}; one has no interval)"
+    if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
+        how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
+        return f"no difference beyond {percent(FLOOR)} between {first} and {second}: {how}".replace("1.0 %", "1 %", 1)
+    if low <= 1 <= high:
+        how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
+        return f"no significant difference between {first} and {second}: {how}"
+    fast, slow = (first, second) if ratio > 1 else (second, first)
+    speed, least, most = sorted((ratio, low, high)) if ratio > 1 else sorted((1 / ratio, 1 / high, 1 / low))
+    return f"{fast} is {speed_text(speed, least, most, slow, duets)}"
+
+
+def speed_text(speed: float, least: float, most: float, slow: str, duets: str) -> str:
+    """Return `1.31× as fast as mode=default (1.29–1.33; 3 duets)`, in per cent for a small difference."""
+    if speed >= FACTOR:
+        bounds = f"{significant(least, 3)}–{significant(most, 3)}"
+        return f"{significant(speed, 3)}× as fast as {slow} ({bounds}; {duets})"
+    bounds = f"{100 * (least - 1):.1f}–{100 * (most - 1):.1f} %"
+    return f"{100 * (speed - 1):.1f} % faster than {slow} ({bounds}; {duets})"
+
+
+def signed(ratio: float) -> str:
+    """Return a ratio as a change with its sign: `+0.4 %` for 1.004, `−0.4 %` for 0.996."""
+    change = 100 * (ratio - 1)
+    sign = "−" if change < 0 else "+"
+    return f"{sign}{abs(change):.1f} %"

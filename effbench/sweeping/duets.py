@@ -1,0 +1,129 @@
+"""Duets: two trials that run at the same time on one device and are timed in turn, and when there are enough of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from effbench.cell import Cell, Status, Trial
+from effbench.meeting import call_off
+from effbench.message import DUET_PHASE, DuetRequest
+from effbench.stats.significance import LEAST_DUETS, compare_pairs, is_decided
+from effbench.sweeping.client import Request
+from effbench.sweeping.plan import is_of_duet
+
+#: Part of a trial's timeout after which a partner that does not answer counts as lost.
+ANSWER_PART = 0.25
+
+
+def allows_duet(cell: Cell) -> bool:
+    """Return whether the cell's calls can alternate with those of another process: a training step, a request and a
+    stream are timed as a whole."""
+    return cell.phase == "inference" and cell.stream is None and cell.generate is None
+
+
+class Meeting:
+    """Brings the two trials of a duet together: the follower starts when the leader waits for it, so that neither
+    disturbs the other's preparation. Thread-safe. `folder`: of the socket; `timeout_s`: of a trial."""
+
+    def __init__(self, folder: Path, timeout_s: float) -> None:
+        self.folder = folder
+        self.timeout_s = timeout_s
+        self.lock = threading.Lock()
+        #: Set once the leader waits for the follower, or has ended.
+        self.can_follow = threading.Event()
+        self.leader_waits = False
+        self.leader_has_ended = False
+        self.follower_has_ended = False
+
+    @property
+    def takes_place(self) -> bool:
+        """Whether the follower meets the leader; otherwise that one has ended, and the follower runs alone."""
+        return self.leader_waits and not self.leader_has_ended
+
+    def wait(self) -> None:
+        """Note that the leader waits for the follower."""
+        with self.lock:
+            self.leader_waits = True
+            if self.follower_has_ended:  # this is another attempt of the leader
+                self.call_off()
+            self.can_follow.set()
+
+    def end(self, leads: bool) -> None:
+        """Note that a member has ended."""
+        with self.lock:
+            if leads:
+                self.leader_has_ended = True
+                self.can_follow.set()
+            else:
+                self.follower_has_ended = True
+                self.call_off()
+
+    def call_off(self) -> None:
+        call_off(self.folder, "the other member of the duet ended before they met")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trial's part in a duet."""
+
+    meeting: Meeting
+    leads: bool
+
+    def request(self) -> DuetRequest:
+        return DuetRequest(str(self.meeting.folder), self.leads, ANSWER_PART * self.meeting.timeout_s)
+
+    def phase(self, request: Request, phase: str) -> None:
+        """Note a phase of the trial. The time for which it waits for its partner does not count."""
+        request.wait(phase == DUET_PHASE)
+        if phase == DUET_PHASE and self.leads:
+            self.meeting.wait()
+
+
+@dataclass(frozen=True)
+class StoppingRule:
+    """When there are enough duets of a cell: each ratio is shown to be inside its floor, or beyond it.
+
+    `floors`: cell key -> metric -> the relative change that counts. `needs_both`: whether the rounds of one side end
+    if the other one cannot run. `benchmarks/duets.py` simulates how often a rule errs.
+    """
+
+    floors: Mapping[str, Mapping[str, float]]
+    needs_both: bool = False
+
+    def is_settled(self, before: Sequence[Trial], after: Sequence[Trial], compilations: int) -> bool:
+        """Return whether these trials of both sides are enough. `compilations`: compile caches that each side uses."""
+        old, new = ({trial.round: trial for trial in side if is_usable(trial)} for side in (before, after))
+        rounds = sorted(old.keys() & new.keys())
+        if len(rounds) < LEAST_DUETS:
+            return False
+        for side in (old, new):
+            caches = {side[number].compilation for number in rounds}
+            if None not in caches and len(caches) < compilations:
+                return False
+        floors = self.floors.get(before[0].cell_key) or self.floors.get(after[0].cell_key) or {}
+        return all(is_known([old[n] for n in rounds], [new[n] for n in rounds], *item) for item in floors.items())
+
+
+def is_usable(trial: Trial) -> bool:
+    return trial.status is Status.OK and trial.disturbance is None and is_of_duet(trial)
+
+
+def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor: float) -> bool:
+    """Return whether the ratio of these duets is decided, or the metric has none. Both sides have the same rounds."""
+    old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
+    if not all([*old.values(), *new.values()]):
+        return True
+    caches = [{trial.round: trial.compilation for trial in side} for side in (before, after)]
+    ratio = compare_pairs(old, new, floor, caches, kernels_by_chance(before, after))
+    return is_decided(ratio.low, ratio.high, floor)
+
+
+def kernels_by_chance(before: Sequence[Trial], after: Sequence[Trial]) -> set[str]:
+    """Return the kernels among which the compiler chose; none if it always chose the same ones on each side."""
+    choices = [{trial.kernel_fingerprint for trial in side if trial.kernel_fingerprint} for side in (before, after)]
+    if max(map(len, choices)) <= 1:
+        return set()
+    return set.union(*choices)

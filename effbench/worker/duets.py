@@ -1,0 +1,140 @@
+"""The phase `duet` of a trial: it is timed in turn with another trial, instead of alone.
+
+Both members prepare one after the other, meet at a socket and hand each other a token. Afterwards they
+work one after the other again, the leader first, so that no other step disturbs a profile or a series.
+If the partner is lost, the trial is timed alone.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from effbench.measure import timing
+from effbench.measure.duet import DuetResult, Step, crowded_text, follow, lead
+from effbench.measure.host import HostWatch, RunQueue
+from effbench.measure.timing import Timer
+from effbench.measure.watch import GpuWatch
+from effbench.meeting import ALONE, Partner, PartnerLostError, connect, listen
+from effbench.message import DuetRequest
+
+
+class Duet:
+    """This trial's part in a duet. `compiled`: returns why its step compiled since the duet began, or None."""
+
+    def __init__(
+        self,
+        request: DuetRequest,
+        timer: Timer,
+        watcher: GpuWatch,
+        watch_host: Callable[[], HostWatch],
+        compiled: Callable[[], str | None],
+    ) -> None:
+        self.leads = request.leads
+        self.folder = Path(request.folder)
+        self.answer_s = request.answer_s
+        self.timer = timer
+        self.watcher = watcher
+        self.watch_host = watch_host
+        self.compiled = compiled
+        self.listener: socket.socket | None = None
+        self.partner: Partner | None = None
+        self.partner_depends_on_host = True
+
+    def prepare(self, latency_ms: float, has_period: bool) -> None:
+        """Get ready before the phase that tells the sweep to start the partner. Raises PartnerLostError."""
+        self.step = Step.of(self.timer, latency_ms, has_period)
+        if not self.leads:
+            return
+        try:
+            self.listener = listen(self.folder)
+        except OSError as error:
+            raise PartnerLostError(f"no socket to meet at: {error.strerror or error}") from error
+
+    def meet(self) -> None:
+        """Wait for the partner. Raises PartnerLostError."""
+        if self.listener is None:
+            self.partner = Partner(self.connection(), self.answer_s)
+            self.partner.send("hello", depends_on_host=self.step.depends_on_host)
+            return
+        connection, _ = self.listener.accept()
+        self.listener.close()
+        self.partner = Partner(connection, self.answer_s)
+        hello = self.partner.receive()
+        if hello.get("op") != "hello":  # the sweep connected instead
+            raise PartnerLostError(str(hello.get("reason")))
+        self.partner_depends_on_host = bool(hello.get("depends_on_host"))
+
+    def connection(self) -> socket.socket:
+        """Return the connection of the member that did not listen. Raises PartnerLostError."""
+        try:
+            return connect(self.folder)
+        except OSError as error:
+            raise PartnerLostError("the other member of the duet had ended") from error
+
+    def take(self) -> DuetResult:
+        """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
+        with timing.no_garbage_collection():
+            return self.lead() if self.leads else self.follow()
+
+    def lead(self) -> DuetResult:
+        partner = self.connected()
+        depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
+        host = self.watch_host() if depends_on_host else None
+        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
+        self.watcher.begin()
+        with watching:
+            pairs = lead(self.step, partner, host)
+            end = partner.ask("end")
+            if host:
+                host.partner_s = float(end.get("process_s") or 0.0)
+        result = DuetResult(pairs, disturbance=self.disturbance_of_gpu())
+        if host:
+            result.host_ms = host.low_ms
+            result.host_high_ms = host.high_ms
+            result.disturbed_fraction = host.disturbed_fraction
+            result.host_reason = host.reason()
+            result.disturbance = result.disturbance or crowded_text(host)
+        result.void = self.compiled() or end.get("compiled")
+        partner.send("result", result=result.to_json())
+        return result
+
+    def disturbance_of_gpu(self) -> str | None:
+        """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs to the sweep."""
+        watcher = self.watcher
+        watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
+        if self.timer.device.type == "cuda":
+            watcher.end()
+        return watcher.disturbance
+
+    def follow(self) -> DuetResult:
+        partner = self.connected()
+        run_queue = RunQueue(all_threads=self.timer.device.type != "cuda")
+        began_s = time.process_time()
+        self.watcher.begin()
+        try:
+            follow(self.step, partner, run_queue)
+        finally:
+            run_queue.close()
+        process_s = time.process_time() - began_s
+        answer = partner.ask("end", process_s=process_s, compiled=self.compiled())
+        return DuetResult.from_json(answer.get("result") or {})
+
+    def wait_for_leader(self) -> None:
+        """Wait until the leader has ended, if this is the other member."""
+        if self.partner is not None and not self.leads:
+            self.partner.wait_for_end()
+
+    def connected(self) -> Partner:
+        if self.partner is None:
+            raise PartnerLostError("the other member of the duet did not come")
+        return self.partner
+
+    def facts(self, why_alone: str | None) -> dict[str, object]:
+        """Return what the trial records about its duet. `why_alone`: why it was timed alone, or None."""
+        if why_alone is not None:
+            return {"leads": self.leads, ALONE: why_alone}
+        return {"leads": self.leads}
