@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from effbench.sweeping.run import Outcome
 
 HELP = (
-    "Measure which of two versions, modes or settings is faster. Both run at the same time and take turns, so that a "
+    "Measure which of two versions or modes is faster. Both are alive and take turns of a few milliseconds, so that a "
     "slow moment of the host hits both."
 )
 #: Settings of the sweep, unless they are given.

@@ -43,7 +43,7 @@ GROUPS = (
             "ls": "List the sweeps in the database",
             "report": "Write an HTML report of the database",
             "compare": "Compare two sweeps cell by cell",
-            "duet": "Measure which of two versions or modes is faster, both in turn",
+            "duet": "Measure which of two versions or modes is faster",
             "advise": "Recommend the mode to run, or the batch sizes to capture",
             "models": "List the models that effbench ships",
             "doctor": "Check what this machine can measure and what would disturb it",
