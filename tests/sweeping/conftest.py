@@ -24,11 +24,12 @@ def make(tmp_path, monkeypatch):
     def build(planned=(), answer=None, *, server=None, slots=None, pools=None, record=None, **given):
         recorded, server = [], server or Server(answer)
         pools = pools or {HERE: pool_of(server, tmp_path / "cache")}
-        more = {name: given.pop(name) for name in ("stop", "history") if name in given}
+        more = {name: given.pop(name) for name in ("stop", "history", "duet_rule", "progress") if name in given}
         executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
         settings = Settings.with_defaults(**{"protocol": PROTOCOL, "timeout_s": 30.0, **given, "executor": executor})
         record = record or (lambda trial, one: recorded.append(one))
-        made = schedule.Schedule(pools, slots or gpus(1), settings, record, Watcher(), **more)
+        progress = more.pop("progress", None) or Watcher()
+        made = schedule.Schedule(pools, slots or gpus(1), settings, record, progress, **more)
         made.recorded, made.server = recorded, server
         if planned:
             made.run(list(planned))

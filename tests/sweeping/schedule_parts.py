@@ -39,7 +39,9 @@ def gpus(count):
     return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
 
 
-PROTOCOL = {"rounds": 1, "compilations": 1, "attempts": 1, "enough_interval": None, "eliminate": None, "profile": True}
+#: Made-up trials do not meet each other.
+PROTOCOL = {"rounds": 1, "compilations": 1, "attempts": 1, "enough_interval": None, "eliminate": None, "profile": True,
+            "duet": False}  # fmt: skip
 
 
 class Server(ForkServer):

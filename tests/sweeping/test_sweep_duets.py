@@ -1,0 +1,247 @@
+"""Duets in a schedule: who starts when, what becomes of one whose partner does not come, and when there are enough."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from schedule_parts import PROTOCOL, A, B, Server, Watcher, cell_runs, ok, pool_of, trials, without_result
+
+from effbench.cell import Cell, Status, Trial
+from effbench.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
+from effbench.message import DUET_PHASE
+from effbench.sweeping.client import Request
+from effbench.sweeping.duets import StoppingRule, allows_duet
+from effbench.sweeping.plan import CellRun, round_order
+
+BOTH = (A, B)
+IN_TURN = {**PROTOCOL, "duet": True}
+OOM = {"status": "oom", "reason": "out of memory"}
+
+
+class Pairwise(Watcher):
+    """Both members of a duet run on a slot at once."""
+
+    def started(self, slot, trial):
+        with self.lock:
+            self.order.append((slot, trial))
+
+    def ended(self, trial, record): ...
+
+
+class MeetingServer(Server):
+    """Its trials meet each other, unless `play` says what else they do: it returns an outcome, or None to meet."""
+
+    def __init__(self, play, log):
+        super().__init__()
+        self.play = play
+        self.log = log
+
+    def submit(self, task, payload, env=None, on_phase=None):
+        if task != "trial":
+            return super().submit(task, payload, env, on_phase)
+        request = Request(str(len(self.sent)), on_phase, phase="check", pid=7)
+        self.envs.append(env)
+        self.sent.append(payload)
+        self.threads.submit(self.run_trial, request, payload)
+        return request
+
+    def run_trial(self, request, payload):
+        outcome = self.play(payload)
+        if outcome is None:
+            outcome = meet(payload, lambda phase: request.on_phase(request, phase), self.log)
+        if not request.done.is_set():
+            request.end(outcome)
+
+
+def meet(payload, say_phase, log):
+    """What a trial does: it waits for its partner, and says in its record what came of that."""
+    duet = payload["duet"]
+    if duet is None:
+        log.append(("alone", payload["round"]))
+        return ok(payload)
+    log.append(("leader" if duet["leads"] else "follower", payload["round"]))
+    facts = {"leads": duet["leads"]}
+    try:
+        if duet["leads"]:
+            listener = listen(Path(duet["folder"]))
+            say_phase(DUET_PHASE)
+            connection, _ = listener.accept()
+            listener.close()
+        else:
+            say_phase(DUET_PHASE)
+            connection = connect(Path(duet["folder"]))
+        partner = Partner(connection, 5.0)
+        if not duet["leads"]:
+            partner.send("hello")
+            partner.wait_for_end()
+        elif (hello := partner.receive())["op"] != "hello":
+            raise PartnerLostError(hello["reason"])
+    except (OSError, PartnerLostError) as error:
+        facts[ALONE] = str(error)
+    connection.close()
+    say_phase("facts")
+    return ok(payload, extra={DUET: facts})
+
+
+@pytest.fixture
+def duets(make, tmp_path):
+    """A schedule of two interpreters that has run, with its records; `play`: (interpreter, request) -> outcome."""
+
+    def build(rounds, play=lambda interpreter, request: None, **options):
+        log = []
+        servers = {one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH}
+        pools = {one: pool_of(servers[one], tmp_path / name, one) for one, name in zip(BOTH, "ab", strict=True)}
+        done = []
+        options = {"protocol": {**IN_TURN, "rounds": rounds}, "progress": Pairwise(), **options}
+        planned = trials(cell_runs(1, interpreters=BOTH), rounds)
+        made = make(planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
+        made.done, made.log = done, log
+        made.sent = {one: servers[one].sent for one in BOTH}
+        return made
+
+    return build
+
+
+def test_members_meet_and_the_first_one_alternates(duets):
+    made = duets(3)
+    assert [kind for kind, _ in made.log] == ["leader", "follower"] * 3, "the follower starts once the leader waits"
+    assert [trial.run.interpreter for trial, _ in made.done] == [A, B, B, A, B, A]
+    assert all(record.extra[DUET] == {"leads": place % 2 == 0} for place, (_, record) in enumerate(made.done))
+    for old, new in zip(*made.sent.values(), strict=True):
+        assert old["duet"]["folder"] == new["duet"]["folder"]
+        assert old["duet"]["leads"] is not new["duet"]["leads"]
+        assert not Path(old["duet"]["folder"]).exists(), "nothing is left behind"
+    assert made.progress.retries == []
+
+
+def test_a_leader_whose_partner_ends_before_they_meet_is_told(duets):
+    made = duets(1, lambda interpreter, request: ok(request, "error") if interpreter == B else None)
+    (_, leader), (_, follower) = made.done
+    assert leader.extra[DUET][ALONE] == "the other member of the duet ended before they met"
+    assert (leader.status, follower.status) == (Status.OK, Status.ERROR)
+
+
+def test_the_follower_of_a_leader_that_ended_runs_alone(duets):
+    made = duets(2, lambda interpreter, request: ok(request, "error") if interpreter == A else None)
+    assert [record.status for _, record in made.done] == [Status.ERROR, Status.OK, Status.OK]
+    assert [request["duet"] for request in made.sent[B]] == [None, None], "of the first round, and of the one without A"
+
+
+def test_without_memory_for_both_they_run_one_after_the_other(duets):
+    def play(interpreter, request):
+        return ok(request, "oom") if interpreter == B and request["duet"] else None
+
+    made = duets(3, play)
+    assert [record.status for _, record in made.done] == [Status.OK] * 6
+    assert [request["duet"] is None for request in made.sent[B]] == [False, True, True, True]
+    assert [request["duet"] is None for request in made.sent[A]] == [False, True, True]
+    assert made.progress.retries == [
+        "the memory does not hold both sides of the duet, so they run one after the other from now on"
+    ]
+    assert ALONE in made.done[0][1].extra[DUET]
+
+
+def test_a_member_that_lacks_memory_alone_is_out_of_memory(duets):
+    made = duets(2, lambda interpreter, request: ok(request, "oom") if interpreter == A else None)
+    assert [record.status for _, record in made.done] == [Status.OOM, Status.OK, Status.OK]
+    assert len(made.sent[A]) == 1
+
+
+def test_a_marked_member_repeats_the_duet(duets):
+    def play(interpreter, request):
+        return ok(request, disturbance="host busy") if interpreter == B and not request["attempt"] else None
+
+    made = duets(1, play, protocol={**IN_TURN, "attempts": 2})
+    order = [(trial.run.interpreter, trial.attempt) for trial, _ in made.done]
+    assert order == [(A, 0), (B, 0), (A, 1), (B, 1)]
+
+
+def test_a_stopped_duet_records_nothing(duets):
+    stop = threading.Event()
+
+    def play(interpreter, request):
+        if interpreter == B:
+            stop.set()
+            return without_result(signal=9)
+        return None
+
+    made = duets(2, play, stop=stop)
+    assert made.done == []
+
+
+def test_switched_off_they_run_one_after_the_other(duets):
+    made = duets(2, protocol={**IN_TURN, "duet": False})
+    assert {kind for kind, _ in made.log} == {"alone"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [({}, True), ({"phase": "training"}, False), ({"stream": {"sizes": [1, 2]}}, False), ({"generate": {}}, False)],
+)
+def test_which_cells_alternate(changed, expected):
+    (run,) = cell_runs(1)
+    assert allows_duet(Cell.from_params({**run.cell.params(), **changed})) is expected
+
+
+def test_two_cells_of_a_duet_are_a_group():
+    one, other = (run.cell for run in cell_runs(2))
+    runs = [CellRun(one, partner=other), CellRun(other, partner=one)]
+    assert runs[0] == CellRun(one), "its records are found by the cell"
+    assert round_order(runs, 0, 0) == [runs]
+    assert round_order(runs, 0, 1) == [runs[::-1]]
+
+
+# --- when there are enough ---
+
+
+def side(values, key="a", **more):
+    """The trials of a side, in turn with its partner."""
+    extra = more.pop("extra", {DUET: {"leads": True}})
+    return [Trial(key, n, Status.OK, latency_ms=value, extra=extra, **more) for n, value in enumerate(values)]
+
+
+RULE = StoppingRule({"a": {"latency_ms": 0.02}})
+FIRST = [1.0, 2.0, 1.5, 1.2]
+SLOWER = [value * ratio for value, ratio in zip(FIRST, (1.05, 1.051, 1.052, 1.05), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (side(FIRST[:3]), side(FIRST[:3]), True),
+        (side(FIRST[:2]), side(FIRST[:2]), False),
+        (side(FIRST[:3]), side(SLOWER[:3]), True),
+        (side(FIRST[:3]), side([1.0, 2.2, 1.4]), False),
+        (side(FIRST[:3]), side([1.02, 2.041, 1.531]), False),
+        # a marked round, and one that was not timed in turn
+        (side(FIRST[:3]), [*side(SLOWER[:2]), *side(SLOWER[:3], disturbance="busy")[2:]], False),
+        (side(FIRST[:3]), [*side(SLOWER[:2]), *side(SLOWER[:3], extra={DUET: {ALONE: "lost"}})[2:]], False),
+    ],
+    ids=["same", "too few", "slower", "varies", "at the floor", "marked", "alone"],
+)
+def test_when_there_are_enough_duets(before, after, expected):
+    assert RULE.is_settled(before, after, compilations=1) is expected
+
+
+def test_all_compilations_have_to_run():
+    sides = [side(FIRST[:3], compilation=0), side(SLOWER[:3], compilation=0)]
+    assert not RULE.is_settled(*sides, compilations=2)
+    assert RULE.is_settled(*sides, compilations=1)
+
+
+def test_rounds_end_once_the_ratio_is_decided(duets):
+    def play(interpreter, request):
+        slower = 1.06 if interpreter == B else 1.0
+        noise = 1 + 0.5 * (request["round"] % 3) + 0.001 * request["round"] * (interpreter == B)
+        return ok(request, latency_ms=slower * noise, extra={DUET: {"leads": True}})
+
+    key = cell_runs(1)[0].cell.key
+    made = duets(20, play, duet_rule=StoppingRule({key: {"latency_ms": 0.02}}))
+    assert len(made.done) == 2 * 3
+
+
+def test_a_side_that_cannot_run_ends_the_rounds_of_the_other_one(duets):
+    def play(interpreter, request):
+        return ok(request, "unsupported") if interpreter == B else None
+
+    assert len(duets(9, play, duet_rule=StoppingRule({}, needs_both=True)).done) == 2

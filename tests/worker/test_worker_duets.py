@@ -1,0 +1,181 @@
+"""Two real processes that hand each other a token: what both record, and what becomes of one whose partner is lost."""
+
+import math
+import multiprocessing
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from effbench.measure.duet import DuetResult, Step, figures_of, follow, lead
+from effbench.measure.host import HostWatch, RunQueue
+from effbench.measure.pairs import Pair, Pairs
+from effbench.measure.timing import Rules, Timer
+from effbench.meeting import Partner, PartnerLostError, call_off, connect, listen
+
+RULES = Rules(
+    budget_s=0.2, min_time_s=0.02, min_samples=5, target_interval=0.005, max_samples=1000,
+    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
+)  # fmt: skip
+CPU = torch.device("cpu")
+INPUTS = [((), {})]
+
+
+def step_of(seconds, calls=None):
+    """A step that sleeps, and notes when it is called."""
+
+    def call():
+        if calls is not None:
+            calls.append(time.monotonic())
+        time.sleep(seconds)
+
+    return Step.of(Timer(call, INPUTS, CPU, RULES), seconds * 1e3, has_period=False)
+
+
+def play_follower(folder, what, answers):
+    """The process of the other member. `what`: what it does in its third batch, if anything."""
+    partner = Partner(connect(Path(folder)), 10.0)
+    calls = []
+    step = step_of(0.004, calls)
+    batch = step.latency.batch
+
+    def third():
+        if len(step.latency.batches) == 2 and what == "die":
+            os._exit(9)
+        if len(step.latency.batches) == 2 and what == "hang":
+            time.sleep(60)
+        return batch()
+
+    step.latency.batch = third
+    follow(step, partner, RunQueue(all_threads=False))
+    answers.put(calls)
+    partner.send("end")
+
+
+@pytest.fixture
+def member(tmp_path):
+    """Starts the other member, and returns the connection to it and what it answers at the end."""
+    context = multiprocessing.get_context("fork")
+    started = []
+
+    def start(what=None, answer_s=10.0):
+        listener = listen(tmp_path)
+        answers = context.Queue()
+        process = context.Process(target=play_follower, args=(str(tmp_path), what, answers), daemon=True)
+        process.start()
+        started.append(process)
+        connection, _ = listener.accept()
+        listener.close()
+        return Partner(connection, answer_s), answers
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def host_watch():
+    return HostWatch(None, 1000.0, moves=False, all_threads=True)
+
+
+def test_they_take_turns(member):
+    partner, answers = member()
+    calls = []
+    host = host_watch()
+    with host.watching():
+        pairs = lead(step_of(0.002, calls), partner, host)["latency"]
+    partner.ask("end")
+    theirs = answers.get(timeout=10)
+    everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
+    gaps = [
+        (after - before, seconds)
+        for (before, seconds), (after, _) in zip(everything, everything[1:], strict=False)
+    ]
+    assert all(gap >= seconds for gap, seconds in gaps), "no call begins before the last one has ended"
+    assert len(pairs.undisturbed) >= 5 and not pairs.disturbed
+    assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
+    figure = pairs.figure(RULES).median.value
+    assert 1.6 < figure < 2.4, "4 ms and 2 ms"
+
+
+@pytest.mark.parametrize(
+    ("what", "answer_s", "reason"),
+    [("die", 10.0, "the other member of the duet ended"), ("hang", 0.3, "did not answer for 0.3 s")],
+)
+def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
+    partner, _ = member(what, answer_s)
+    with pytest.raises(PartnerLostError, match=reason):
+        lead(step_of(0.002), partner, None)
+
+
+def test_a_leader_that_is_lost_ends_the_duet(tmp_path):
+    listener = listen(tmp_path)
+    partner = Partner(connect(tmp_path), 5.0)
+    connection, _ = listener.accept()
+    connection.close()
+    listener.close()
+    with pytest.raises(PartnerLostError, match="ended"):
+        follow(step_of(0.002), partner, RunQueue(all_threads=False))
+
+
+def test_the_sweep_calls_a_meeting_off(tmp_path):
+    call_off(tmp_path, "nobody waits yet")
+    listener = listen(tmp_path)
+    thread = threading.Thread(target=call_off, args=(tmp_path, "out of memory"))
+    thread.start()
+    connection, _ = listener.accept()
+    message = Partner(connection, 5.0).receive()
+    thread.join()
+    listener.close()
+    assert (message["op"], message["reason"]) == ("absent", "out of memory")
+
+
+def test_a_long_folder_name_is_no_obstacle(tmp_path):
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    listener = listen(folder)
+    connect(folder).close()
+    listener.close()
+
+
+def test_nonsense_from_a_partner_ends_the_duet(tmp_path):
+    listener = listen(tmp_path)
+    partner = Partner(connect(tmp_path), 5.0)
+    connection, _ = listener.accept()
+    connection.sendall(b"hello\n")
+    with pytest.raises(PartnerLostError, match="not JSON"):
+        partner.receive()
+    with pytest.raises(PartnerLostError, match="no valid result"):
+        DuetResult.from_json({"pairs": {"latency": [1]}})
+
+
+PAIRS = Pairs([Pair(1.0, 2.0, 0), Pair(3.0, 5.0, 1), Pair(2.0, 4.1, 2), Pair(1.0, 2.2, 4)], [Pair(9.0, 9.0, 3)])
+
+
+def test_both_members_have_the_same_ratio():
+    found = figures_of(PAIRS, RULES)
+    leader, follower = found.leader.median, found.follower.median
+    ratio, mean_ms = leader.value / follower.value, leader.value * follower.value
+    assert ratio == pytest.approx(1 / PAIRS.figure(RULES).median.value)
+    roots = sorted(math.sqrt(pair.own_ms * pair.reference_ms) for pair in PAIRS.undisturbed)
+    assert math.sqrt(mean_ms) == pytest.approx((roots[1] + roots[2]) / 2)
+    assert leader.low <= leader.value <= leader.high
+    assert found.leader.timing.samples_ms == [2.0, 5.0, 4.1, 2.2]
+    assert found.leader.timing.disturbed_ms == [9.0]
+
+
+def test_too_few_undisturbed_pairs_mark_both():
+    disturbed = [Pair(3.0, 6.5, number) for number in range(1, 9)]
+    found = figures_of(Pairs([Pair(1.0, 2.0, 0)], disturbed), RULES)
+    assert found.leader.is_marked and found.follower.is_marked
+    assert len(found.pairs) == 9
+    assert found.leader.median.low <= 2.0 and found.leader.median.high >= 6.5
+
+
+def test_a_result_survives_the_way_to_the_partner():
+    result = DuetResult({"latency": PAIRS}, host_ms=0.1, disturbance="GPU clocks reduced")
+    assert DuetResult.from_json(asdict(result)) == result
