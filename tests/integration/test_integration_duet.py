@@ -1,0 +1,240 @@
+"""Duets for real, on the CPU: their records, the command, and members that die, hang or are interrupted."""
+
+import json
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from effbench.cell import Status
+from effbench.meeting import ALONE, DUET
+from effbench.store import Store
+
+#: A network that misbehaves once it is timed in turn with its partner.
+NET = """
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+
+def is_in_duet():
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "effbench.measure.duet":
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Net(torch.nn.Module):
+    def __init__(self, what="nothing", seconds=0.001):
+        super().__init__()
+        self.what, self.seconds = what, seconds
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        if self.what == "nothing" or not is_in_duet():
+            return x * 2
+        if self.what == "die":
+            os._exit(9)
+        if self.what == "raise":
+            raise ValueError("bad weather")
+        if self.what == "hang" or Path("hang").exists():
+            Path("hangs").touch()
+            time.sleep(1000)
+        return x * 2
+"""
+MODEL = ("model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[8]", "mode=eager", "threads=1")
+GOOD, BAD = "+model.module.what=nothing", "+model.module.what={}"
+
+
+@pytest.fixture(scope="module")
+def place(cli_in, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("duet") / "here"
+    folder.mkdir()
+    (folder / "net.py").write_text(NET)
+    return cli_in(folder)
+
+
+def duet(place, first, second, *more):
+    return place.run("duet", first, second, *MODEL, *place.tiny, *more)
+
+
+def trials_of_last(place):
+    """The trials of the newest sweep, by what its module does."""
+    with Store.open(place.db) as store:
+        sweep = store.find_sweep("last")
+        cells = {cell.key: cell.model["module"].get("what") for cell in store.planned(sweep.id)}
+        (environment,) = store.environments_of(sweep.id)
+        history = store.history(sweep.id, environment["id"])
+        return sweep, {cells[key]: trials for key, trials in history.items()}
+
+
+def test_the_command_answers_and_records(place):
+    slow, fast = "+model.module.seconds=0.004", "+model.module.seconds=0.002"
+    done = duet(place, slow, fast, "--rounds", "3", "--format", "json", "--out", "answer.json")
+    assert done.code == 0, done
+    answer = json.loads((place.folder / "answer.json").read_text())
+    (cell,) = answer["cells"]
+    latency = cell["figures"][0]
+    assert re.match(rf"{re.escape(fast)} is [12]\.\d+× as fast as {re.escape(slow)} \(.*; 3 duets\)$", cell["sentence"])
+    assert 0.4 < latency["ratio"] < 0.7 and cell["duets"] == 3
+    with Store.open(place.db) as store:
+        sweep = store.find_sweep("last")
+        assert (sweep.name, sweep.state) == ("duet", "completed")
+        (environment,) = store.environments_of(sweep.id)
+        sides = list(store.history(sweep.id, environment["id"]).values())
+        raw = {(row["cell_key"], row["round"]): row["id"] for row in store.trials(sweep.id)}
+    assert [len(side) for side in sides] == [3, 3] and len(raw) == 6
+    for one, other in zip(*sides, strict=True):
+        assert (one.status, other.status) == (Status.OK, Status.OK)
+        assert one.extra[DUET]["leads"] is not other.extra[DUET]["leads"]
+        assert one.extra[DUET]["latency"] == {**other.extra[DUET]["latency"], **shared(one)}
+        assert one.latency_samples == other.latency_samples >= 1
+        assert one.latency_median_low_ms <= one.latency_ms <= one.latency_median_high_ms
+        assert one.latency_min_ms <= one.latency_ms <= one.latency_p99_ms
+        assert one.host_ms == other.host_ms
+    leads = [trial.extra[DUET]["leads"] for trial in sides[0]]
+    assert leads in ([True, False, False], [False, True, True]), "the first member alternates"
+    for words in (["show"], ["ls", "--cells"], ["report"]):
+        assert place.run(*words).code == 0, words
+    by = place.run("compare", "last", "--by", "model.module.seconds")
+    assert by.code == 0 and "faster" in by.out
+
+
+def shared(trial):
+    """What both members of a duet count alike; the times of disturbed moments are their own."""
+    counts = dict(trial.extra[DUET]["latency"])
+    return {"disturbed_ms": counts["disturbed_ms"]} if "disturbed_ms" in counts else {}
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "reason"),
+    [("die", Status.CRASHED, "exited with code 9"), ("raise", Status.ERROR, "bad weather")],
+)
+def test_a_member_that_dies_ends_the_duet_with_its_status(place, what, status, reason):
+    done = duet(place, GOOD, BAD.format(what), "--rounds", "3")
+    assert done.code == 1, done
+    assert f"+model.module.what={what} has no figures to compare: {status}" in done.out
+    _, sides = trials_of_last(place)
+    (bad,), (good,) = sides[what], sides["nothing"]
+    assert (bad.status, reason in bad.reason) == (status, True)
+    assert good.status is Status.OK and good.latency_ms > 0
+    assert good.extra[DUET][ALONE].startswith("the other member of the duet ended")
+    assert good.extra["phase_seconds"]["duet"] > 0
+
+
+def test_a_member_that_hangs_times_out_and_the_other_one_is_timed_alone(place):
+    done = duet(place, GOOD, BAD.format("hang"), "timeout_s=8")
+    assert done.code == 1, done
+    _, sides = trials_of_last(place)
+    (bad,), (good,) = sides["hang"], sides["nothing"]
+    assert (bad.status, bad.reason) == (Status.TIMEOUT, "not done after 8 s (in timing)")
+    assert (good.status, good.extra[DUET][ALONE]) == (Status.OK, "the other member of the duet did not answer for 2 s")
+
+
+def wait_for(condition, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
+    for name in ("hang", "hangs"):
+        (place.folder / name).unlink(missing_ok=True)
+    before = trials_of_last(place)[0].id if place.db.exists() else None
+    words = (*MODEL, *place.tiny, "protocol.duet=true")
+    process = place.start("duet", GOOD, BAD.format("later"), *words)
+    processes.append(process)
+
+    def has_a_duet():
+        if not place.db.exists():
+            return False
+        sweep, sides = trials_of_last(place) if newest(place) != before else (None, {})
+        return len(sides) == 2
+
+    wait_for(has_a_duet)
+    (place.folder / "hang").touch()
+    wait_for((place.folder / "hangs").exists)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "interrupted (sweep" in err
+    sweep, sides = trials_of_last(place)
+    assert sweep.state == "interrupted"
+    numbers = {len(trials) for trials in sides.values()}
+    assert len(numbers) == 1, "both members of each complete duet"
+    assert re.search(rf"\({numbers.pop()} duet|; \d+ duets?\)", out)
+    (place.folder / "hang").unlink()
+
+
+def newest(place):
+    with Store.open(place.db) as store:
+        return store.find_sweep("last").id
+
+
+def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
+    for name, seconds in (("old", 0.002), ("new", 0.003)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "net.py").write_text(NET.replace("seconds=0.001", f"seconds={seconds}"))
+    done = place.run(
+        "-m", *MODEL, *place.tiny, f"folder={tmp_path}/old,{tmp_path}/new", "protocol.rounds=2", "sweep.name=folders"
+    )
+    assert done.code == 0, done
+    with Store.open(place.db) as store:
+        sweep = store.find_sweep("folders")
+        trials = [
+            trial
+            for environment in store.environments_of(sweep.id)
+            for side in store.history(sweep.id, environment["id"]).values()
+            for trial in side
+        ]
+    assert len(trials) == 4
+    assert all(ALONE not in trial.extra[DUET] for trial in trials)
+    shown = place.run("compare", "folders", "--by", "folder", "--values", "old", "new", "--all")
+    assert shown.code == 0 and "latency_ms" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [((), 0), (("--fail-above", "10"), 1), (("--fail-above", "300%"), 0)], ids=str
+)
+def test_the_exit_code_of_fail_above(place, words, code):
+    fast, slow = "+model.module.seconds=0.002", "+model.module.seconds=0.004"
+    assert duet(place, fast, slow, "--rounds", "3", *words).code == code
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("eager", "mode=eager", "model=tiny"), "A and B are the same cell"),
+        (("", "eager", "model=tiny"), "a side is empty"),
+        (("'", "eager", "model=tiny"), "no list of overrides"),
+        (("eager", "default", "mode=eager"), "mode is given for a side and for both"),
+        (("eager", "default", "db=x.db"), "--db URL"),
+        (("eager", "eagr", "model=tiny"), "eagr"),
+        (("eager", "default,eager", "model=tiny"), "one cell each"),
+        (("eager", "default", "--rounds", "2"), "at least 3"),
+        (("eager", "default", "--fail-above", "x"), "percentage"),
+    ],
+)
+def test_wrong_sides_are_refused(place, words, error):
+    done = place.run("duet", *words, "device=cpu")
+    assert done.code == 2, done
+    assert error in done.err and len(done.err.splitlines()) <= 2
+
+
+@pytest.mark.slow
+def test_a_slowdown_of_5_percent_is_found(place):
+    """42 layers take 5 % longer than 40."""
+    first, second = "model.module.depth=40", "model.module.depth=42"
+    more = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1", "protocol.budget_s=2")
+    done = place.run("duet", first, second, *more, "--fail-above", "1", "--format", "json")
+    assert done.code == 1, done
+    (cell,) = json.loads(done.out)["cells"]
+    assert 1.03 < cell["figures"][0]["ratio"] < 1.07
