@@ -186,7 +186,7 @@ def side_of(text: str) -> list[str]:
 
 
 def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) -> list[tuple[CellRun, CellRun]]:
-    """Return the runs of both sides by cell, each of which knows its partner. Raises UsageError if both are the same."""
+    """Return the runs of both sides by cell, which know their partners. Raises UsageError if both are the same."""
     pairs = []
     for one, other in zip(first, second, strict=True):
         if one is None or other is None:  # excluded, or in another shard

@@ -9,7 +9,7 @@ from statistics import median
 
 from effbench.cell import Trial
 from effbench.meeting import DUET
-from effbench.metrics import percent, significant
+from effbench.metrics import significant
 from effbench.printable import count
 from effbench.stats.intervals import log_mean
 from effbench.stats.significance import Comparison, compare_pairs, is_decided
@@ -151,13 +151,13 @@ def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
         return f"{second} takes {signed(ratio)} the time of {first} ({duets}; one has no interval)"
     if is_decided(low, high, FLOOR) and 1 / (1 + FLOOR) <= ratio <= 1 + FLOOR:
         how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
-        return f"no difference beyond {percent(FLOOR)} between {first} and {second}: {how}".replace("1.0 %", "1 %", 1)
+        return f"no difference beyond {FLOOR * 100:g} % between {first} and {second}: {how}"
     if low <= 1 <= high:
         how = f"{second} takes {signed(ratio)} ({signed(low)} to {signed(high)}; {duets})"
         return f"no significant difference between {first} and {second}: {how}"
-    fast, slow = (first, second) if ratio > 1 else (second, first)
-    speed, least, most = sorted((ratio, low, high)) if ratio > 1 else sorted((1 / ratio, 1 / high, 1 / low))
-    return f"{fast} is {speed_text(speed, least, most, slow, duets)}"
+    if ratio > 1:
+        return f"{first} is {speed_text(ratio, low, high, second, duets)}"
+    return f"{second} is {speed_text(1 / ratio, 1 / high, 1 / low, first, duets)}"
 
 
 def speed_text(speed: float, least: float, most: float, slow: str, duets: str) -> str:

@@ -215,7 +215,8 @@ class HostWatch:
             yield
         finally:
             if busy_s is not None:
-                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - (time.process_time() - own_s) - self.partner_s
+                members_s = time.process_time() - own_s + self.partner_s
+                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - members_s
                 possible_s = (time.perf_counter() - began_s) * len(self.cores)
                 self.others_fraction = max(0.0, others_s / possible_s)
             os.sched_setaffinity(0, self.cores)

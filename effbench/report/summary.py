@@ -17,8 +17,8 @@ from effbench.cell import SEVERITY, Status
 from effbench.environments import SOFTWARE
 from effbench.labels import LabelledRow, grouped, mode_order
 from effbench.metrics import INTERVALS, METRICS, change_text
-from effbench.report.colors import glyph_of
 from effbench.report import marks
+from effbench.report.colors import glyph_of
 from effbench.report.marks import is_marked, signed
 from effbench.report.reasons import undecided
 from effbench.report.tables import SPEEDUPS, UNCLEAR, SpeedupTable, log_of

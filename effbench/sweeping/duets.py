@@ -1,4 +1,4 @@
-"""Duets: two trials that run at the same time on one device and are timed in turn, and when there are enough of them."""
+"""Duets: two trials that are both alive on one device and are timed in turn, and when there are enough of them."""
 
 from __future__ import annotations
 

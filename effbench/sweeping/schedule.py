@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from effbench.cell import Cell, Status, Trial
+from effbench.cell import Status, Trial
 from effbench.errors import WorkerError
 from effbench.message import BEFORE_USER_CODE, TrialRequest
 from effbench.printable import count
@@ -321,8 +321,8 @@ class Schedule:
         """Run the trial and return its record; None if the sweep was stopped. Pause and retry if the harness failed.
 
         If the fork server died while user code ran, retry once from a separate server, as the trial may be the cause.
-        Raises WorkerError or OSError if no fork server can be started; a cell with `env` is then `crashed`. `member`: its
-        part in a duet, or None.
+        Raises WorkerError or OSError if no fork server can be started; a cell with `env` is then `crashed`. `member`:
+        its part in a duet, or None.
         """
         reasons: list[str] = []
         server_died = False
@@ -359,8 +359,8 @@ class Schedule:
     def run_once(
         self, slot: Slot, trial: PlannedTrial, alone: bool, member: Member | None = None
     ) -> tuple[Trial | None, Request]:
-        """Run the trial once (`alone`: from a separate fork server; `member`: its part in a duet). The record is None if
-        the sweep was stopped."""
+        """Run the trial once (`alone`: from a separate fork server; `member`: its part in a duet). The record is None
+        if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
         turns = self.turns[slot.name]
         takes_turns = turns.is_shared and member is None

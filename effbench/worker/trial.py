@@ -270,8 +270,8 @@ class RunningTrial:
         return self.on_cuda and not self.cell.generate and not self.is_open_loop
 
     def time(self, timer: timing.Timer) -> None:
-        """Time the step, in turn with another trial if it is a member of a duet. If a graph was compiled meanwhile, warm
-        up and time it once more."""
+        """Time the step, in turn with another trial if it is a member of a duet. If a graph was compiled meanwhile,
+        warm up and time it once more."""
         if self.request.duet is not None and self.took_duet(timer):
             self.compiled = None
             return

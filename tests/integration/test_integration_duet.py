@@ -233,8 +233,8 @@ def test_wrong_sides_are_refused(place, words, error):
 def test_a_slowdown_of_5_percent_is_found(place):
     """42 layers take 5 % longer than 40."""
     first, second = "model.module.depth=40", "model.module.depth=42"
-    more = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1", "protocol.budget_s=2")
-    done = place.run("duet", first, second, *more, "--fail-above", "1", "--format", "json")
+    model = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1")
+    done = place.run("duet", first, second, *model, "protocol.budget_s=2", "--fail-above", "1", "--format", "json")
     assert done.code == 1, done
     (cell,) = json.loads(done.out)["cells"]
     assert 1.03 < cell["figures"][0]["ratio"] < 1.07

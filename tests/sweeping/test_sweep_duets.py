@@ -157,15 +157,17 @@ def test_a_marked_member_repeats_the_duet(duets):
 
 
 def test_a_stopped_duet_records_nothing(duets):
-    stop = threading.Event()
+    stop, killed = threading.Event(), threading.Event()
 
     def play(interpreter, request):
         if interpreter == B:
             stop.set()
+            killed.wait(30)
             return without_result(signal=9)
         return None
 
     made = duets(2, play, stop=stop)
+    killed.set()
     assert made.done == []
 
 

@@ -1,10 +1,12 @@
 """Two real processes that hand each other a token: what both record, and what becomes of one whose partner is lost."""
 
+import itertools
 import math
 import multiprocessing
 import os
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,7 +62,7 @@ def play_follower(folder, what, answers):
 def member(tmp_path):
     """Starts the other member, and returns the connection to it and what it answers at the end."""
     context = multiprocessing.get_context("fork")
-    started = []
+    started, partners = [], []
 
     def start(what=None, answer_s=10.0):
         listener = listen(tmp_path)
@@ -70,9 +72,12 @@ def member(tmp_path):
         started.append(process)
         connection, _ = listener.accept()
         listener.close()
-        return Partner(connection, answer_s), answers
+        partners.append(Partner(connection, answer_s))
+        return partners[-1], answers
 
     yield start
+    for partner in partners:
+        partner.close()
     for process in started:
         process.kill()
         process.join()
@@ -91,10 +96,7 @@ def test_they_take_turns(member):
     partner.ask("end")
     theirs = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
-    gaps = [
-        (after - before, seconds)
-        for (before, seconds), (after, _) in zip(everything, everything[1:], strict=False)
-    ]
+    gaps = [(after - before, seconds) for (before, seconds), (after, _) in itertools.pairwise(everything)]
     assert all(gap >= seconds for gap, seconds in gaps), "no call begins before the last one has ended"
     assert len(pairs.undisturbed) >= 5 and not pairs.disturbed
     assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
@@ -114,12 +116,12 @@ def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
 
 def test_a_leader_that_is_lost_ends_the_duet(tmp_path):
     listener = listen(tmp_path)
-    partner = Partner(connect(tmp_path), 5.0)
-    connection, _ = listener.accept()
-    connection.close()
-    listener.close()
-    with pytest.raises(PartnerLostError, match="ended"):
-        follow(step_of(0.002), partner, RunQueue(all_threads=False))
+    with closing(Partner(connect(tmp_path), 5.0)) as partner:
+        connection, _ = listener.accept()
+        connection.close()
+        listener.close()
+        with pytest.raises(PartnerLostError, match="ended"):
+            follow(step_of(0.002), partner, RunQueue(all_threads=False))
 
 
 def test_the_sweep_calls_a_meeting_off(tmp_path):
@@ -128,7 +130,8 @@ def test_the_sweep_calls_a_meeting_off(tmp_path):
     thread = threading.Thread(target=call_off, args=(tmp_path, "out of memory"))
     thread.start()
     connection, _ = listener.accept()
-    message = Partner(connection, 5.0).receive()
+    with connection:
+        message = Partner(connection, 5.0).receive()
     thread.join()
     listener.close()
     assert (message["op"], message["reason"]) == ("absent", "out of memory")
@@ -144,11 +147,12 @@ def test_a_long_folder_name_is_no_obstacle(tmp_path):
 
 def test_nonsense_from_a_partner_ends_the_duet(tmp_path):
     listener = listen(tmp_path)
-    partner = Partner(connect(tmp_path), 5.0)
-    connection, _ = listener.accept()
-    connection.sendall(b"hello\n")
-    with pytest.raises(PartnerLostError, match="not JSON"):
-        partner.receive()
+    with closing(Partner(connect(tmp_path), 5.0)) as partner:
+        connection, _ = listener.accept()
+        with connection, listener:
+            connection.sendall(b"hello\n")
+        with pytest.raises(PartnerLostError, match="not JSON"):
+            partner.receive()
     with pytest.raises(PartnerLostError, match="no valid result"):
         DuetResult.from_json({"pairs": {"latency": [1]}})
 
