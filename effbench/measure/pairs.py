@@ -39,10 +39,12 @@ class Side(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of calls: `ms` per call, and the `waited_ms` that another process's threads waited for a core."""
+    """A batch of calls: `ms` per call, the `waited_ms` that another process's threads waited for a core, and the
+    `seconds` of the calls, if the batch took longer."""
 
     ms: float
     waited_ms: float = 0.0
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,9 +148,9 @@ def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: 
             batches[side] = side.batch()
             if host and before:
                 elapsed = time.perf_counter() - started
-                after = host.read()
-                seen = Reading(after.work_ms, after.waited_ms + batches[side].waited_ms)
-                is_undisturbed &= host.is_undisturbed(before, seen, elapsed)
+                after, batch = host.read(), batches[side]
+                seen = Reading(after.work_ms, after.waited_ms + batch.waited_ms)
+                is_undisturbed &= host.is_undisturbed(before, seen, batch.seconds or elapsed)
                 before = after
         pair = Pair(batches[reference].ms, batches[own].ms, number - 1)
         (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)

@@ -291,7 +291,7 @@ class RunningTrial:
         def compiled() -> str | None:
             return compiled_between(before, counters.read())
 
-        duet = self.duet = Duet(self.request.duet, timer, self.watcher, self.host_watch, compiled)
+        duet = self.duet = Duet(self.request.duet, timer, self.watcher, partial(self.host_watch, moves=True), compiled)
         self.forget_timing()
         try:
             self.phase("warmup", partial(duet.prepare, self.recent_ms, self.has_period))
@@ -482,11 +482,12 @@ class RunningTrial:
         self.trial.host_ms, self.trial.host_high_ms = host.low_ms, host.high_ms
         self.trial.disturbed_fraction = host.disturbed_fraction
 
-    def host_watch(self) -> HostWatch:
+    def host_watch(self, moves: bool | None = None) -> HostWatch:
+        """Return a watch of the host. `moves`: whether the calling thread may choose its core; None: on a GPU."""
         return HostWatch(
             self.request.host_ms,
             1 + self.host_tolerance,
-            moves=self.on_cuda,
+            moves=self.on_cuda if moves is None else moves,
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,
             waits=self.rules.patience > 1.0,

@@ -5,10 +5,12 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from effbench.cell import Status
+from effbench.errors import StoreError
 from effbench.meeting import ALONE, DUET
 from effbench.store import Store
 
@@ -65,14 +67,19 @@ def duet(place, first, second, *more):
     return place.run("duet", first, second, *MODEL, *place.tiny, *more)
 
 
-def trials_of_last(place):
-    """The trials of the newest sweep, by what its module does."""
-    with Store.open(place.db) as store:
-        sweep = store.find_sweep("last")
+def trials_of_last(place, db=None):
+    """The newest sweep, and its trials by what their module does."""
+    with Store.open(db or place.db) as store:
+        sweeps = store.sweeps()
+        if not sweeps:  # it has not begun
+            return None, {}
+        sweep = sweeps[0]
         cells = {cell.key: cell.model["module"].get("what") for cell in store.planned(sweep.id)}
-        (environment,) = store.environments_of(sweep.id)
-        history = store.history(sweep.id, environment["id"])
-        return sweep, {cells[key]: trials for key, trials in history.items()}
+        sides = {}
+        for environment in store.environments_of(sweep.id):  # none before the first trial
+            for key, trials in store.history(sweep.id, environment["id"]).items():
+                sides[cells[key]] = trials
+        return sweep, sides
 
 
 def test_the_command_answers_and_records(place):
@@ -148,16 +155,15 @@ def wait_for(condition, timeout_s=60):
 def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
     for name in ("hang", "hangs"):
         (place.folder / name).unlink(missing_ok=True)
-    before = trials_of_last(place)[0].id if place.db.exists() else None
-    words = (*MODEL, *place.tiny, "protocol.duet=true")
-    process = place.start("duet", GOOD, BAD.format("later"), *words)
+    process = place.start("duet", GOOD, BAD.format("later"), *MODEL, *place.tiny, "--db", "interrupted.db")
     processes.append(process)
+    own = Path(place.folder / "interrupted.db")
 
     def has_a_duet():
-        if not place.db.exists():
+        try:
+            return len(trials_of_last(place, own)[1]) == 2
+        except StoreError:  # there is no database yet
             return False
-        sweep, sides = trials_of_last(place) if newest(place) != before else (None, {})
-        return len(sides) == 2
 
     wait_for(has_a_duet)
     (place.folder / "hang").touch()
@@ -166,17 +172,12 @@ def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
     assert "interrupted (sweep" in err
-    sweep, sides = trials_of_last(place)
+    sweep, sides = trials_of_last(place, own)
     assert sweep.state == "interrupted"
     numbers = {len(trials) for trials in sides.values()}
     assert len(numbers) == 1, "both members of each complete duet"
     assert re.search(rf"\({numbers.pop()} duet|; \d+ duets?\)", out)
     (place.folder / "hang").unlink()
-
-
-def newest(place):
-    with Store.open(place.db) as store:
-        return store.find_sweep("last").id
 
 
 def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
