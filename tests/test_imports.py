@@ -19,7 +19,7 @@ ROOT = PACKAGE.parent
 LAYERS = (
     ("errors", "metrics", "processes", "cores", "warning_filters"),
     ("cell", "message", "printable", "config", "folders"),
-    ("terminal", "outputs", "streams", "buckets", "stats"),
+    ("terminal", "outputs", "streams", "buckets", "stats", "meeting"),
     ("table", "models", "environments", "labels"),
     ("measure",),
     ("modes",),

@@ -94,6 +94,9 @@ def test_expected_durations(made):
     assert expected_s(known, [a_cell("cuda-graph")], 1, 5, 3) is None
     settings = SimpleNamespace(protocol={"rounds": 20, "compilations": 3})
     said = plan_text([plain], 2, settings, known, 1)
+    assert said == "3 to 20 duets of old and new: about 6 s to 40 s"
+    apart = SimpleNamespace(protocol={**settings.protocol, "duet": False})
+    said = plan_text([plain], 2, apart, known, 1)
     assert said == "5 to 20 rounds, old and new alternating: about 10 s to 40 s"
     assert plan_text([a_cell("cuda-graph")], 1, settings, known, 1).endswith("the new side alone; duration unknown")
     five = SimpleNamespace(protocol={"rounds": 5, "compilations": 3})

@@ -62,7 +62,7 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
     # on a busy machine marked rounds do not count if there are enough others
-    assert re.search(r"\(old and new alternating, [345] pairs\)", done.out)
+    assert re.search(r"\(old and new as duets, [345] duets\)", done.out)
     # the 95th percentile of a busy machine may stay ambiguous
     (failed,) = re.findall("check failed: ([12]) slower against main", done.out)
     assert f'failures="{failed}"' in (repository.folder / "check.xml").read_text()
