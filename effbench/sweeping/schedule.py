@@ -40,7 +40,7 @@ UNQUIET_TRIALS = 3
 EAGER = "effbench.modes.eager.Eager"
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
-NO_MEMORY = "the memory does not hold both sides of the duet, so they run one after the other from now on"
+NO_ROOM = "the device does not hold both sides of the duet at once, so they run one after the other from now on"
 #: Phases of a trial's wall time that are not overhead.
 PHASES = ("build", "prepare", "check", "warmup", "timing", "profile", "artifacts")
 
@@ -184,7 +184,8 @@ class Schedule:
         """Run both trials of the group under the device's lock, the second one once the first one waits for it. Return
         their records; None if the sweep was stopped.
 
-        A trial that lacks memory while both are alive runs once more alone, and so do all further ones of the group.
+        A trial that lacks memory, or cannot use the device, while both are alive runs once more alone, and so do all
+        further ones of the group.
         """
         first, second = group.trials
         timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
@@ -199,12 +200,12 @@ class Schedule:
         ended = [record for record in records if record is not None]
         if len(ended) < len(records):
             return None
-        if not (meeting.leader_waits and any(map(may_lack_memory, ended))):
+        if not (meeting.leader_waits and any(map(may_lack_room, ended))):
             return ended
         self.apart.update(trial.run for trial in group.trials)
         for place, trial in enumerate(group.trials):
-            if may_lack_memory(ended[place]):
-                self.progress.retried(slot.name, trial, NO_MEMORY)
+            if may_lack_room(ended[place]):
+                self.progress.retried(slot.name, trial, NO_ROOM)
                 again = self.run_locked(slot, trial)
                 if again is None:
                     return None
@@ -452,6 +453,13 @@ def may_lack_memory(record: Trial) -> bool:
     return record.status is Status.OOM or bool(
         record.status is Status.ERROR and LIBRARY_STATUS.search(record.reason or "")
     )
+
+
+def may_lack_room(record: Trial) -> bool:
+    """Return whether the trial may have failed because another one was alive: memory, or a GPU that serves only one
+    process at a time."""
+    is_early = record.phase in BEFORE_USER_CODE and not record.status.is_measured
+    return is_early or may_lack_memory(record)
 
 
 def busy_text(device: str) -> str:

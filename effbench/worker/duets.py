@@ -119,6 +119,8 @@ class Duet:
             follow(self.step, partner, run_queue)
         finally:
             run_queue.close()
+        if self.watcher.gpu.handle is not None:
+            self.watcher.readings.append(self.watcher.gpu.read())
         process_s = time.process_time() - began_s
         answer = partner.ask("end", process_s=process_s, compiled=self.compiled())
         return DuetResult.from_json(answer.get("result") or {})

@@ -15,7 +15,6 @@ from effbench.sweeping.plan import CellRun, round_order
 
 BOTH = (A, B)
 IN_TURN = {**PROTOCOL, "duet": True}
-OOM = {"status": "oom", "reason": "out of memory"}
 
 
 class Pairwise(Watcher):
@@ -127,16 +126,17 @@ def test_the_follower_of_a_leader_that_ended_runs_alone(duets):
     assert [request["duet"] for request in made.sent[B]] == [None, None], "of the first round, and of the one without A"
 
 
-def test_without_memory_for_both_they_run_one_after_the_other(duets):
+@pytest.mark.parametrize(("status", "phase"), [("oom", "build"), ("unsupported", "device")])
+def test_without_room_for_both_they_run_one_after_the_other(duets, status, phase):
     def play(interpreter, request):
-        return ok(request, "oom") if interpreter == B and request["duet"] else None
+        return ok(request, status, phase=phase) if interpreter == B and request["duet"] else None
 
     made = duets(3, play)
     assert [record.status for _, record in made.done] == [Status.OK] * 6
     assert [request["duet"] is None for request in made.sent[B]] == [False, True, True, True]
     assert [request["duet"] is None for request in made.sent[A]] == [False, True, True]
     assert made.progress.retries == [
-        "the memory does not hold both sides of the duet, so they run one after the other from now on"
+        "the device does not hold both sides of the duet at once, so they run one after the other from now on"
     ]
     assert ALONE in made.done[0][1].extra[DUET]
 
