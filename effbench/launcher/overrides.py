@@ -165,6 +165,9 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
             if not trust_imported:
                 raise UsageError(resume.refusal(sweep, store.name))
             resume.announce(sweep, store.planned(sweep.id), sweep.overrides)
+    if sweep.command[:1] == ["duet"]:  # no matrix of overrides gives its two sides
+        again = f"run it again: effbench {shlex.join(sweep.command)}"
+        raise UsageError(f"sweep {sweep.id} is a duet, which cannot be resumed; {again}")
     shards = sweep.host.get("shards") or {}
     if len(shards) > 1 and "shard" not in given:
         left = [name for name, state in shards.items() if state != "completed"] or [*shards]

@@ -178,6 +178,9 @@ def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
     assert len(numbers) == 1, "both members of each complete duet"
     assert re.search(rf"\({numbers.pop()} duet|; \d+ duets?\)", out)
     (place.folder / "hang").unlink()
+    done = place.run("-m", "resume=last", "db=interrupted.db")
+    assert done.code == 2
+    assert f"sweep {sweep.id} is a duet, which cannot be resumed; run it again: effbench duet " in done.err
 
 
 def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
