@@ -77,7 +77,8 @@ def confirm(
     allows it, and the interval over pairs must exceed the floor. Otherwise only the new side of slower and of marked
     cells runs, and is compared with the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and
     pairs exclude a change; rows of cells that now fail become `broken`; marked rows get the verdict of the re-run.
-    Without a figure, or if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs count.
+    Without a figure, or if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
+    count.
 
     `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ in their cells.
     """
