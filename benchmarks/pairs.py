@@ -49,7 +49,7 @@ SWEEPS = {
 }
 #: Timers: the column of the time, and that of the speedup of pairs.
 TIMERS = {"latency": ("latency_ms", "pair_speedup"), "period": ("period_ms", "pair_period_speedup")}
-WARM_CALLS = (0, 1, 2, 5, 10)
+WARM_CALLS = (0, 1, 2, 5, 10, 20)
 #: Width and number of layers of the modules whose bias is measured: bound by launches, by both, by arithmetic.
 SIZES = {"cpu": ((32, 6), (256, 6), (1024, 6)), "cuda": ((256, 12), (2048, 12), (8192, 12))}
 

@@ -22,8 +22,10 @@ from effbench.measure.host import HostWatch, Reading
 from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, play
 from effbench.stats.intervals import median_interval
 
-#: Calls at the start of a batch that do not count, unless a single call is longer than a batch and refills the caches.
-WARM_CALLS = 2
+#: Least calls, and their least time, at the start of a batch that do not count. They meet the other side's data in the
+#: caches and, on the CPU, threads that have gone to sleep: see `benchmarks/pairs.py --bias`.
+WARM_CALLS = 1
+WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
 WARM_PART = 0.2
 #: Pairs between two looks at whether the ratio is known.
@@ -85,13 +87,15 @@ class Pairs:
 
 
 class LatencySide:
-    """Synchronised calls of a step. `latency_ms`: about how long one takes."""
+    """Synchronised calls of a step. `latency_ms`: about how long one takes; `warm_calls`: calls that do not count."""
 
-    def __init__(self, timer: Timer, latency_ms: float, warm_calls: int = WARM_CALLS) -> None:
+    def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
         self.rotation = itertools.cycle(timer.inputs)
-        self.calls = max(1, math.ceil(BATCH_MS / latency_ms))
-        self.warm_calls = warm_calls if latency_ms < BATCH_MS else 0
+        self.calls = math.ceil(BATCH_MS / latency_ms)
+        if warm_calls is None:
+            warm_calls = max(WARM_CALLS, math.ceil(WARM_MS / latency_ms))
+        self.warm_calls = warm_calls
 
     def batch(self) -> Batch:
         """Time a batch; its figure is the median of its calls."""

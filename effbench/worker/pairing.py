@@ -22,7 +22,7 @@ from effbench.worker.workload import Inference
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Part of the timing budget that the pairs may take.
+#: Part of the timing budget that the pairs may take. The trial's own timers have the rest.
 PART = 1 / 3
 #: Seconds of eager's warm-up, which has made some calls before.
 WARMUP_S = 0.1

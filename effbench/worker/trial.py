@@ -39,7 +39,7 @@ from effbench.worker import artifacts, failures, generation, quantization, state
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
-from effbench.worker.pairing import Pairing, forget_pairs, unpaired
+from effbench.worker.pairing import PART, Pairing, forget_pairs, unpaired
 from effbench.worker.training import Training
 from effbench.worker.workload import (
     Inference,
@@ -312,7 +312,7 @@ class RunningTrial:
 
     def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
         """Run the timers and return their samples by name."""
-        budget_s = self.rules.budget_s
+        budget_s = self.rules.budget_s * (1 - PART if self.request.paired else 1)
         self.watcher.begin()
         if self.is_open_loop:
             stream = self.cell.stream
