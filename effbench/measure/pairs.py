@@ -22,10 +22,11 @@ from effbench.measure.host import HostWatch, Reading
 from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, play
 from effbench.stats.intervals import median_interval
 
-#: Least calls, and their least time, at the start of a batch that do not count. They meet the other side's data in the
-#: caches and, on the CPU, threads that have gone to sleep: see `benchmarks/pairs.py --bias`.
-WARM_CALLS = 1
-WARM_MS = 5.0
+#: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the caches.
+WARM_CALLS = 2
+#: The same in ms on the CPU, where threads of the other side also have to go to sleep. One call at least. How both were
+#: found: `benchmarks/pairs.py --bias`.
+CPU_WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
 WARM_PART = 0.2
 #: Pairs between two looks at whether the ratio is known.
@@ -94,7 +95,8 @@ class LatencySide:
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
         if warm_calls is None:
-            warm_calls = max(WARM_CALLS, math.ceil(WARM_MS / latency_ms))
+            on_cuda = timer.device.type == "cuda"
+            warm_calls = WARM_CALLS if on_cuda else math.ceil(CPU_WARM_MS / latency_ms)
         self.warm_calls = warm_calls
 
     def batch(self) -> Batch:
@@ -131,7 +133,8 @@ class PeriodSide:
 def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None) -> Pairs:
     """Time batches of both sides in turn until the ratio is precise enough or the budget is spent; at least one pair.
 
-    `host`: None if its speed shows in neither side.
+    On a disturbed host this goes on for `rules.patience` times the budget, until enough pairs are undisturbed. `host`:
+    None if its speed shows in neither side.
     """
     pairs = Pairs()
     began = time.perf_counter()
@@ -152,7 +155,9 @@ def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: 
         pair = Pair(batches[reference].ms, batches[own].ms)
         (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)
         seconds = time.perf_counter() - began
-        if seconds >= budget_s or number >= rules.max_samples:
+        has_enough = len(pairs.undisturbed) >= rules.min_samples or not pairs.disturbed
+        longest_s = budget_s if has_enough else rules.patience * budget_s
+        if seconds >= longest_s or number >= rules.max_samples:
             return pairs
         if number % EVERY == 0 and is_known(pairs, rules, seconds):
             return pairs

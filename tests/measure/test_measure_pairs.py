@@ -184,7 +184,7 @@ def test_raw_times_keep_their_order():
 
 @pytest.mark.parametrize(
     ("latency_ms", "warm", "calls"),
-    [(1.0, 2, 3), (0.5, 2, 6), (BATCH_MS, 0, 1), (50.0, 0, 1)],
+    [(1.0, 5, 3), (0.5, 10, 6), (BATCH_MS, 2, 1), (50.0, 1, 1)],
 )
 def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_ms, warm, calls):
     made = itertools.count()
@@ -192,6 +192,16 @@ def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_m
     side = LatencySide(timer, latency_ms)
     assert side.batch().ms > 0
     assert next(made) == warm + calls
+
+
+def test_a_disturbed_host_gets_more_time(clock):
+    """As long as too few pairs are undisturbed."""
+    patient = replace(RULES, patience=3.0, target_interval=NEVER)
+    for is_disturbed, seconds in ((lambda now: False, 0.5), (lambda now: now > 0.1, 1.5), (lambda now: now > 0.4, 0.5)):
+        clock.seconds = 0.0
+        sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
+        take_pairs(*sides, patient, 0.5, MadeUpHost(clock, is_disturbed))
+        assert clock.seconds == pytest.approx(seconds, abs=0.02)
 
 
 def test_inputs_that_a_step_writes_to_are_restored_before_each_call():
@@ -204,4 +214,4 @@ def test_inputs_that_a_step_writes_to_are_restored_before_each_call():
 
     timer = Timer(step, [((x,), {})], torch.device("cpu"), RULES, renew=lambda given: given[0][0].zero_())
     LatencySide(timer, 1.0).batch()
-    assert seen == [0.0] * 5
+    assert seen == [0.0] * 8
