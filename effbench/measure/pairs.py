@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 
 from effbench.measure.host import HostWatch, Reading
-from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, play
+from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, play
 from effbench.stats.intervals import median_interval
 
 #: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the caches.
@@ -68,10 +68,10 @@ class Pairs:
     undisturbed: list[Pair] = field(default_factory=list)
     disturbed: list[Pair] = field(default_factory=list)
 
-    def figure(self, rules: Rules) -> Figure:
+    def figure(self, rules: Rules, spread: float = SPREAD) -> Figure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked."""
         ratios = Timing([pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios)
-        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0)
+        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0, spread=spread)
 
     @property
     def disturbed_ratios(self) -> list[float]:

@@ -22,8 +22,8 @@ from effbench.errors import EffbenchError, NothingFoundError, UsageError
 from effbench.labels import LabelledRow, axis_of, grouped, label_rows, mode_order, short_label
 from effbench.metrics import INTERVALS, METRICS
 from effbench.printable import listed
-from effbench.report.history_table import read as read_history
 from effbench.report import marks
+from effbench.report.history_table import read as read_history
 from effbench.report.marks import why_marked
 from effbench.report.tables import SpeedupTable, is_baseline, rows_of, speedup_table
 from effbench.stats.intervals import is_number

@@ -112,8 +112,8 @@ class Entry:
 
     @property
     def details(self) -> str:
-        """The interval, and the time that belongs to a speedup."""
-        return ", ".join(filter(None, [self.interval, self.time]))
+        """The interval and, on a line of its own, the time that belongs to a speedup."""
+        return "\n".join(filter(None, [self.interval, self.time]))
 
 
 @dataclass
@@ -342,7 +342,9 @@ def _possibly_better(ok: Mapping[str, Entry], leader: str, decisive: str, known:
         if mode in known or marks.reason(entry.source, decisive) is None or not entry.source.get(decisive):
             continue
         best_of_marked = entry.source.get(best_bound) or entry.source[decisive]
-        is_beyond = best_of_marked >= worst_of_leader if is_higher_better(decisive) else best_of_marked <= worst_of_leader
+        is_beyond = (
+            best_of_marked >= worst_of_leader if is_higher_better(decisive) else best_of_marked <= worst_of_leader
+        )
         if is_beyond:
             found.append(mode)
     return found

@@ -21,10 +21,10 @@ from effbench.cell import digest
 from effbench.labels import PLACES, LabelledRow, flatten
 from effbench.metrics import METRICS, format_bytes
 from effbench.printable import excerpt
+from effbench.report import marks
 from effbench.report.colors import glyph_of
 from effbench.report.columns import heading, interval_text, title_and_unit
 from effbench.report.data import DeviceSweep, Trial
-from effbench.report import marks
 from effbench.report.marks import signed, why_marked
 from effbench.report.site.writer import Writer, as_json
 from effbench.store.connect import artifact_home
