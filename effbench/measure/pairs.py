@@ -1,8 +1,8 @@
 """Time two steps in turn, in batches of a few milliseconds, and compare neighbouring batches.
 
-The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet different
-speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the batches changes
-with each pair (A B, B A, A B …), so that drift favours neither side.
+The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet
+different speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the
+batches changes with each pair (A B, B A, A B …), so that drift favours neither side.
 
 A batch begins with calls that do not count, because the other side's calls have left their data in the caches.
 """

@@ -342,10 +342,9 @@ def _possibly_better(ok: Mapping[str, Entry], leader: str, decisive: str, known:
         if mode in known or marks.reason(entry.source, decisive) is None or not entry.source.get(decisive):
             continue
         best_of_marked = entry.source.get(best_bound) or entry.source[decisive]
-        is_beyond = (
-            best_of_marked >= worst_of_leader if is_higher_better(decisive) else best_of_marked <= worst_of_leader
-        )
-        if is_beyond:
+        margin = best_of_marked - worst_of_leader
+        may_be_better = margin >= 0 if is_higher_better(decisive) else margin <= 0
+        if may_be_better:
             found.append(mode)
     return found
 

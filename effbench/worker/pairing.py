@@ -30,7 +30,10 @@ WARMUP_S = 0.1
 
 @dataclass(frozen=True)
 class PairColumns:
-    """The columns of a trial that the pairs of one timer set. `samples`: what the names of its raw series begin with."""
+    """The columns of a trial that the pairs of one timer set.
+
+    `samples`: what the names of its raw series begin with.
+    """
 
     speedup: str
     samples: str

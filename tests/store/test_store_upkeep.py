@@ -133,7 +133,7 @@ def test_an_upgrade_without_room_for_the_copy_changes_nothing(filled, monkeypatc
     sql(filled, "UPDATE alembic_version SET version_num = '0010'")
     nowhere = filled.parent / "missing" / "copy.db"
     monkeypatch.setattr(maintenance, "copy_before", lambda url, revision: nowhere)
-    with pytest.raises(StoreError, match="needs a copy of .*; nothing was changed"):
+    with pytest.raises(StoreError, match=r"needs a copy of .*; nothing was changed"):
         Store.upgrade(filled)
     assert connect_revision(filled) == "0010"
 

@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,9 +167,6 @@ def test_what_cannot_alternate(facts, words):
     phase = facts.pop("phase")
     cell = Cell({"name": "m"}, 1, {"name": "default"}, "float32", phase, "cpu", **facts)
 
-    class Workload:
-        initial = {"buffer cache": None}
-
-    reason = trial.unpaired(cell, Workload())
+    reason = trial.unpaired(cell, SimpleNamespace(initial={"buffer cache": None}))
     assert (reason is None) == (words is None)
     assert words is None or words in reason
