@@ -49,7 +49,7 @@ SWEEPS = {
 }
 #: Timers: the column of the time, and that of the speedup of pairs.
 TIMERS = {"latency": ("latency_ms", "pair_speedup"), "period": ("period_ms", "pair_period_speedup")}
-WARM_CALLS = (0, 1, 2, 5, 10)
+WARM_CALLS = (0, 1, 2, 5, 10, 20)
 #: Width and number of layers of the modules whose bias is measured: bound by launches, by both, by arithmetic.
 SIZES = {"cpu": ((32, 6), (256, 6), (1024, 6)), "cuda": ((256, 12), (2048, 12), (8192, 12))}
 
@@ -111,7 +111,8 @@ def spreads(args: argparse.Namespace) -> None:
     print(f"| --- | --- | --- |{' ---: |' * (len(headings) - 3)}")
     with tempfile.TemporaryDirectory() as folder, busy(args.busy):
         db = args.db or str(Path(folder) / "pairs.db")
-        for words in SWEEPS[args.device]:
+        chosen = [words for words in SWEEPS[args.device] if not args.model or words[0] == f"model={args.model}"]
+        for words in chosen:
             began = time.monotonic()
             rounds = f"protocol.rounds={args.rounds}"
             more = ("protocol.attempts=1", f"db={db}", f"device={args.device}", *args.settings)
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="processes per cell")
     parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
     parser.add_argument("--db", help="database to keep; default: a temporary one")
+    parser.add_argument("--model", help="only this model of the sweeps")
     parser.add_argument("--bias", action="store_true", help="measure the bias of pairs instead")
     parser.add_argument("--seconds", type=float, default=3.0, help="per figure of --bias")
     parser.add_argument("settings", nargs="*", metavar="SETTING")

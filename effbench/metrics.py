@@ -405,8 +405,10 @@ SPEEDUPS = {"speedup": "latency_ms", "period_speedup": "period_ms"}
 
 @dataclass(frozen=True)
 class SpeedupColumns:
-    """The columns of a result with one speedup: by `separate` processes, and on a `busy` host. `paired`: the column of a
-    trial with its speedup from pairs."""
+    """The columns of a result with one speedup: by `separate` processes, and on a `busy` host.
+
+    `paired`: the column of a trial with its speedup from pairs.
+    """
 
     paired: str
     separate: str

@@ -35,7 +35,7 @@ _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 class Shown(NamedTuple):
     """A value and the text that displays it. `tone`: a key of TONES, or CSS classes of the site.
 
-    `sub`: a second line such as an interval, or brackets on the first. Only the site shows `link`, `hint` (on hover
+    `sub`: further lines such as an interval, or brackets on the first. Only the site shows `link`, `hint` (on hover
     and to screen readers) and `glyph` (colour and character before the text).
     """
 
@@ -49,8 +49,13 @@ class Shown(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Return the text with its second line in brackets."""
-        return f"{self.text} ({self.sub})" if self.sub else self.text
+        """Return the text with its further lines in brackets."""
+        return f"{self.text} ({self.brackets})" if self.sub else self.text
+
+    @property
+    def brackets(self) -> str:
+        """The further lines on one line."""
+        return self.sub.replace("\n", ", ")
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,7 @@ def _html_text(shown: Shown) -> str:
     if shown.glyph:
         color, character = shown.glyph
         text = _element("span", character, {"class": "glyph", "style": f"color:{color}", "aria-hidden": "true"}) + text
-    return text + (_element("span", html.escape(one_line(shown.sub)), {"class": "sub"}) if shown.sub else "")
+    return text + (_element("span", html.escape(one_line(shown.brackets)), {"class": "sub"}) if shown.sub else "")
 
 
 def _styled(shown: Shown, stacked: bool) -> str:
@@ -262,7 +267,7 @@ def _styled(shown: Shown, stacked: bool) -> str:
 
 def _lines(shown: Shown, stacked: bool) -> list[str]:
     star = " ★" if shown.tone == "best" else ""
-    return [f"{shown.text}{star}", *filter(None, [shown.sub])] if stacked else [f"{shown.line}{star}"]
+    return [f"{shown.text}{star}", *shown.sub.splitlines()] if stacked else [f"{shown.line}{star}"]
 
 
 def fit_headings(headings: Sequence[str], texts: Sequence[Sequence[str]], room: int) -> list[str]:

@@ -17,7 +17,7 @@ from effbench.labels import LabelledRow, grouped, label_rows
 from effbench.metrics import METRICS, Better
 from effbench.printable import count, listed
 from effbench.report import marks
-from effbench.report.notes import notes
+from effbench.report.notes import notes, on_a_busy_host
 from effbench.report.reasons import sentence
 from effbench.report.summary import ModeSummary, by_mode, modes_table, notes_on_means
 from effbench.report.tables import (
@@ -98,13 +98,16 @@ def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> 
         options.write(nothing or with_note(table.render("markdown"), rows), args)
     else:
         with options.console(args) as console:
-            if nothing is not None:
+            if nothing is None:
+                console.print(table.roomy(console.width))
+            else:
                 console.print_line(nothing)
-                return
-            console.print(table.roomy(console.width))
-            if any(row["why"] == NOT_PROFILED for row in table.rows):
+            if nothing is None and any(row["why"] == NOT_PROFILED for row in table.rows):
                 console.print_line(WHY_NOT_PROFILED, "dim")
-            print_note(console, rows)
+            for line in on_a_busy_host(rows):
+                console.print_line(escape(line))
+            if nothing is None:
+                print_note(console, rows)
 
 
 def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:

@@ -1,8 +1,8 @@
 """Time two steps in turn, in batches of a few milliseconds, and compare neighbouring batches.
 
-The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet different
-speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the batches changes
-with each pair (A B, B A, A B …), so that drift favours neither side.
+The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet
+different speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the
+batches changes with each pair (A B, B A, A B …), so that drift favours neither side.
 
 A batch begins with calls that do not count, because the other side's calls have left their data in the caches.
 """
@@ -19,11 +19,14 @@ from typing import Protocol
 import torch
 
 from effbench.measure.host import HostWatch, Reading
-from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, play
+from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, play
 from effbench.stats.intervals import median_interval
 
-#: Calls at the start of a batch that do not count, unless a single call is longer than a batch and refills the caches.
+#: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the caches.
 WARM_CALLS = 2
+#: The same in ms on the CPU, where threads of the other side also have to go to sleep. One call at least. How both were
+#: found: `benchmarks/pairs.py --bias`.
+CPU_WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
 WARM_PART = 0.2
 #: Pairs between two looks at whether the ratio is known.
@@ -68,10 +71,10 @@ class Pairs:
     undisturbed: list[Pair] = field(default_factory=list)
     disturbed: list[Pair] = field(default_factory=list)
 
-    def figure(self, rules: Rules) -> Figure:
+    def figure(self, rules: Rules, spread: float = SPREAD) -> Figure:
         """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked."""
         ratios = Timing([pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios)
-        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0)
+        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0, spread=spread)
 
     @property
     def disturbed_ratios(self) -> list[float]:
@@ -88,13 +91,16 @@ class Pairs:
 
 
 class LatencySide:
-    """Synchronised calls of a step. `latency_ms`: about how long one takes."""
+    """Synchronised calls of a step. `latency_ms`: about how long one takes; `warm_calls`: calls that do not count."""
 
-    def __init__(self, timer: Timer, latency_ms: float, warm_calls: int = WARM_CALLS) -> None:
+    def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
         self.rotation = itertools.cycle(timer.inputs)
-        self.calls = max(1, math.ceil(BATCH_MS / latency_ms))
-        self.warm_calls = warm_calls if latency_ms < BATCH_MS else 0
+        self.calls = math.ceil(BATCH_MS / latency_ms)
+        if warm_calls is None:
+            on_cuda = timer.device.type == "cuda"
+            warm_calls = WARM_CALLS if on_cuda else math.ceil(CPU_WARM_MS / latency_ms)
+        self.warm_calls = warm_calls
 
     def batch(self) -> Batch:
         """Time a batch; its figure is the median of its calls."""
@@ -134,7 +140,8 @@ class PeriodSide:
 def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None) -> Pairs:
     """Time batches of both sides in turn until the ratio is precise enough or the budget is spent; at least one pair.
 
-    `host`: None if its speed shows in neither side.
+    On a disturbed host this goes on for `rules.patience` times the budget, until enough pairs are undisturbed. `host`:
+    None if its speed shows in neither side.
     """
     pairs = Pairs()
     began = time.perf_counter()
@@ -155,7 +162,9 @@ def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: 
         pair = Pair(batches[reference].ms, batches[own].ms, number - 1)
         (pairs.undisturbed if is_undisturbed else pairs.disturbed).append(pair)
         seconds = time.perf_counter() - began
-        if seconds >= budget_s or number >= rules.max_samples:
+        has_enough = len(pairs.undisturbed) >= rules.min_samples or not pairs.disturbed
+        longest_s = budget_s if has_enough else rules.patience * budget_s
+        if seconds >= longest_s or number >= rules.max_samples:
             return pairs
         if number % EVERY == 0 and is_known(pairs, rules, seconds):
             return pairs

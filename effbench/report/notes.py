@@ -1,4 +1,4 @@
-"""Lines about what effbench did to measure a row: dropout that is off, and how its calls record gradients."""
+"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the speed of the host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from effbench.labels import LabelledRow
+from effbench.metrics import METRICS
 from effbench.printable import listed, one_line
 from effbench.store.store import Store
 from effbench.store.sweeps import SweepInfo
@@ -31,9 +32,22 @@ def weights_differ(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
     return f"weights differ between processes: {differ}" if differ else None
 
 
+def no_pairs(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
+    """Return why a speedup does not come from pairs, unless that holds for all cells of this kind."""
+    reason = facts.get("no_pairs")
+    if reason is None or row.source["phase"] != "inference" or "stream" in row.source["params"]:
+        return None
+    return f"speedups of separate processes: {reason}"
+
+
 #: Parts of `extra` that the notes need, and their makers.
-NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "facts")
-MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (dropout_off, grad_mode, weights_differ)
+NAMES = ("dropout_off", "grad_mode", "grad_mode_reason", "no_pairs", "facts")
+MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (
+    dropout_off,
+    grad_mode,
+    no_pairs,
+    weights_differ,
+)
 
 
 def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
@@ -52,3 +66,17 @@ def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[s
 
 def texts_of(facts: Mapping[str, Any], row: LabelledRow) -> Iterable[str]:
     return filter(None, (maker(facts, row) for maker in MAKERS))
+
+
+def on_a_busy_host(rows: Sequence[LabelledRow]) -> list[str]:
+    """Return a line for each latency speedup that was also measured while the host was disturbed.
+
+    It is another one where one side waits for the host and the other does not.
+    """
+    form = METRICS["speedup"].format
+    lines = []
+    for row in rows:
+        quiet, busy = row.source.get("speedup"), row.source.get("busy_speedup")
+        if quiet is not None and busy is not None and row.source["speedup_disturbance"] is None:
+            lines.append(f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one")
+    return lines

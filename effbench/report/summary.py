@@ -32,6 +32,7 @@ from effbench.stats.intervals import (
     mean_of_estimates,
     median_interval,
 )
+from effbench.store.summary import PAIRS
 from effbench.table import Column, Shown, Table
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 #: Most changes shown in a summary.
 MOST_CHANGES = 10
-#: Assumed degrees of freedom ÷ (n - 1) of a speedup's interval with n trials per side; the true ratio is 1 to 2.
+#: Assumed degrees of freedom ÷ (n - 1) of a speedup's interval with n trials per side, of separate processes; the true
+#: ratio is 1 to 2.
 SPEEDUP_DF = 1.25
 #: Relative difference below which values are equal: rounding of bytes, not scatter.
 ALIKE = 1e-6
@@ -157,7 +159,7 @@ def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimat
     interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
     if not marked or not (is_number(low) and is_number(high) and 0 < low <= row[metric] <= high):
-        return log_of(row, metric, SPEEDUP_DF)
+        return log_of(row, metric, 1.0 if row.get("speedup_from") == PAIRS else SPEEDUP_DF)
     below = math.log(row[metric] / low)
     above = math.log(high / row[metric])
     return LogEstimate(math.log(row[metric]), 0.0, 1.0, below, above)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from effbench.report.marks import is_marked, signed, why_marked
 from effbench.stats.elimination import moderated
 from effbench.stats.intervals import LogEstimate, is_less, stored_log_mean
 from effbench.store.bottleneck import why
-from effbench.store.summary import PAIRS
+from effbench.store.summary import PAIRS, SEPARATE
 from effbench.table import Column, Shown, Table, as_json
 
 if TYPE_CHECKING:
@@ -29,14 +30,16 @@ TIMES = {time: speedup for speedup, time in SPEEDUPS.items()}
 UNCLEAR = "unclear"
 #: Follows the interval of an unclear mean.
 TOO_WIDE = "too wide to state a mean"
-NO_INTERVAL = "one trial: no interval"
-SOME_INTERVALS = "without an interval: the mode or its baseline has one trial"
+NO_INTERVAL = "one trial: no interval over processes"
+SOME_INTERVALS = "without an interval over processes: the mode or its baseline has one trial"
 ONE_COMPILATION = "one compilation: intervals do not include the variation between compilations"
 #: Follows a speedup whose interval includes 1.
 NOT_SIGNIFICANT = "n.s."
 #: Ratio of the bounds above which a figure is unclear; for means over cells it is `intervals.CLEAR`.
 UNKNOWN = 100
 IS_UNCLEAR = f"{UNCLEAR}: upper bound over {UNKNOWN} times the lower one"
+#: How speedups were measured.
+FROM_PAIRS = "speedups from pairs: both sides in turn in one process"
 NO_BASELINE = "no baseline"
 NO_REASON = "no reason recorded"
 NOT_PROFILED = "not profiled"
@@ -68,10 +71,12 @@ class Entry:
     """One mode at one point. `value`, `low` and `high` are in the metric's unit, and None unless `status` is `ok`.
     `status` is None if the mode was not run. Only speedups with an interval and without a mark have `significant`.
     `best`: significantly better than every other mode of its row, and not marked. `marked`: measured on a disturbed
-    machine, or compared with a baseline that was; `disturbance`: how. `source`: its row of the view `results`."""
+    machine, or compared with a baseline that was; `disturbance`: how. `time`: of a speedup, with a mark of its own.
+    `source`: its row of the view `results`."""
 
     text: str = "not run"
     interval: str = ""
+    time: str = ""
     value: float | None = None
     low: float | None = None
     high: float | None = None
@@ -84,6 +89,11 @@ class Entry:
     marked: bool = False
     disturbance: str | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the figure has an interval over processes."""
+        return self.low is not None and self.high is not None and self.trials != 1
 
     def facts(self, names: Sequence[str]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in names}
@@ -98,7 +108,12 @@ class Entry:
 
     @property
     def shown(self) -> Shown:
-        return Shown(self.value, self.text, self.tone, self.interval)
+        return Shown(self.value, self.text, self.tone, self.details)
+
+    @property
+    def details(self) -> str:
+        """The interval and, on a line of its own, the time that belongs to a speedup."""
+        return "\n".join(filter(None, [self.interval, self.time]))
 
 
 @dataclass
@@ -179,7 +194,7 @@ class SpeedupTable:
     @property
     def has_intervals(self) -> bool:
         """Whether a figure other than the baseline's has an interval, so that a mode may be significantly the best."""
-        return any(entry.low is not None and not entry.baseline and not entry.marked for entry in self.entries)
+        return any(entry.is_known and not entry.baseline and not entry.marked for entry in self.entries)
 
     def legend(self) -> list[str]:
         """Return explanations of the marks that occur in the table."""
@@ -189,16 +204,33 @@ class SpeedupTable:
             f"{ties} of {len(self.rows)} rows have no ★: their best modes tie": ties,
             f"{NOT_SIGNIFICANT}: the interval includes 1": any(NOT_SIGNIFICANT in text for text in texts),
             IS_UNCLEAR: self.is_unclear,
-            "low–high: 95 % interval across processes": any(entry.interval for entry in self.entries),
+            "low–high: 95 % interval across processes": self._has_interval(of_one_process=False),
+            "low–high: 95 % interval within one process": self._has_interval(of_one_process=True),
         }
-        return [*(text for text, applies in explained.items() if applies), *self.notes()]
+        origin = [self.origin] if self.origin else []
+        return [*origin, *(text for text, applies in explained.items() if applies), *self.notes()]
+
+    def _has_interval(self, of_one_process: bool) -> bool:
+        """Whether an interval is shown that comes from a single process, or from several."""
+        return any(entry.interval and (entry.trials == 1) == of_one_process for entry in self.entries)
+
+    @property
+    def origin(self) -> str | None:
+        """How the speedups were measured; None if there are none."""
+        compared = [entry for entry in self.entries if entry.value is not None and not entry.baseline]
+        origins = Counter(entry.source.get("speedup_from") for entry in compared)
+        if self.metrics[0] not in SPEEDUPS or not origins[PAIRS]:
+            return None
+        if not origins[SEPARATE]:
+            return FROM_PAIRS
+        return f"{FROM_PAIRS}; {origins[SEPARATE]} of {len(compared)} from separate processes"
 
     def notes(self) -> list[str]:
         """Return what the intervals lack."""
-        lacking = [it for it in self.entries if it.value is not None and it.low is None and not it.baseline]
-        used = {it.source.get("compilations") for it in self.entries if it.status == "ok" and it.interval} - {None}
+        lacking = [it for it in self.entries if it.value is not None and not it.is_known and not it.baseline]
+        used = {it.source.get("compilations") for it in self.entries if it.status == "ok" and it.is_known} - {None}
         # modes may be eliminated after one round
-        rounds = SOME_INTERVALS if any(it.interval for it in self.entries) else NO_INTERVAL
+        rounds = SOME_INTERVALS if self._has_interval(of_one_process=False) else NO_INTERVAL
         notes = {rounds: lacking and self.metrics[0] in INTERVALS, ONE_COMPILATION: used == {1}}
         return [text for text, applies in notes.items() if applies]
 
@@ -310,10 +342,9 @@ def _possibly_better(ok: Mapping[str, Entry], leader: str, decisive: str, known:
         if mode in known or marks.reason(entry.source, decisive) is None or not entry.source.get(decisive):
             continue
         best_of_marked = entry.source.get(best_bound) or entry.source[decisive]
-        is_beyond = (
-            best_of_marked >= worst_of_leader if is_higher_better(decisive) else best_of_marked <= worst_of_leader
-        )
-        if is_beyond:
+        margin = best_of_marked - worst_of_leader
+        may_be_better = margin >= 0 if is_higher_better(decisive) else margin <= 0
+        if may_be_better:
             found.append(mode)
     return found
 
@@ -343,12 +374,13 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     entry.disturbance = marks.reason(source, shown)
     entry.marked = entry.disturbance is not None
     if shown == metric:
-        is_known = entry.low is not None and entry.high is not None and entry.trials != 1
-        if metric in SPEEDUPS and not entry.marked and is_known:
+        if metric in SPEEDUPS and not entry.marked and entry.is_known:
             entry.significant = not entry.low <= 1 <= entry.high
         entry.text, entry.interval = figure_texts(metric, entry.value, entry.low, entry.high, entry.marked)
+        if metric in SPEEDUPS:
+            entry.time = time_text(source, SPEEDUPS[metric])
     elif entry.baseline or source.get(shown) is not None:
-        entry.text = signed(METRICS[shown].format(source.get(shown)), entry.marked)
+        entry.text = time_text(source, shown)
         if entry.marked:
             entry.interval = figure_texts(shown, *_figure(source, shown), marked=True)[1]
     else:
@@ -356,6 +388,12 @@ def _entry(row: LabelledRow, metric: str, baseline_mode: str) -> Entry:
     if metric in SPEEDUPS and entry.value is None:
         entry.reason = entry.reason or f"{baseline_mode} has no ok result to compare with"
     return entry
+
+
+def time_text(source: Mapping[str, Any], metric: str) -> str:
+    """Return a time of a result, with `~` if it is marked; an em dash if it is unknown."""
+    is_unsure = marks.reason(source, metric) is not None
+    return signed(METRICS[metric].format(source.get(metric)), is_unsure)
 
 
 def _figure(source: Mapping[str, Any], metric: str) -> tuple[Any, Any, Any]:

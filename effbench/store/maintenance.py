@@ -81,9 +81,9 @@ def copy_file(url: str | os.PathLike[str], revision: str) -> None:
     file = connect.sqlite_file(url)
     unfinished = copy.with_name(f"{copy.name}.part")
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as source:
-            with closing(sqlite3.connect(unfinished)) as target:
-                source.backup(target)
+        source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(source), closing(sqlite3.connect(unfinished)) as target:
+            source.backup(target)
         unfinished.replace(copy)
     except (OSError, sqlite3.Error) as error:
         unfinished.unlink(missing_ok=True)

@@ -201,18 +201,26 @@ def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: 
 
 
 def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
-    """Replace the speedups of separate processes by those of pairs, if every trial that counts has pairs."""
+    """Replace the speedups of separate processes by those of pairs, if every trial that counts has pairs.
+
+    Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs need its quiet
+    moments, and long series find more of them.
+    """
     kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in _MEASURED]
     if any(trial.pair_speedup is None for trial in kept):
         return
+    for columns in SPEEDUP_COLUMNS.values():
+        row[columns.busy] = _mean(getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials))
+    disturbance = first([trial.pair_disturbance for trial in kept if trial.pair_disturbance is not None])
+    has_separate = row["speedup_from"] == SEPARATE and row["speedup_disturbance"] is None
+    if disturbance is not None and has_separate:
+        return
     row["speedup_from"] = PAIRS
-    row["speedup_disturbance"] = first([t.pair_disturbance for t in kept if t.pair_disturbance is not None])
+    row["speedup_disturbance"] = disturbance
     for name, columns in SPEEDUP_COLUMNS.items():
         paired = estimate(kept, columns.paired)
-        if paired is None:  # there is no period
-            continue
-        _set_interval(row, name, paired.interval())
-        row[columns.busy] = _mean(getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials))
+        if paired is not None:
+            _set_interval(row, name, paired.interval())
 
 
 def _set_interval(row: dict[str, Any], name: str, figure: Interval) -> None:

@@ -22,7 +22,7 @@ from effbench.worker.workload import Inference
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Part of the timing budget that the pairs may take.
+#: Part of the timing budget that the pairs may take. The trial's own timers have the rest.
 PART = 1 / 3
 #: Seconds of eager's warm-up, which has made some calls before.
 WARMUP_S = 0.1
@@ -30,7 +30,10 @@ WARMUP_S = 0.1
 
 @dataclass(frozen=True)
 class PairColumns:
-    """The columns of a trial that the pairs of one timer set. `samples`: what the names of its raw series begin with."""
+    """The columns of a trial that the pairs of one timer set.
+
+    `samples`: what the names of its raw series begin with.
+    """
 
     speedup: str
     samples: str
@@ -78,16 +81,24 @@ def forget_pairs(trial: Trial, reason: str) -> None:
 
 
 class Pairing:
-    """Times eager and the mode in turn. `own`: the timer of the mode's step; `watch_host`: makes a watch of the host."""
+    """Times eager and the mode in turn. `own`: the timer of the mode's step; `watch_host`: makes a watch of the host;
+    `spread`: ratio of the bounds of the median speedup from which pairs are unsteady."""
 
     def __init__(
-        self, trial: Trial, workload: Inference, own: Timer, watcher: GpuWatch, watch_host: Callable[[], HostWatch]
+        self,
+        trial: Trial,
+        workload: Inference,
+        own: Timer,
+        watcher: GpuWatch,
+        watch_host: Callable[[], HostWatch],
+        spread: float = timing.SPREAD,
     ) -> None:
         self.trial = trial
         self.workload = workload
         self.own = own
         self.watcher = watcher
         self.watch_host = watch_host
+        self.spread = spread
         self.rules: Rules = own.rules
         short = dataclasses.replace(self.rules, warmup_s=min(WARMUP_S, self.rules.warmup_s))
         self.reference = Timer(workload.module, own.inputs, own.device, short, renew=own.renew)
@@ -116,7 +127,7 @@ class Pairing:
 
     def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
         """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
-        figure = pairs.figure(self.rules)
+        figure = pairs.figure(self.rules, self.spread)
         setattr(self.trial, columns.speedup, figure.median.value)
         setattr(self.trial, columns.low, figure.median.low)
         setattr(self.trial, columns.high, figure.median.high)

@@ -43,7 +43,7 @@ from effbench.worker.duets import Duet
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
-from effbench.worker.pairing import Pairing, forget_pairs, unpaired
+from effbench.worker.pairing import PART, Pairing, forget_pairs, unpaired
 from effbench.worker.training import Training
 from effbench.worker.workload import (
     Inference,
@@ -264,6 +264,11 @@ class RunningTrial:
         return self.request.protocol.get("host_tolerance") or HOST_TOLERANCE
 
     @property
+    def spread(self) -> float:
+        """Ratio of the bounds of a median from which its calls have several speeds."""
+        return max(timing.SPREAD, 1 + self.host_tolerance)
+
+    @property
     def has_period(self) -> bool:
         """Whether back-to-back calls are timed. Not on the CPU, and not of requests, because the host waits for their
         first token, or for their arrival."""
@@ -392,7 +397,7 @@ class RunningTrial:
 
     def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
         """Run the timers and return their samples by name."""
-        budget_s = self.rules.budget_s
+        budget_s = self.rules.budget_s * (1 - PART if self.request.paired else 1)
         self.watcher.begin()
         if self.is_open_loop:
             stream = self.cell.stream
@@ -411,8 +416,7 @@ class RunningTrial:
         trial, watcher, least = self.trial, self.watcher, self.rules.min_samples
         slowdown = host.slowdown if host else 1.0
         discards = self.rules.discards
-        spread = max(timing.SPREAD, 1 + self.host_tolerance)
-        figures = {name: measured.figure(least, discards, slowdown, spread) for name, measured in timings.items()}
+        figures = {name: measured.figure(least, discards, slowdown, self.spread) for name, measured in timings.items()}
         is_marked = any(figure.is_marked for figure in figures.values())
         can_be_gpu_bound = self.has_period and not watcher.discarded and not self.cell.stream
         if host and is_marked and can_be_gpu_bound:
@@ -503,7 +507,8 @@ class RunningTrial:
             try:
                 for module in states:
                     state.restore(module, workload.initial, self.device)
-                Pairing(trial, workload, timer, self.watcher, self.host_watch).take(self.has_period)
+                pairing = Pairing(trial, workload, timer, self.watcher, self.host_watch, self.spread)
+                pairing.take(self.has_period)
                 reason = compiled_between(before, counters.read())
             except Exception as error:  # eager's calls may lack memory, or meet a state that they do not expect
                 reason = describe(error)

@@ -208,7 +208,8 @@ def test_mistakes():
             of(eager(), row(), function=function)
 
 
-BUSY = {"marked": True, "disturbance": "host busy"}
+BUSY = {"marked": True, "disturbance": "host busy", "speedup_disturbance": "host busy"}
+OVER_BUSY = {"speedup_disturbance": "the baseline's times: host busy"}
 
 
 def test_marked_rows_decide_nothing_and_are_named():
@@ -222,17 +223,29 @@ def test_marked_rows_decide_nothing_and_are_named():
     assert (unmarked.verdict, unmarked.reason) == (Verdict.CONFIRMED, "holds")
 
 
+def test_a_speedup_of_pairs_counts_although_its_times_are_marked():
+    busy = {"marked": True, "disturbance": "host busy", "speedup_from": "pairs"}
+    found = of(eager(**busy), row(**busy))
+    assert (found.verdict, found.reason) == (Verdict.CONFIRMED, "holds")
+
+
+def test_the_pairs_of_a_single_process_decide_nothing():
+    """Their interval does not contain the variation between processes."""
+    assert of(eager(), row(trials=1)).verdict == Verdict.UNDECIDED
+    assert of(eager(), row(trials=2)).verdict == Verdict.CONFIRMED
+
+
 def test_a_speedup_over_a_marked_baseline_decides_nothing():
-    for baseline, verdict in ((eager(**BUSY), Verdict.NOT_MEASURED), (eager(bs=8, **BUSY), Verdict.CONFIRMED)):
-        found = of(baseline, row())
-        assert found.verdict == verdict, found
-    found = of(eager(**BUSY), row())
-    assert "left out: mlp bs 1 cuda-graph marked (its baseline: host busy)" in found.reason
+    found = of(eager(**BUSY), row(**OVER_BUSY))
+    assert found.verdict == Verdict.NOT_MEASURED
+    assert "left out: mlp bs 1 cuda-graph marked (the baseline's times: host busy)" in found.reason
 
     def quick(rows):
         return Found(mean(where(rows, mode="cuda-graph").latency_ms) < 5)
 
-    assert of(eager(**BUSY), row(), function=quick).verdict == Verdict.CONFIRMED, "its own time is not marked"
+    assert of(eager(**BUSY), row(**OVER_BUSY), function=quick).verdict == Verdict.CONFIRMED, (
+        "its own time is not marked"
+    )
     counts = of(eager(), row(**BUSY), function=lambda rows: Found(highest(rows.graph_pool_bytes) > 1))
     assert counts.verdict == Verdict.CONFIRMED and "marked (host busy)" in counts.reason, "eager's"
 

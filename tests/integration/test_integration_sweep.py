@@ -56,7 +56,12 @@ def test_states_of_the_sweep_and_its_results(measured, trials):
     }  # fmt: skip
     assert rows["eager"]["speedup"] == 1
     assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (None, 1), "the protocol is quick"
-    assert rows["default"]["speedup"] == pytest.approx(rows["eager"]["latency_ms"] / rows["default"]["latency_ms"])
+    separate = rows["eager"]["latency_ms"] / rows["default"]["latency_ms"]
+    assert rows["default"]["separate_speedup"] == pytest.approx(separate)
+    ratios = [trial["pair_speedup"] for trial in trials["default"]]
+    assert rows["default"]["speedup_from"] == "pairs"
+    assert rows["default"]["speedup"] == pytest.approx(statistics.geometric_mean(ratios))
+    assert all(trial["pair_speedup"] is None for trial in trials["eager"])
     assert rows["eager"]["dtype"] == "float32"
     assert 0 < rows["default"]["compile_warm_s"] < rows["default"]["compile_cold_s"]
     for mode in ("reduce-overhead", "cuda-graph"):
@@ -78,7 +83,7 @@ def test_what_a_trial_records(trials):
             assert trial["peak_host_bytes"] > 2**20
             assert 0 <= trial["rel_error"] < 1e-4
             assert trial["wall_s"] >= trial["timing_s"] + trial["warmup_s"]
-            assert trial["phase"] == "check"
+            assert trial["phase"] == ("check" if mode == "eager" else "pairs")
 
 
 def test_the_cache_is_cold_then_warm(trials):

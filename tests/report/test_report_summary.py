@@ -156,7 +156,7 @@ def test_one_sentence_says_where_each_mode_wins():
                  make.row(bs=bs, mode="cuda-graph", speedup=speedup, **fast)]  # fmt: skip
     assert sentence(rows).startswith("cuda-graph wins latency (2.00× at bs 8). At bs 8, launch-bound")
     once = [make.row(mode=mode, trials=1, **period) for mode in ("eager", "default")]
-    assert sentence(once) == "one trial: no interval, so no mode wins."
+    assert sentence(once) == "one trial: no interval over processes, so no mode wins."
     assert "fewer than two modes" in sentence([make.row()])
 
 

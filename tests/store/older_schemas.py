@@ -21,6 +21,13 @@ ADDED = {
         "trial": "period_median_low_ms period_median_high_ms host_high_ms threads disturbance",
         "result": "marked disturbance",
     },
+    "0012": {
+        "trial": "pair_speedup pair_speedup_low pair_speedup_high pair_speedup_disturbed pairs pair_period_speedup "
+        "pair_period_speedup_low pair_period_speedup_high pair_period_speedup_disturbed period_pairs pair_disturbance",
+        "result": "speedup_from speedup_disturbance separate_speedup separate_speedup_ci_low separate_speedup_ci_high "
+        "separate_period_speedup separate_period_speedup_ci_low separate_period_speedup_ci_high busy_speedup "
+        "busy_period_speedup",
+    },
 }
 
 
@@ -40,5 +47,6 @@ def lower_to_0010(path: Any) -> None:
         "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",
         "UPDATE result SET status = 'noisy', reason = disturbance WHERE marked",
     )
-    without_later_columns(path, ADDED["0011"])
+    for revision in ("0011", "0012"):
+        without_later_columns(path, ADDED[revision])
     sql(path, "UPDATE alembic_version SET version_num = '0010'")

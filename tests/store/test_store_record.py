@@ -234,7 +234,8 @@ def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environ
 
 DTYPES = {
     "string": {"sweep_id", "sweep_name", "label", "model", "mode", "dtype", "phase", "device", "status", "reason",
-               "bound", "disturbance", "gpu_name", "torch_version", "python", "environment_id", "cell_key"},
+               "bound", "disturbance", "speedup_from", "speedup_disturbance",
+               "gpu_name", "torch_version", "python", "environment_id", "cell_key"},
     "boolean": {"marked"},
     "Int64": {"bs", "trials", "kernels", "break_even_calls", "build_peak_allocated_bytes",
               "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",

@@ -107,8 +107,39 @@ def test_a_database_of_the_first_revision_is_upgraded(filled):
         assert [row["relative_memory"] for row in store.results()] == [1.0, 1.0]
 
 
+def test_an_upgrade_keeps_a_copy_of_the_file(filled):
+    for columns in (ADDED["0011"], ADDED["0012"]):
+        without_later_columns(filled, columns)
+    sql(filled, "UPDATE alembic_version SET version_num = '0010'")
+    copy = maintenance.copy_before(filled, "0010")
+    assert not copy.exists()
+    Store.upgrade(filled)
+    assert connect_revision(copy) == "0010"
+    assert connect_revision(filled) == HEAD_REVISION
+    before = copy.read_bytes()
+    Store.upgrade(filled)  # there is nothing to do, and nothing to copy
+    assert copy.read_bytes() == before
+    assert [found.name for found in filled.parent.glob("*before*")] == [copy.name]
+
+
+def connect_revision(path):
+    with connect.connected(path) as connection:
+        return connect.revision(connection)
+
+
+def test_an_upgrade_without_room_for_the_copy_changes_nothing(filled, monkeypatch):
+    for columns in (ADDED["0011"], ADDED["0012"]):
+        without_later_columns(filled, columns)
+    sql(filled, "UPDATE alembic_version SET version_num = '0010'")
+    nowhere = filled.parent / "missing" / "copy.db"
+    monkeypatch.setattr(maintenance, "copy_before", lambda url, revision: nowhere)
+    with pytest.raises(StoreError, match=r"needs a copy of .*; nothing was changed"):
+        Store.upgrade(filled)
+    assert connect_revision(filled) == "0010"
+
+
 #: Changes with every table and the view. Who changes the schema adds a migration, its revision, and this.
-DIGEST = "ac7c75265fb32790"
+DIGEST = "00f0d01cdaebefa8"
 
 
 def test_the_schema_is_that_of_its_revision():

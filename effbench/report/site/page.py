@@ -217,6 +217,6 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, Shown):
         return value
     exact = None if value.value == value.text else value.value
-    cell = {"t": value.text, "v": exact, "s": value.sub, "c": value.tone, "h": value.link, "d": value.hint,
+    cell = {"t": value.text, "v": exact, "s": value.brackets, "c": value.tone, "h": value.link, "d": value.hint,
             "g": value.glyph}  # fmt: skip
     return {name: item for name, item in cell.items() if item is not None and item != ""}

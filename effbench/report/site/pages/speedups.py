@@ -78,6 +78,7 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     if entry.text == UNCLEAR:
         words = [f"measured {entry.value:.4g}, 95 % interval {entry.low:.4g}–{entry.high:.4g}"]
     words += [f"95 % interval {entry.interval}"] if brief and entry.interval and not entry.marked else []
+    words += [entry.time] if entry.time else []
     words += [] if entry.trials is None else [count(entry.trials, "trial")]
     words += ["the baseline"] if entry.baseline else []
     words += [f"marked: {entry.disturbance}"] if entry.marked else []
@@ -88,8 +89,8 @@ def shown(entry: Entry, metric: str, device_sweep: DeviceSweep, folder: str = ""
     if entry.marked and not entry.best:
         tone += " marked"
     text = f"{'★ ' * entry.best}{entry.text}{beyond}"
-    interval = entry.interval if entry.marked or not brief else ""
-    return Shown(value, text, tone, interval, url, ", ".join(words))
+    details = entry.details if entry.marked or not brief else ""
+    return Shown(value, text, tone, details, url, ", ".join(words))
 
 
 def shade(entry: Entry) -> tuple[str, str]:

@@ -1,0 +1,217 @@
+"""Pairs: two steps in turn, so that both meet the same host."""
+
+import itertools
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+
+from effbench.measure import pairs
+from effbench.measure.host import Reading
+from effbench.measure.pairs import Batch, LatencySide, Pair, Pairs, take_pairs
+from effbench.measure.timing import BATCH_MS, Rules, Timer
+
+RULES = Rules(
+    budget_s=5.0, min_time_s=0.0, min_samples=20, target_interval=0.005, max_samples=1000,
+    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
+)  # fmt: skip
+#: A target that no interval reaches.
+NEVER = -1.0
+
+
+class Clock:
+    """The seconds that batches have taken."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def perf_counter(self):
+        return self.seconds
+
+
+class MadeUpSide:
+    """A step of `ms` on a host whose slowdown `speed` returns at each moment."""
+
+    def __init__(self, clock, name, ms, speed=lambda seconds: 1.0):
+        self.clock = clock
+        self.name = name
+        self.ms = ms
+        self.speed = speed
+        self.order = []
+
+    def batch(self):
+        self.order.append((self.name, self.clock.seconds))
+        ms = self.ms * self.speed(self.clock.seconds)
+        self.clock.seconds += 0.003 * self.speed(self.clock.seconds)
+        return Batch(ms)
+
+
+class MadeUpHost:
+    """A host that is disturbed in these moments."""
+
+    def __init__(self, clock, is_disturbed):
+        self.clock = clock
+        self.is_disturbed = is_disturbed
+
+    def read(self):
+        return Reading(0.03, 0.0)
+
+    def is_undisturbed(self, before, after, seconds):
+        return not self.is_disturbed(self.clock.seconds)
+
+    def calm(self):
+        self.clock.seconds += 0.01
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(pairs, "time", made)
+    return made
+
+
+def ratio_of(found):
+    return found.figure(RULES).median.value
+
+
+def test_a_host_with_two_speeds_hardly_changes_the_ratio(clock):
+    """Separate series in the same moments would be wrong by up to 60 %."""
+    drawn = random.Random(0)
+    switches = sorted(drawn.uniform(0, 2) for _ in range(20))
+
+    def speed(seconds):
+        return 1.6 if sum(moment < seconds for moment in switches) % 2 else 1.0
+
+    eager, mode = (MadeUpSide(clock, name, ms, speed) for name, ms in (("eager", 3.0), ("mode", 2.0)))
+    found = take_pairs(eager, mode, replace(RULES, target_interval=NEVER), 2.0, None)
+    assert ratio_of(found) == pytest.approx(1.5, rel=0.01)
+    assert statistics.stdev(pair.own_ms for pair in found.undisturbed) > 0.4
+
+
+def test_drift_favours_neither_side(clock):
+    sides = [MadeUpSide(clock, name, 1.0, lambda seconds: 1 + seconds) for name in ("eager", "mode")]
+    found = take_pairs(*sides, replace(RULES, target_interval=NEVER), 1.0, None)
+    ratios = [pair.ratio for pair in found.undisturbed]
+    assert statistics.fmean(ratios) == pytest.approx(1.0, abs=2e-4)
+    assert max(ratios) > 1.001 > 0.999 > min(ratios)
+
+
+def test_the_order_changes_with_each_pair(clock):
+    eager, mode = (MadeUpSide(clock, name, 1.0) for name in ("eager", "mode"))
+    take_pairs(eager, mode, replace(RULES, max_samples=4), 1.0, None)
+    moments = sorted((*eager.order, *mode.order), key=lambda entry: entry[1])
+    assert [name for name, _ in moments] == ["mode", "eager", "eager", "mode"] * 2
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "target", "expected"),
+    [(1.0, 0.005, 20), (0.05, 0.005, 9), (0.0, 0.005, 1), (0.6, NEVER, 100)],
+    ids=["the ratio is known", "the budget is spent", "at least one pair", "never known well enough"],
+)
+def test_pairs_end_once_the_ratio_is_known_or_the_budget_is_spent(clock, budget_s, target, expected):
+    drawn = random.Random(1)
+    sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
+    if target == NEVER:
+        sides[1].speed = lambda seconds: drawn.uniform(0.99, 1.01)
+    found = take_pairs(*sides, replace(RULES, target_interval=target), budget_s, None)
+    assert len(found.undisturbed) == pytest.approx(expected, abs=2)
+
+
+def test_enough_undisturbed_pairs_give_the_figure_and_the_others_are_kept_apart(clock):
+    """Where only one side waits for the host, the ratio is another one in disturbed moments."""
+
+    def is_disturbed(seconds):
+        return seconds % 0.4 > 0.2
+
+    eager = MadeUpSide(clock, "eager", 4.1, lambda seconds: 1.2 if is_disturbed(seconds) else 1.0)
+    graph = MadeUpSide(clock, "graph", 1.0)
+    host = MadeUpHost(clock, is_disturbed)
+    found = take_pairs(eager, graph, replace(RULES, target_interval=NEVER), 3.0, host)
+    figure = found.figure(RULES)
+    assert (figure.median.value, figure.is_marked) == (pytest.approx(4.1), False)
+    assert statistics.median(found.disturbed_ratios) == pytest.approx(4.92)
+
+
+def test_too_few_undisturbed_pairs_mark_the_figure(clock):
+    sides = [MadeUpSide(clock, name, ms) for name, ms in (("eager", 2.0), ("mode", 1.0))]
+    # other ratios than in the few quiet moments
+    sides[0].speed = lambda seconds: 1.0 if seconds < 0.05 else 1.5
+    host = MadeUpHost(clock, lambda seconds: seconds >= 0.05)
+    figure = take_pairs(*sides, RULES, 1.0, host).figure(RULES)
+    assert figure.is_marked
+    assert figure.median.low <= 2.0 < 3.0 <= figure.median.high
+
+
+def test_disturbed_pairs_with_the_same_ratio_do_not_mark_it():
+    kept = [Pair(2.0 + 0.001 * number, 1.0) for number in range(12)]
+    lost = [Pair(3.0 + 0.001 * number, 1.5) for number in range(60)]
+    assert not Pairs(kept, lost).figure(RULES).is_marked
+    far = [Pair(3.6, 1.5) for _ in range(60)]
+    assert Pairs(kept, far).figure(RULES).is_marked
+
+
+def test_waiting_of_another_process_disturbs_a_pair(clock):
+    class Remote(MadeUpSide):
+        def batch(self):
+            return replace(super().batch(), waited_ms=2.0)
+
+    class Watching(MadeUpHost):
+        def is_undisturbed(self, before, after, seconds):
+            return after.waited_ms - before.waited_ms < 1.0
+
+    host = Watching(clock, None)
+    here, there = MadeUpSide(clock, "here", 1.0), Remote(clock, "there", 1.0)
+    alone = take_pairs(here, MadeUpSide(clock, "here, too", 1.0), RULES, 0.1, host)
+    together = take_pairs(here, there, RULES, 0.1, host)
+    assert alone.undisturbed
+    assert not alone.disturbed
+    assert together.disturbed
+    assert not together.undisturbed
+
+
+def test_raw_times_keep_their_order():
+    found = Pairs([Pair(1.0, 2.0), Pair(3.0, 4.0)], [Pair(5.0, 6.0)])
+    assert found.samples("pair") == {
+        "pair_baseline_ms": [1.0, 3.0],
+        "pair_own_ms": [2.0, 4.0],
+        "pair_baseline_disturbed_ms": [5.0],
+        "pair_own_disturbed_ms": [6.0],
+    }
+    assert Pairs([Pair(1.0, 2.0)]).samples("pair").keys() == {"pair_baseline_ms", "pair_own_ms"}
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "warm", "calls"),
+    [(1.0, 5, 3), (0.5, 10, 6), (BATCH_MS, 2, 1), (50.0, 1, 1)],
+)
+def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_ms, warm, calls):
+    made = itertools.count()
+    timer = Timer(lambda x: next(made), [((1,), {})], torch.device("cpu"), RULES)
+    side = LatencySide(timer, latency_ms)
+    assert side.batch().ms > 0
+    assert next(made) == warm + calls
+
+
+def test_a_disturbed_host_gets_more_time(clock):
+    """As long as too few pairs are undisturbed."""
+    patient = replace(RULES, patience=3.0, target_interval=NEVER)
+    for is_disturbed, seconds in ((lambda now: False, 0.5), (lambda now: now > 0.1, 1.5), (lambda now: now > 0.4, 0.5)):
+        clock.seconds = 0.0
+        sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
+        take_pairs(*sides, patient, 0.5, MadeUpHost(clock, is_disturbed))
+        assert clock.seconds == pytest.approx(seconds, abs=0.02)
+
+
+def test_inputs_that_a_step_writes_to_are_restored_before_each_call():
+    seen = []
+    x = torch.zeros(1)
+
+    def step(given):
+        seen.append(given.item())
+        given += 1
+
+    timer = Timer(step, [((x,), {})], torch.device("cpu"), RULES, renew=lambda given: given[0][0].zero_())
+    LatencySide(timer, 1.0).batch()
+    assert seen == [0.0] * 8

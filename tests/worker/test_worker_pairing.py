@@ -1,0 +1,172 @@
+"""The phase `pairs`: eager and the mode in turn, after all else has been measured."""
+
+import statistics
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Status, Trial
+from effbench.config import Protocol
+from effbench.message import TrialRequest
+from effbench.modes.base import Mode, Prepared
+from effbench.worker import trial
+
+PROTOCOL = asdict(Protocol(budget_s=0.6, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
+COLUMNS = ("pair_speedup", "pair_speedup_low", "pair_speedup_high", "pair_speedup_disturbed", "pairs")
+
+
+class Twice(Mode):
+    """Calls the module twice: half as fast as eager."""
+
+    def prepare(self, module, args, kwargs):
+        def step(*given):
+            module(*given)
+            return module(*given)
+
+        return Prepared(step)
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(*(nn.Linear(32, 32) for _ in range(12)))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class Counting(Layers):
+    """Counts its calls in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        return super().forward(x) + 0.0 * self.seen
+
+
+class Cached(Layers):
+    """Writes each input to a buffer, as a cache of keys and values does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(1, 32))
+
+    def forward(self, x):
+        self.last.copy_(x)
+        return super().forward(self.last)
+
+
+class Refusing(Layers):
+    """Raises an error if it is called while something in the process asks it to."""
+
+    refuses = False
+
+    def forward(self, x):
+        if Refusing.refuses:
+            raise RuntimeError("no more memory for this")
+        return super().forward(x)
+
+
+def run(module, mode, paired=True, **more):
+    target = {"name": mode, "_target_": f"{__name__}.{mode}"}
+    model = {
+        "name": "m",
+        "module": {"_target_": f"{__name__}.{module}"},
+        "inputs": [{"name": "x", "shape": [32]}],
+    }
+    cell = Cell(model, 1, target, "float32", "inference", "cpu", **more)
+    request = TrialRequest(cell.params(), PROTOCOL, paired=paired)
+    phases = []
+    found = Trial.from_json(trial.run(request.to_json(), phases.append))
+    assert found.status is Status.OK, (found.reason, found.extra.get("traceback"))
+    return found, phases
+
+
+def test_the_speedup_is_that_of_neighbouring_batches():
+    found, phases = run("Layers", "Twice")
+    assert found.pair_speedup == pytest.approx(0.5, rel=0.15)
+    assert found.pair_speedup_low <= found.pair_speedup <= found.pair_speedup_high
+    eager, own = found.samples["pair_baseline_ms"], found.samples["pair_own_ms"]
+    ratios = [one / other for one, other in zip(eager, own, strict=True)]
+    assert found.pair_speedup == pytest.approx(statistics.median(ratios))
+    assert found.pairs == len(ratios) + len(found.samples.get("pair_own_disturbed_ms", ()))
+    assert found.pair_period_speedup is None
+    assert "no_pairs" not in found.extra
+    # after all that eager's calls could change
+    assert phases.index("facts") < phases.index("pairs")
+    assert phases.count("pairs") == 1
+
+
+def test_nothing_of_pairs_without_a_request():
+    found, phases = run("Layers", "Twice", paired=False)
+    assert "pairs" not in phases
+    assert all(getattr(found, name) is None for name in COLUMNS)
+    assert not any("pair" in name for name in found.samples)
+
+
+def without_pairs(found):
+    assert all(getattr(found, name) is None for name in COLUMNS)
+    assert not any("pair" in name for name in found.samples)
+    assert found.latency_ms > 0
+    return found.extra["no_pairs"]
+
+
+def test_a_state_that_calls_write_to_is_no_obstacle():
+    found, _ = run("Cached", "Twice")
+    assert found.pair_speedup == pytest.approx(0.5, rel=0.15)
+
+
+def test_no_pairs_where_calls_change_a_plain_attribute():
+    found, _ = run("Counting", "Twice")
+    assert without_pairs(found) == "each call changes the module's attribute seen"
+
+
+def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
+    """For example because its memory and the mode's do not fit on a GPU together."""
+    before = trial.RunningTrial.take_pairs
+
+    def take_pairs(self, timer):
+        monkeypatch.setattr(Refusing, "refuses", True)
+        try:
+            before(self, timer)
+        finally:
+            monkeypatch.setattr(Refusing, "refuses", False)
+
+    monkeypatch.setattr(trial.RunningTrial, "take_pairs", take_pairs)
+    found, _ = run("Refusing", "Twice")
+    assert "no more memory for this" in without_pairs(found)
+
+
+def test_no_pairs_where_the_mode_compiles_again(monkeypatch):
+    readings = iter([0, 1])
+
+    def compiled(before, after):
+        return "a graph was compiled while it was timed" if next(readings) else None
+
+    monkeypatch.setattr(trial, "compiled_between", compiled)  # first of timing, then of the pairs
+    found, _ = run("Layers", "Twice")
+    assert without_pairs(found) == "a graph was compiled while it was timed"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"phase": "training", "training": {}}, "weights"),
+        ({"phase": "generate", "generate": {"prompt": 1, "new_tokens": 2}}, "as a whole"),
+        ({"phase": "inference", "stream": {"name": "s", "sizes": [1, 2]}}, "as a whole"),
+        ({"phase": "inference"}, None),
+    ],
+)
+def test_what_cannot_alternate(facts, words):
+    phase = facts.pop("phase")
+    cell = Cell({"name": "m"}, 1, {"name": "default"}, "float32", phase, "cpu", **facts)
+
+    reason = trial.unpaired(cell, SimpleNamespace(initial={"buffer cache": None}))
+    assert (reason is None) == (words is None)
+    assert words is None or words in reason
