@@ -19,15 +19,15 @@ from typing import Any
 import torch
 
 from effbench.measure.host import TASKS, HostWatch, RunQueue
-from effbench.measure.pairs import Batch, LatencySide, Pair, Pairs, PeriodSide, Side, take_pairs
-from effbench.measure.timing import BATCH_MS, Figure, Rules, Timer, Timing, bounds_of_median, load
+from effbench.measure.pairs import WARM_CALLS, Batch, LatencySide, Pair, Pairs, PeriodSide, Side, take_pairs
+from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, bounds_of_median, load
 from effbench.meeting import Partner, PartnerLostError, number_in
 from effbench.metrics import percent, significant
 from effbench.stats.intervals import Interval, median_interval
 
 #: Names of the two series.
 LATENCY, PERIOD = "latency", "period"
-#: Time of a call from which the first one of a batch counts: it makes up for the change of process.
+#: Time of a call from which the first one of a batch counts, too: the change of process hardly shows in it.
 LONG_MS = 100.0
 #: Longest wait until the threads of a step sleep, and the pause between two looks at them.
 SETTLE_S, LOOK_S = 0.05, 0.0005
@@ -38,7 +38,11 @@ LOAD_PART = 1 / 3
 def is_another_thread_running() -> bool:
     """Return whether another thread of this process runs or wants to."""
     own = str(threading.get_native_id())
-    for task in TASKS.iterdir():
+    try:
+        tasks = list(TASKS.iterdir())
+    except OSError:  # a container without /proc
+        return False
+    for task in tasks:
         if task.name == own:
             continue
         try:
@@ -58,13 +62,18 @@ def settle() -> None:
         time.sleep(LOOK_S)
 
 
+def warm_calls_of(latency_ms: float) -> int:
+    """Return how many calls of a batch do not count after the change of process."""
+    if latency_ms < BATCH_MS:
+        return WARM_CALLS
+    return 1 if latency_ms < LONG_MS else 0
+
+
 class RecordedSide(LatencySide):
     """Synchronised calls of this process's step. `batches`: all calls that count, by batch."""
 
     def __init__(self, timer: Timer, latency_ms: float) -> None:
-        super().__init__(timer, latency_ms)
-        if BATCH_MS <= latency_ms < LONG_MS:  # threads that have slept make one call slower
-            self.warm_calls = 1
+        super().__init__(timer, latency_ms, warm_calls_of(latency_ms))
         self.batches: list[Timing] = []
 
     def calls_of_batch(self) -> Timing:
@@ -232,13 +241,14 @@ class DuetFigures:
     varies: str | None
 
 
-def figures_of(pairs: Pairs, rules: Rules) -> DuetFigures:
+def figures_of(pairs: Pairs, rules: Rules, spread: float = SPREAD) -> DuetFigures:
     """Return the times of both members, in ms per call.
 
     Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'. So
-    the host's slow moments affect both alike.
+    the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio from
+    which pairs are unsteady.
     """
-    ratio = pairs.figure(rules)
+    ratio = pairs.figure(rules, spread)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed

@@ -126,8 +126,8 @@ class Duet:
         return DuetResult.from_json(answer.get("result") or {})
 
     def wait_for_leader(self) -> None:
-        """Wait until the leader has ended, if this is the other member."""
-        if self.partner is not None and not self.leads:
+        """Wait until the leader has ended, if this member has met it."""
+        if self.partner is not None:
             self.partner.wait_for_end()
 
     def connected(self) -> Partner:

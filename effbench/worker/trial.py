@@ -305,7 +305,8 @@ class RunningTrial:
             why_alone = result.void
         except PartnerLostError as lost:
             why_alone = str(lost)
-        self.phase(DUET_PHASE, duet.wait_for_leader)
+        if not duet.leads:
+            self.phase(DUET_PHASE, duet.wait_for_leader)
         self.trial.extra[DUET] = duet.facts(why_alone)
         if why_alone is None:
             self.set_duet(result, duet)
@@ -328,7 +329,7 @@ class RunningTrial:
     def set_duet(self, result: DuetResult, duet: Duet) -> None:
         """Set what the series of the duet found, which is the same data in both members."""
         trial, watcher = self.trial, self.watcher
-        found = {name: figures_of(pairs, self.rules) for name, pairs in result.pairs.items()}
+        found = {name: figures_of(pairs, self.rules, self.spread) for name, pairs in result.pairs.items()}
         figures = {name: both.leader if duet.leads else both.follower for name, both in found.items()}
         trial.host_ms, trial.host_high_ms = result.host_ms, result.host_high_ms
         trial.disturbed_fraction = result.disturbed_fraction

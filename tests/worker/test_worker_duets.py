@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from effbench.measure.duet import DuetResult, Step, figures_of, follow, lead
+from effbench.measure.duet import SETTLE_S, DuetResult, Step, figures_of, follow, lead, settle
 from effbench.measure.host import HostWatch, RunQueue
 from effbench.measure.pairs import Pair, Pairs
 from effbench.measure.timing import Rules, Timer
@@ -27,12 +27,14 @@ CPU = torch.device("cpu")
 INPUTS = [((), {})]
 
 
-def step_of(seconds, calls=None):
-    """A step that sleeps, and notes when it is called."""
+def step_of(seconds, calls=None, cores=None):
+    """A step that sleeps, and notes when it is called and on which cores."""
 
     def call():
         if calls is not None:
             calls.append(time.monotonic())
+        if cores is not None:
+            cores.append(tuple(os.sched_getaffinity(0)))
         time.sleep(seconds)
 
     return Step.of(Timer(call, INPUTS, CPU, RULES), seconds * 1e3, has_period=False)
@@ -41,8 +43,8 @@ def step_of(seconds, calls=None):
 def play_follower(folder, what, answers):
     """The process of the other member. `what`: what it does in its third batch, if anything."""
     partner = Partner(connect(Path(folder)), 10.0)
-    calls = []
-    step = step_of(0.004, calls)
+    calls, cores = [], []
+    step = step_of(0.004, calls, cores)
     batch = step.latency.batch
 
     def third():
@@ -54,7 +56,7 @@ def play_follower(folder, what, answers):
 
     step.latency.batch = third
     follow(step, partner, RunQueue(all_threads=False))
-    answers.put(calls)
+    answers.put((calls, set(cores), os.sched_getaffinity(0)))
     partner.send("end")
 
 
@@ -83,8 +85,8 @@ def member(tmp_path):
         process.join()
 
 
-def host_watch():
-    return HostWatch(None, 1000.0, moves=False, all_threads=True)
+def host_watch(moves=False):
+    return HostWatch(None, 1000.0, moves=moves, all_threads=True)
 
 
 def test_they_take_turns(member):
@@ -94,7 +96,7 @@ def test_they_take_turns(member):
     with host.watching():
         pairs = lead(step_of(0.002, calls), partner, host)["latency"]
     partner.ask("end")
-    theirs = answers.get(timeout=10)
+    theirs, _, _ = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
     gaps = [(after - before, seconds) for (before, seconds), (after, _) in itertools.pairwise(everything)]
     assert all(gap >= seconds for gap, seconds in gaps), "no call begins before the last one has ended"
@@ -102,6 +104,37 @@ def test_they_take_turns(member):
     assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
     figure = pairs.figure(RULES).median.value
     assert 1.6 < figure < 2.4, "4 ms and 2 ms"
+
+
+def test_they_share_the_core_that_the_leader_chooses(member):
+    before = os.sched_getaffinity(0)
+    partner, answers = member()
+    cores = []
+    host = host_watch(moves=True)
+    host.calm = lambda: None  # a busy machine would change the core meanwhile
+    with host.watching():
+        lead(step_of(0.002, cores=cores), partner, host)
+        partner.ask("end")
+    _, theirs, theirs_afterwards = answers.get(timeout=10)
+    assert len(set(cores)) == 1 and len(cores[0]) == 1
+    assert theirs == set(cores)
+    assert theirs_afterwards == os.sched_getaffinity(0) == before
+
+
+def test_the_token_waits_until_the_other_threads_sleep():
+    until = time.perf_counter() + 0.02
+
+    def spin():
+        while time.perf_counter() < until:
+            pass
+        time.sleep(0.2)
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    settle()
+    settled_s = time.perf_counter()
+    thread.join()
+    assert until <= settled_s < until + SETTLE_S
 
 
 @pytest.mark.parametrize(
