@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from effbench.comparison import sides
 from effbench.comparison.limits import Limits
 from effbench.comparison.sides import BY_ENVIRONMENT, Side
-from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, judge
+from effbench.comparison.verdicts import NOT_BEFORE, NOT_NOW, Change, Pair, Thresholds, judge, ordered
 from effbench.errors import NothingFoundError, UsageError
 from effbench.labels import grouped, mode_order
 from effbench.metrics import METRICS
@@ -33,6 +33,10 @@ class ModeChange:
     high: float | None
     cells: int
     of: int
+
+
+#: Ratio of two sweeps' fixed host work from which they ran at different speeds of the host.
+OTHER_SPEED = 1.1
 
 
 @dataclass
@@ -106,6 +110,10 @@ def compare_sweeps(
     thresholds = noise_thresholds(store, before, after, (old, new), limits.metrics)
     compared = finish(old, new, limits, across, thresholds, only=only)
     compared.notes += [unfinished(side) for side in (old, new) if side.state != "completed"]
+    host_note = other_host_speed(store, before, after)
+    if host_note is not None:
+        compared.notes.append(host_note)
+        compared.changes = ordered(compared.changes, first="gpu_busy_ms")
     results = list(filter(None, (old.result(key) for key in {change.key for change in compared.changes})))
     # marked cells have rows of their own
     disturbed = sum((result.disturbed or 0.0) > 0.5 for result in results if result.disturbance is None)
@@ -220,6 +228,18 @@ def noise_thresholds(
             if key not in found and (threshold := noise_threshold(levels.values())) is not None:
                 found[key] = threshold
     return found
+
+
+def other_host_speed(store: Store, before: SweepInfo, after: SweepInfo) -> str | None:
+    """Return that the host was faster or slower in one of the sweeps, as another machine with the same GPU is; None if
+    its speed was about the same, or is unknown."""
+    old_ms, new_ms = (store.host_ms(sweep.id) for sweep in (before, after))
+    if old_ms is None or new_ms is None or 1 / OTHER_SPEED <= new_ms / old_ms <= OTHER_SPEED:
+        return None
+    return (
+        f"the host's speed differs: fixed work took {1000 * old_ms:.3g} µs, and now {1000 * new_ms:.3g} µs "
+        f"({new_ms / old_ms:.2f}×); launch-bound times follow it, gpu_busy_ms does not"
+    )
 
 
 def unfinished(side: Side) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
@@ -177,6 +178,14 @@ def previous(connection: sa.Connection, sweep_id: str, environment_ids: Collecti
         .limit(1)
     )
     return connection.scalar(query)
+
+
+def host_ms(connection: sa.Connection, sweep_id: str) -> float | None:
+    """Return the time of the fixed host work in ms in a sweep's quieter moments: the median over its trials; None if no
+    trial has measured it."""
+    query = sa.select(TRIAL.c.host_ms).where(TRIAL.c.sweep_id == sweep_id, TRIAL.c.host_ms > 0)
+    times = connection.scalars(query).all()
+    return statistics.median(times) if times else None
 
 
 def _rows(connection: sa.Connection, query: sa.Select) -> list[dict[str, Any]]:

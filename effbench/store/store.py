@@ -145,6 +145,7 @@ class Store:
     add_verdicts = in_transaction(decisions.add_verdicts, write=True)
     verdicts = in_transaction(decisions.verdicts)
     previous = in_transaction(sides.previous)
+    host_ms = in_transaction(sides.host_ms)
     series = in_transaction(sides.series)
     levels = in_transaction(sides.levels)
     sides = in_transaction(sides.sides)

@@ -132,3 +132,21 @@ def test_a_disturbed_baseline_is_noted(made):
     before, calm = made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}), made.sweep([a_cell()])
     assert f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
     assert judged(made, calm, before)[1] == []
+
+
+def test_a_host_of_another_speed_is_noted_and_the_gpus_own_time_comes_first(made):
+    """The GPU's own time does not depend on the host."""
+
+    def sweep(host_ms, scale=1.0):
+        times = {"latency_ms": 2.0 * scale, "period_ms": 1.9 * scale, "gpu_busy_ms": 0.5}
+        return made.sweep({a_cell(): {"host_ms": host_ms, **times}})
+
+    slow, fast = sweep(0.030), sweep(0.020, 0.7)
+    with Store.open(made.path) as store:
+        found = compare_sweeps(store, *map(store.find_sweep, (slow, fast)), read())
+    (note,) = [note for note in found.notes if "fixed work" in note]
+    assert "took 30 µs, and now 20 µs (0.67×)" in note
+    same = [change.metric for change in found.changes if change.verdict == "same"]
+    assert same[0] == "gpu_busy_ms"
+    for other in (sweep(0.0205), sweep(None)):
+        assert not any("fixed work" in note for note in judged(made, fast, other)[1])
