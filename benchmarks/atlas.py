@@ -33,7 +33,7 @@ from effbench.store import Store
 from effbench.sweeping.resume import FLAG
 
 NAME = "atlas"
-COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "protocol.attempts=4", "on_failure=ignore"]
+COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
 ALWAYS = ["executor.ahead=10"]
 MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 TUNED = "eager,max-autotune,max-autotune-no-cudagraphs,compile+graph"

@@ -115,7 +115,7 @@ def spreads(args: argparse.Namespace) -> None:
         for words in chosen:
             began = time.monotonic()
             rounds = f"protocol.rounds={args.rounds}"
-            more = ("protocol.attempts=1", f"db={db}", f"device={args.device}", *args.settings)
+            more = (f"db={db}", f"device={args.device}", *args.settings)
             sweep = effbench.sweep([*words, rounds, *more])
             results = sweep.results()
             names = {row.cell_key: (f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()}

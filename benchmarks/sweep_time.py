@@ -59,10 +59,9 @@ from effbench.store import Store
 from effbench.sweeping.devices import Slot, held_driver
 from effbench.table import Column, Table
 
-#: Without further attempts, all sweeps have the same number of trials.
 MATRIX = [
     "model=tiny,mlp,attention", "bs=1,8", "mode=eager,cuda-graph,default,reduce-overhead", "protocol=quick",
-    "protocol.rounds=2", "protocol.compilations=2", "protocol.attempts=1",
+    "protocol.rounds=2", "protocol.compilations=2",
 ]  # fmt: skip
 QUICK = ["model=tiny", "bs=1", "mode=eager,default,cuda-graph", "protocol=quick"]
 COMPILED = [

@@ -190,7 +190,6 @@ class Protocol:
     host_tolerance: float | None = number(0.1, above=0)
     # a timer on a disturbed host may take this many times its budget to find undisturbed moments
     patience: float = number(2.0, least=1)
-    attempts: int = number(2, least=1)  # attempts per round if trials are marked
     # time two versions of a cell (`folder=`, `python=`) as duets: both processes alive, their calls in turn
     duet: bool = True
     profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes

@@ -100,7 +100,6 @@ def look(
         every = [trial for known in recorded.values() for trial in known]
         is_whole &= all(trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s for trial in every)
         if is_new or (is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))):
-            # a sweep that stopped waiting for quiet moments did not measure marked rounds again
-            protocol = {**sweep.protocol, "attempts": 1}
-            return Found(store.name, sweep, own, race_of(recorded, protocol) if is_adaptive else None, is_new)
+            race = race_of(recorded, sweep.protocol) if is_adaptive else None
+            return Found(store.name, sweep, own, race, is_new)
     return None

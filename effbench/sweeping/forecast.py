@@ -62,7 +62,7 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
             alike = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == lasts(settings.protocol)]
             medians = by_kind(store.durations(alike, ids))
         protocol = settings.protocol
-        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
         trials = Schedule(pools, slots, settings, lambda *_: None, progress, history=history).needed(trials)
     removed, others = len(command.excluded), len(command.matrix) - len(cells)
     where = ", ".join(slot.name for slot in slots)

@@ -11,8 +11,8 @@ import dataclasses
 import math
 import random
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -106,13 +106,12 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
 
 
 def trials_left(
-    runs: Sequence[CellRun], rounds: int, seed: int, attempts: int, history: Mapping[CellRun, Sequence[Trial]]
+    runs: Sequence[CellRun], rounds: int, seed: int, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
-    `history`: the last attempt of each recorded round. A marked trial is retried at the end of its round, together with
-    the trials of the cell's other interpreters in that round, whether they are recorded or missing. A lost trial gets
-    another attempt, and so does a member of a duet whose other member is missing.
+    `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so does a member of a
+    duet whose other member is missing.
     """
     # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
     ended = {run: [trial for trial in trials if LOST not in trial.extra] for run, trials in history.items()}
@@ -120,19 +119,14 @@ def trials_left(
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(rounds):
-        retried: list[PlannedTrial] = []
         for group in round_order(runs, seed, round):
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
-            can_retry = {run for run, trial in known.items() if trial and trial.attempt + 1 < attempts}
-            is_marked = any(known[run].disturbance is not None for run in can_retry)
-            planned = retried if is_marked else left
             is_half = None in known.values() and any(trial and is_of_duet(trial) for trial in known.values())
             for run, trial in known.items():
                 if trial is None:
-                    planned.append(PlannedTrial(run, round))
-                elif LOST in trial.extra or is_half or (is_marked and run in can_retry):
-                    planned.append(PlannedTrial(run, round, trial.attempt + 1))
-        left += retried
+                    left.append(PlannedTrial(run, round))
+                elif LOST in trial.extra or is_half:
+                    left.append(PlannedTrial(run, round, trial.attempt + 1))
     return left
 
 
@@ -172,7 +166,6 @@ class Queue:
         self.lock = threading.Lock()
         self.history, self.slots = history, slots
         self.running: dict[Hashable, str] = {}  # key of a group -> device of its slot
-        self.dropped: set[CellRun] = set()
         self.groups: list[Group] = []
         self.add(trials)
 
@@ -234,37 +227,19 @@ class Queue:
                 seconds[run.cell == group.cell] += [trial.wall_s for trial in recorded if trial.wall_s]
         return max(seconds[True] or seconds[False], default=math.inf)
 
-    def finished(self, group: Group, more: Callable[[], list[PlannedTrial]] = list) -> int:
-        """End the group. If no other waits, append `more()` trials of cells that do not run; return their number."""
+    def finished(self, group: Group) -> None:
+        """End the group, so that another one of its cell may run."""
         with self.lock:
             del self.running[group.key]
-            added = [] if self.groups else [trial for trial in more() if trial.run.group not in self.running]
-            self.add(added)
-            return len(added)
 
     def drop(self, run: CellRun) -> int:
         """Remove all remaining trials of this cell run and return their number."""
         with self.lock:
-            self.dropped.add(run)
             before = sum(len(group.trials) for group in self.groups)
             for group in self.groups:
                 group.trials = [trial for trial in group.trials if trial.run != run]
             self.groups = [group for group in self.groups if group.trials]
             return before - sum(len(group.trials) for group in self.groups)
-
-    def retry(self, group: Group, ended: int, attempts: int, slot: str) -> int:
-        """Queue the group again at the end of its round, when the disturbance may be over. Return how many of its first
-        `ended` trials are repeated, which are those with attempts left; the others have not run yet."""
-        with self.lock:
-            again = [
-                replace(trial, attempt=trial.attempt + 1)
-                for trial in group.trials[:ended]
-                if trial.attempt + 1 < attempts and trial.run not in self.dropped
-            ]
-            index = sum(other.round <= group.round for other in self.groups)
-            only = slot if len(group.trials) > 1 else group.slot
-            self.groups.insert(index, replace(group, trials=[*again, *group.trials[ended:]], slot=only))
-            return len(again)
 
     def is_empty(self) -> bool:
         with self.lock:

@@ -139,7 +139,7 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         known = {run: run for run in runs}
         history = {known.get(run, run): done for run, done in recorded_trials(store, sweep_id, cells, ids).items()}
         protocol = settings.protocol
-        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], protocol["attempts"], history)
+        trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
         caches = compile_caches / part_of(sweep_id, settings.shard)
         gpus = [slot for slot in slots if slot.gpu]
         for interpreter, pool in pools.items():

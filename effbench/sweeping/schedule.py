@@ -28,7 +28,7 @@ from effbench.sweeping.client import POLL_S, RETRY_PAUSES_S, Request
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.duets import Meeting, Member, StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, is_of_duet, trials_left
+from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings, is_of_duet
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import compilation_of
@@ -85,9 +85,8 @@ class Schedule:
         left = self.needed(trials)
         self.progress.resized(len(left) - len(trials))
         queue = Queue(left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu})
-        runs = list(dict.fromkeys(trial.run for trial in trials))
         threads = [
-            threading.Thread(target=self.work, args=(slot, queue, runs), name=f"effbench-{slot.name}-{number}")
+            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}-{number}")
             for slot in self.slots
             for number in range(1 + self.settings.executor["ahead"])
         ]
@@ -103,22 +102,8 @@ class Schedule:
         if self.error:
             raise self.error
 
-    def slowed(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
-        """Return another attempt for each round that counts although its host was slow, as later trials have shown."""
-        protocol, judged = self.settings.protocol, {}
-        runs = [run for run in runs if not self.is_enough(run) and run not in self.out(run)]
-        for run in runs:
-            usual_ms = self.speeds_of(run.interpreter).quiet_ms() or math.inf
-            judged[run] = [*self.history.get(run, ())]
-            for index, record in enumerate(judged[run]):
-                slowdown = record.extra.get("usual_host_ms", 0.0) / usual_ms - 1
-                if record.status is Status.OK and slowdown > (protocol["host_tolerance"] or math.inf):
-                    judged[run][index] = replace(record, disturbance="the host was slower than later")
-        left = trials_left(runs, protocol["rounds"], self.settings.sweep["seed"], self.attempts, judged)
-        return [trial for trial in left if trial.attempt]
-
-    def work(self, slot: Slot, queue: Queue, runs: Sequence[CellRun]) -> None:
-        """Run trials of the queue on this slot until it is empty. Slowed rounds of `runs` are repeated at the end."""
+    def work(self, slot: Slot, queue: Queue) -> None:
+        """Run trials of the queue on this slot until it is empty."""
         devices = {other.device for other in self.slots}
         try:
             while not self.stop.is_set() and not queue.is_empty():
@@ -127,31 +112,26 @@ class Schedule:
                     self.stop.wait(POLL_S)
                     continue
                 self.run_group(slot, queue, group)
-                again = queue.finished(group, lambda: [] if self.stop.is_set() else self.slowed(runs))
-                if again:
-                    self.progress.note(f"{count(again, 'trial')} again: the host was slower than later")
-                self.progress.resized(again)
+                queue.finished(group)
         except BaseException as error:
             self.error = self.error or error
             self.stop.set()
 
     def run_group(self, slot: Slot, queue: Queue, group: Group) -> None:
-        """Run the trials of a round that belong together. If one is marked, queue them all again and return."""
+        """Run the trials of a round that belong together."""
         if self.is_duet(group):
             records = self.run_duet(slot, group)
             if records is not None:
-                self.take_in(slot, queue, group, list(zip(group.trials, records, strict=True)), len(records))
+                self.take_in(queue, group, list(zip(group.trials, records, strict=True)))
             return
-        for ended, trial in enumerate(group.trials, 1):
+        for trial in group.trials:
             record = None if self.stop.is_set() else self.run_locked(slot, trial)
-            if record is None or self.take_in(slot, queue, group, [(trial, record)], ended):
+            if record is None:
                 return
+            self.take_in(queue, group, [(trial, record)])
 
-    def take_in(
-        self, slot: Slot, queue: Queue, group: Group, records: Sequence[tuple[PlannedTrial, Trial]], ended: int
-    ) -> bool:
-        """Record trials of the group that have ended together, and drop trials that are no longer needed. If one is
-        marked, queue the first `ended` trials of the group again. Return whether they are."""
+    def take_in(self, queue: Queue, group: Group, records: Sequence[tuple[PlannedTrial, Trial]]) -> None:
+        """Record trials of the group that have ended together, and drop trials that are no longer needed."""
         for trial, record in records:
             self.record(trial, record)
             self.speeds_of(trial.run.interpreter).add(record)
@@ -159,20 +139,15 @@ class Schedule:
             known = self.history.get(trial.run, [])  # only the last attempt of a round counts
             recent = replace(record, samples={})  # which take megabytes
             self.history[trial.run] = [*(other for other in known if other.round != record.round), recent]
-        is_queued = False
         for trial, record in records:
-            more = 0
+            dropped = sum(map(queue.drop, self.out(trial.run)))
             # a cell that failed once cannot become ok again: the worst status counts
             if not record.status.is_measured:
-                more = -queue.drop(trial.run)
+                dropped += queue.drop(trial.run)
             elif self.is_enough(trial.run):
-                more = -sum(queue.drop(other.run) for other in group.trials)
-            elif record.disturbance is not None and trial.attempt + 1 < self.attempts and not is_queued:
-                more, is_queued = queue.retry(group, ended, self.attempts, slot.name), True
-            more -= sum(map(queue.drop, self.out(trial.run)))
-            self.progress.resized(more)
+                dropped += sum(queue.drop(other.run) for other in group.trials)
+            self.progress.resized(-dropped)
             self.progress.ended(trial, record)
-        return is_queued
 
     def is_duet(self, group: Group) -> bool:
         """Return whether the trials of the group run at the same time, in turn."""
@@ -230,11 +205,6 @@ class Schedule:
             raise
         finally:
             meeting.end(leads)
-
-    @property
-    def attempts(self) -> int:
-        """How often a round is measured if its trials are marked."""
-        return self.settings.protocol["attempts"] if self.waits else 1
 
     def is_paired(self, run: CellRun) -> bool:
         """Return whether the run's speedup comes from pairs: it is compared with eager, which its process holds."""
@@ -299,8 +269,8 @@ class Schedule:
         if self.settings.protocol["eliminate"] is None:
             return set()
         rivals = self.rivals[run.cell.comparison_key, run.interpreter]
-        protocol = {**self.settings.protocol, "attempts": self.attempts}
-        state = race_of({rival: self.history.get(rival, []) for rival in rivals}, protocol)
+        recorded = {rival: self.history.get(rival, []) for rival in rivals}
+        state = race_of(recorded, self.settings.protocol)
         degraded = {one for one in rivals for record in self.history.get(one, ()) if record.status is Status.DEGRADED}
         return set(rivals) if state.is_over else {*state.eliminated, *degraded}
 
@@ -417,8 +387,6 @@ class Schedule:
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)  # incomplete, and no row refers to it
         record.started_at, record.wall_s = started_at, wall_s
-        if record.host_ms is not None and gpu:
-            record.extra["usual_host_ms"] = min(record.host_ms, message.host_ms or math.inf)
         record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
         if (seconds := record.extra.get("phase_seconds")) and not message.is_ahead:
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
@@ -434,9 +402,7 @@ def race_of(recorded: Mapping[Hashable, Sequence[Trial]], protocol: Mapping[str,
         if any(not record.status.is_measured or record.status is Status.DEGRADED for record in trials):
             continue
         marked = {record.round for record in trials if record.disturbance is not None}
-        # a marked round that runs again has not ended
-        done = [one for one in trials if one.round not in marked or one.attempt + 1 >= protocol["attempts"]]
-        values = {record.round: getattr(record, protocol["eliminate"]) for record in done}
+        values = {record.round: getattr(record, protocol["eliminate"]) for record in trials}
         ended = next(number for number in range(len(values) + 1) if number not in values)
         times[name] = [None if number in marked else values[number] for number in range(ended)]
         is_tuned = any((record.kernel_fingerprint or "").endswith(TUNED) for record in trials)

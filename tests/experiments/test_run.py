@@ -33,7 +33,7 @@ class Repeated(Mode):
 """
 MODE = "name: repeated\ndescription: calls it again and again\n_target_: effbench_test_own_mode.Repeated\ntimes: 60\n"
 QUICK = ["protocol.budget_s=0.1", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "device=cpu",
-         "protocol.host_tolerance=1000", "protocol.attempts=5"]  # fmt: skip
+         "protocol.host_tolerance=1000"]  # fmt: skip
 EXPERIMENT = '''"""What does repeating cost?"""
 
 from effbench.experiments import Claim, Found, Pivot, geomean, mean, where

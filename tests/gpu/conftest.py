@@ -27,7 +27,7 @@ from effbench.sweeping.devices import Slot
 HERE = Path(__file__).parent
 #: Trials of about a second.
 SHORT = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.05", "protocol.warmup_s=0.05",
-         "protocol.load_s=0", "protocol.host_tolerance=1000", "protocol.attempts=1", "executor.foreign_wait_s=0",
+         "protocol.load_s=0", "protocol.host_tolerance=1000", "executor.foreign_wait_s=0",
          "executor.renew_server=false", "sweep.seed=1")  # fmt: skip
 
 

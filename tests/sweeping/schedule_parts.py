@@ -30,9 +30,9 @@ def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
     return [CellRun(cell, one) for cell in cells(count, device, env) for one in interpreters]
 
 
-def trials(runs, rounds=1, seed=0, attempts=1, history=None):
+def trials(runs, rounds=1, seed=0, history=None):
     """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
-    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, attempts, history or {})
+    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, history or {})
 
 
 def gpus(count):
@@ -40,7 +40,7 @@ def gpus(count):
 
 
 #: Made-up trials do not meet each other.
-PROTOCOL = {"rounds": 1, "compilations": 1, "attempts": 1, "enough_interval": None, "eliminate": None, "profile": True,
+PROTOCOL = {"rounds": 1, "compilations": 1, "enough_interval": None, "eliminate": None, "profile": True,
             "duet": False}  # fmt: skip
 
 

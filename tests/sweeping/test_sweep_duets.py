@@ -147,15 +147,6 @@ def test_a_member_that_lacks_memory_alone_is_out_of_memory(duets):
     assert len(made.sent[A]) == 1
 
 
-def test_a_marked_member_repeats_the_duet(duets):
-    def play(interpreter, request):
-        return ok(request, disturbance="host busy") if interpreter == B and not request["attempt"] else None
-
-    made = duets(1, play, protocol={**IN_TURN, "attempts": 2})
-    order = [(trial.run.interpreter, trial.attempt) for trial, _ in made.done]
-    assert order == [(A, 0), (B, 0), (A, 1), (B, 1)]
-
-
 def test_a_stopped_duet_records_nothing(duets):
     stop, killed = threading.Event(), threading.Event()
 

@@ -47,46 +47,25 @@ class TestElimination:
         made = make(trials(self.runs("best", "near"), 30), answer, protocol=protocol)
         assert len({record.round for record in made.recorded}) == len(made.recorded) / 2 < 25
 
-    def test_a_marked_round_is_repeated_before_the_race_is_over(self, make):
-        def answer(request, env):
-            mode, place = request["cell"]["mode"]["name"], (request["round"], request["attempt"])
-            return marked(request, (mode, place) == ("best", (1, 0)), latency_ms=self.times[mode])
-
-        made = make(trials(self.runs("best", "near"), 3), answer, protocol={**self.protocol, "attempts": 2})
-        assert [(one.round, one.attempt) for one in made.recorded if one.latency_ms == 1.0] == [(0, 0), (1, 0), (1, 1)]
-
-    def test_a_marked_round_without_further_attempts_does_not_count_and_does_not_delay_the_end(self, make):
+    def test_a_marked_round_does_not_count_and_does_not_delay_the_end(self, make):
         def answer(request, env):
             mode, round = request["cell"]["mode"]["name"], request["round"]
             is_marked = mode == "best" and round == 0
             latency_ms = 9.0 if is_marked else self.times[mode] * (1 + round / 20)
             return marked(request, is_marked, latency_ms=latency_ms)
 
-        protocol = {**self.protocol, "attempts": 1, "rounds": 5, "host_tolerance": 0.1}
+        protocol = {**self.protocol, "rounds": 5, "host_tolerance": 0.1}
         made = make(trials(self.runs("best", "near"), 5), answer, protocol=protocol)
-        assert max(record.round for record in made.recorded) < 4
-
-    def test_a_slow_host_as_shown_by_later_rounds_does_not_delay_the_end(self, make):
-        def answer(request, env):
-            mode, round = request["cell"]["mode"]["name"], request["round"]
-            host_ms = 0.06 if round == 0 else 0.04
-            return ok(request, latency_ms=self.times[mode] * (1 + round / 20), host_ms=host_ms)
-
-        protocol = {**self.protocol, "attempts": 2, "rounds": 5, "host_tolerance": 0.1}
-        made = make(trials(self.runs("best", "near"), 5), answer, protocol=protocol)
-        assert {record.attempt for record in made.recorded} == {0}
         assert max(record.round for record in made.recorded) < 4
 
     def test_a_race_goes_on_with_later_rounds_once_the_sweep_has_stopped_waiting(self, make):
-        """The first rounds stay marked then, and are not measured again."""
-
         def answer(request, env):
             mode, round = request["cell"]["mode"]["name"], request["round"]
             is_busy = round < 2
             fraction = 1.0 if is_busy else 0.0
             return marked(request, is_busy, latency_ms=self.times[mode], disturbed_fraction=fraction)
 
-        protocol = {**self.protocol, "attempts": 2, "rounds": 10, "host_tolerance": 0.1}
+        protocol = {**self.protocol, "rounds": 10, "host_tolerance": 0.1}
         made = make(trials(self.runs("best", "eager"), 10), answer, protocol=protocol)
         assert len(made.recorded) < 10
 

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from schedule_parts import BUSY, PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, marked, ok, pool_of, trials
+from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, marked, ok, pool_of, trials
 
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE
@@ -24,30 +24,6 @@ class TestPlanned:
             assert {(one.interpreter, other.interpreter) for one, other in pairs} == {expected}
         alone = trials(cell_runs(6, interpreters=(HERE,)), 4)
         assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in left[::2]], "the same order of cells"
-
-    @pytest.mark.parametrize(
-        ("of_a", "expected"),
-        [
-            (None, [("b", 1, 1), ("a", 1, 0)]),
-            (Status.OK, [("b", 1, 1), ("a", 1, 1)]),
-            (Status.ERROR, [("b", 1, 1)]),
-        ],
-        ids=str,
-    )
-    def test_further_tries_of_both_stand_together(self, of_a, expected):
-        """After a marked trial under B in round 1, where A has this status."""
-        under_a, under_b = runs = cell_runs(1, interpreters=BOTH)
-        key = under_a.cell.key
-        first = [Trial(key, 0, Status.OK)]
-        history = {under_b: [*first, Trial(key, 1, Status.OK, disturbance=BUSY)], under_a: [*first]}
-        if of_a:
-            history[under_a].append(Trial(key, 1, of_a))
-        left = trials(runs, 2, attempts=2, history=history)
-        names = {under_a: "a", under_b: "b"}
-        assert [(names[trial.run], trial.round, trial.attempt) for trial in left] == expected
-        assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=1, history=history))
-        history[under_b][1] = Trial(key, 1, Status.OK, attempt=1, disturbance=BUSY)
-        assert all(trial.attempt == 0 for trial in trials(runs, 2, attempts=2, history=history))
 
 
 @pytest.fixture
@@ -101,37 +77,9 @@ class TestScheduled:
         made = pairs(trials(cell_runs(1, interpreters=BOTH), 9), answer, protocol=protocol)
         assert Counter(trial.run.interpreter for trial, _ in made.done) == dict.fromkeys(BOTH, 7)
 
-    @pytest.mark.parametrize("disturbed", BOTH)
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_after_a_marked_trial_both_come_again_together(self, disturbed, number, pairs):
-        """At the end of the round; the one that has not had its trial yet waits for that."""
-        bad = cells(3)[1].key
-
-        def answer(interpreter, request):
-            is_here = interpreter == disturbed and request["round"] == number and not request["attempt"]
-            return marked(request, is_here and key_of(request) == bad)
-
-        made = pairs(trials(cell_runs(3, interpreters=BOTH), 2), answer, protocol={**PROTOCOL, "attempts": 2})
-        of_round = [trial for trial, _ in made.done if trial.round == number]
-        first, second = BOTH if number == 0 else BOTH[::-1]
-        assert all(trial.run.cell.key == bad for trial in of_round[-2:])
-        assert [(trial.run.interpreter, trial.attempt) for trial in of_round[-2:]] == (
-            [(first, 1), (second, 1)] if disturbed == second else [(first, 1), (second, 0)]
-        )
-        assert len(of_round) == (8 if disturbed == second else 7)
-        assert len(made.done) == 6 + len(of_round)
-        assert sum(made.progress.changes) == len(of_round) - 6
-
-    @pytest.mark.parametrize(("status_of_a", "tried"), [("error", [0]), ("ok", [0, 1])])
-    def test_one_that_failed_or_has_no_attempt_left_does_not_come_again(self, pairs, status_of_a, tried):
-        def answer(interpreter, request):
-            if request["attempt"]:
-                return ok(request)
-            return marked(request, status=status_of_a if interpreter == A else "ok")
-
-        made = pairs(trials(cell_runs(1, interpreters=BOTH)), answer, protocol={**PROTOCOL, "attempts": 2})
-        done = [(trial.run.interpreter, trial.attempt) for trial, _ in made.done]
-        assert done == [*((A, attempt) for attempt in tried), (B, 0), (B, 1)]
+    def test_a_marked_trial_does_not_come_again(self, pairs):
+        made = pairs(trials(cell_runs(1, interpreters=BOTH), 2), lambda interpreter, request: marked(request))
+        assert [(trial.round, trial.attempt) for trial, _ in made.done] == [(0, 0), (0, 0), (1, 0), (1, 0)]
 
     def test_a_pair_stays_on_one_gpu_also_when_resumed(self, pairs):
         # the watcher asserts that a cell never runs twice at once

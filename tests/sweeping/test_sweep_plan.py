@@ -4,14 +4,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from schedule_parts import BUSY, PROTOCOL, cell_runs, gpus, trials
+from schedule_parts import PROTOCOL, cell_runs, gpus, trials
 
 from effbench.cell import Cell, Status, Trial
 from effbench.printable import between
 from effbench.sweeping.bounds import trial_bounds
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.forecast import by_kind, estimate, plan_table
-from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
+from effbench.sweeping.plan import CellRun, Group, Queue, Settings
 
 
 def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
@@ -31,23 +31,6 @@ def test_what_is_recorded_or_has_failed_is_not_run():
     history = {run: [Trial(run.cell.key, round, status)] for run, round, status in recorded}
     left = {(trial.run.cell.bs, trial.round) for trial in trials(runs, 3, history=history)}
     assert left == {(1, 1), (1, 2), (3, 0), (3, 2)}
-
-
-def marked_trial(run, round, attempt=0):
-    return Trial(run.cell.key, round, Status.OK, attempt=attempt, disturbance=BUSY)
-
-
-def test_a_marked_round_keeps_its_further_attempts_when_resumed():
-    one, other, failed, *new = runs = cell_runs(6)
-    history = {
-        one: [marked_trial(one, 0), marked_trial(one, 1, attempt=1)],
-        other: [Trial(other.cell.key, 0, Status.OK), Trial(other.cell.key, 1, Status.OK)],
-        failed: [marked_trial(failed, 0), Trial(failed.cell.key, 1, Status.ERROR)],
-    }
-    first, second = ([left for left in trials(runs, 2, 0, 2, history) if left.round == number] for number in (0, 1))
-    assert {left.run for left in first[:3]} == {left.run for left in second} == {*new}
-    assert first[3:] == [PlannedTrial(one, 0, 1)], "at the end of its round"
-    assert {left.run for left in trials(runs, 2, attempts=1, history=history)} == {*new}
 
 
 def test_the_last_groups_of_several_gpus_start_longest_first():
@@ -148,14 +131,6 @@ def test_the_longest_group_of_a_late_round_does_not_block_both_devices():
     left = trials([short, long, on_cpu], 3, history=history)
     queue = Queue([trial for trial in left if (trial.run, trial.round) != (on_cpu, 2)], history, TWO_GPUS)
     assert taken_by_turns(queue, "cuda") == [("cuda", 0), ("cpu", 1), ("cuda", 2)]
-
-
-def test_more_trials_are_of_cells_that_do_not_run():
-    one, other = cell_runs(2)
-    queue = Queue(trials([one, other]), {}, {})
-    first, _ = (queue.take(slot, "cuda", {"cuda"}) for slot in ("GPU 0", "GPU 1"))
-    assert queue.finished(first, lambda: trials([one, other])) == 1
-    assert queue.take("GPU 0", "cuda", {"cuda"}).cell == first.cell
 
 
 def cell_of(model, mode, bs=1, device="cuda", dtype="float32"):

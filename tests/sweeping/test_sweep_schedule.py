@@ -12,8 +12,6 @@ import filelock
 import pytest
 from schedule_parts import (
     PROTOCOL,
-    A,
-    B,
     Server,
     cell_runs,
     cells,
@@ -21,7 +19,6 @@ from schedule_parts import (
     key_of,
     marked,
     ok,
-    pool_of,
     trials,
     without_result,
 )
@@ -81,23 +78,11 @@ def test_a_failure_drops_the_rounds_that_are_left(make, status):
     assert made.progress.changes == [-2]
 
 
-def test_a_marked_trial_is_tried_again_after_the_rest_of_its_round(make):
-    unlucky = cells(3)[1].key
-
-    def answer(request, env):
-        is_first = request["attempt"] == 0 and request["round"] == 0
-        return marked(request, is_first and key_of(request) == unlucky)
-
-    made = make(trials(3, 2), answer, protocol={**PROTOCOL, "attempts": 2})
-    assert [(t.round, t.attempt) for _, t in made.progress.order] == [(0, 0)] * 3 + [(0, 1)] + [(1, 0)] * 3
-    assert made.progress.order[3][1].run.cell.key == unlucky
-    assert made.progress.changes == [1]
-
-
-def test_a_trial_that_stays_marked_uses_up_its_attempts_in_each_round(make):
-    made = make(trials(1, 2), lambda request, env: marked(request), protocol={**PROTOCOL, "attempts": 3})
-    tried = [(one.round, one.attempt) for one in made.recorded]
-    assert tried == [(round, attempt) for round in (0, 1) for attempt in (0, 1, 2)]
+def test_a_marked_trial_is_not_measured_again(make):
+    """Its sweep would take longer, and a host is rarely quiet a minute later."""
+    made = make(trials(2, 2), lambda request, env: marked(request))
+    assert [(one.round, one.attempt) for one in made.recorded] == [(0, 0), (0, 0), (1, 0), (1, 0)]
+    assert made.progress.changes == [0] * len(made.progress.changes)
 
 
 def disturbed(request, fraction, **values):
@@ -111,7 +96,7 @@ def by_order(fractions):
     return lambda request, env: disturbed(request, left.pop(0) if len(left) > 1 else left[0])
 
 
-PATIENT = {**PROTOCOL, "attempts": 2, "patience": 2.0}
+PATIENT = {**PROTOCOL, "patience": 2.0}
 
 
 class TestWaiting:
@@ -124,8 +109,8 @@ class TestWaiting:
         [
             ([0.0], [2.0] * 6),
             ([0.99], [2.0] * 6),
-            (BUSY_FOR_GOOD, [2.0] * 3 + [1.0] * 5),
-            ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9, 0.0], [2.0] * 10),
+            (BUSY_FOR_GOOD, [2.0] * 3 + [1.0] * 3),
+            ([1.0, 1.0, 0.9, 1.0, 1.0, 0.9], [2.0] * 6),
             ([None], [2.0] * 6),
         ],
         ids=["quiet", "hardly quiet", "busy", "sometimes quiet", "bound by the GPU"],
@@ -133,10 +118,6 @@ class TestWaiting:
     def test_the_patience_of_each_trial(self, make, fractions, patiences):
         made = make(trials(6), by_order(fractions), protocol=PATIENT)
         assert [one["protocol"]["patience"] for one in made.server.sent] == patiences
-
-    def test_a_sweep_that_has_stopped_waiting_repeats_no_more_rounds(self, make):
-        made = make(trials(4, 2), by_order(self.BUSY_FOR_GOOD), protocol=PATIENT)
-        assert [(one.round, one.attempt) for one in made.recorded[4:]] == [(0, 1), (0, 1)] + [(1, 0)] * 4
 
     def test_a_quiet_moment_afterwards_changes_nothing(self, make):
         made = make(trials(4, 2), by_order([1.0, 1.0, 1.0, 0.0]), protocol=PATIENT)
@@ -195,33 +176,20 @@ class TestKnownSpeeds:
         before = HostSpeeds(quiet=[0.03], high=[0.05])
         assert self.asked(make, lambda request, env: ok(request), before=before, count=1) == [(0.03, 0.05)]
 
-    def test_only_trials_on_a_gpu_may_turn_out_to_be_slowed(self, make):
-        """On the CPU the step does not follow the fixed work."""
-
-        def answer(request, env):
-            return ok(request, host_ms=0.06 if request["round"] == 0 else 0.04)
-
-        protocol = {**PROTOCOL, "rounds": 3, "attempts": 2, "host_tolerance": 0.1}
-        made = make(trials(cell_runs(1, device="cpu"), 3), answer, slots=[CPU], protocol=protocol)
-        assert [one.attempt for one in made.recorded] == [0, 0, 0]
-        assert all("usual_host_ms" not in one.extra for one in made.recorded)
-
 
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
 
 
 @pytest.mark.parametrize(("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])])
-def test_rounds_take_turns_with_the_compile_caches_also_when_retried_or_resumed(make, rounds, compilations, used):
-    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations, "attempts": 2}
+def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(make, rounds, compilations, used):
+    protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
         left = list(enumerate(used))[len(history) :]
-        planned = trials(cell_runs(1), rounds, attempts=2, history=history)
-        answer = lambda request, env: marked(  # noqa: E731
-            request, not request["attempt"], compilation=request["compilation"]
-        )
+        planned = trials(cell_runs(1), rounds, history=history)
+        answer = lambda request, env: ok(request, compilation=request["compilation"])  # noqa: E731
         asked = make(planned, answer, protocol=protocol, history=history).server.sent
-        sent = [(one["round"], one["attempt"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
-        assert sent == [(round, attempt, number, str(number)) for round, number in left for attempt in (0, 1)]
+        sent = [(one["round"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
+        assert sent == [(round, number, str(number)) for round, number in left]
         numbers = [one["compilation"] for one in asked]
         assert [one["is_cold"] for one in asked] == [number not in numbers[:i] for i, number in enumerate(numbers)]
 
@@ -256,34 +224,6 @@ class TestEnoughRounds:
         history = {run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]}
         made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
         assert [one.round for one in made.recorded] == rounds
-
-
-SLOW_AT_FIRST = [0.06, 0.06, 0.04, 0.04, 0.04]
-HOSTS = {
-    "slow at first": (SLOW_AT_FIRST, {}, [0, 1]),
-    "no attempt left": (SLOW_AT_FIRST, {"attempts": 1}, []),
-    "not checked": (SLOW_AT_FIRST, {"host_tolerance": None}, []),
-    "precise": (SLOW_AT_FIRST, {"enough_interval": 0.01}, []),
-    "within the tolerance": ([0.043, 0.04, 0.04, 0.04, 0.04], {}, []),
-    "the usual speed was known": ([0.04, 0.06, 0.06, 0.06, 0.06], {}, []),
-}
-
-
-@pytest.mark.parametrize(("speeds", "given", "again"), HOSTS.values(), ids=HOSTS)
-def test_rounds_that_a_slow_host_judged_are_repeated(make, tmp_path, speeds, given, again):
-    """In the end, for both interpreters of a pair, and not for cells that failed."""
-
-    def answer(request, env):
-        status = "incorrect" if request["cell"]["bs"] == 2 else "ok"
-        return ok(request, status, host_ms=speeds[request["round"]])
-
-    pools = {where: pool_of(Server(answer), tmp_path, where) for where in (A, B)}
-    protocol = {**PROTOCOL, "rounds": 5, "attempts": 2, "host_tolerance": 0.1, **given}
-    made = make(trials(cell_runs(2, interpreters=(A, B)), 5), pools=pools, protocol=protocol)
-    repeated = [(record.cell_key, record.round, record.attempt) for record in made.recorded[12:]]
-    assert repeated == [(cells(1)[0].key, number, 1) for number in again for _ in (A, B)]
-    assert sum(made.progress.changes) == 2 * len(again) - 8
-    assert made.progress.notes == (["4 trials again: the host was slower than later"] if again else [])
 
 
 def test_what_a_trial_is_asked_for(make):

@@ -169,7 +169,7 @@ class Cluster:
         lost = {run for (run, _), times in self.losses.items() if times > self.settings.executor["job_retries"]}
         some = [run for run in runs if run not in lost]
         history = {run: self.history.get(self.best(run), {}).get(run.cell.key, []) for run in some}
-        return trials_left(some, protocol["rounds"], seed, protocol["attempts"], history)
+        return trials_left(some, protocol["rounds"], seed, history)
 
     # --- one job ---
 
