@@ -186,7 +186,7 @@ class Protocol:
     # stop the rounds of modes that are significantly slower than the best by `latency_ms` or `period_ms`; null: never
     eliminate: Eliminate | None = None
     # the host counts as disturbed if fixed work takes longer than usual by more than this fraction (CPU: if threads
-    # wait for a core for more than half of it); null: 0.1, but disturbed samples are not discarded or measured again
+    # wait for a core for more than half of it); null: 0.1, but disturbed samples are not discarded
     host_tolerance: float | None = number(0.1, above=0)
     # a timer on a disturbed host may take this many times its budget to find undisturbed moments
     patience: float = number(2.0, least=1)

@@ -72,12 +72,14 @@ class DuetRequest(Payload):
     """How a trial meets the other member of its duet, which runs at the same time on the same device.
 
     `folder`: of the socket at which they meet. `leads`: whether this member was started first and decides when the
-    series ends. `answer_s`: seconds after which a partner that does not answer counts as lost.
+    series ends. `answer_s`: seconds after which a partner that does not answer counts as lost. `is_alike`: whether both
+    wait for the host in the same way, as two versions of one mode do.
     """
 
     folder: str
     leads: bool
     answer_s: float
+    is_alike: bool = False
 
 
 @dataclass

@@ -241,14 +241,14 @@ class DuetFigures:
     varies: str | None
 
 
-def figures_of(pairs: Pairs, rules: Rules, spread: float = SPREAD) -> DuetFigures:
+def figures_of(pairs: Pairs, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> DuetFigures:
     """Return the times of both members, in ms per call.
 
     Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'. So
     the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio from
-    which pairs are unsteady.
+    which pairs are unsteady. `is_alike`: whether both wait for the host in the same way.
     """
-    ratio = pairs.figure(rules, spread)
+    ratio = pairs.figure(rules, spread, is_alike)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed

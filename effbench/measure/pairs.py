@@ -19,7 +19,17 @@ from typing import Protocol
 import torch
 
 from effbench.measure.host import HostWatch, Reading
-from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, play
+from effbench.measure.timing import (
+    BATCH_MS,
+    FEWEST_SAMPLES,
+    SAME,
+    SPREAD,
+    Figure,
+    Rules,
+    Timer,
+    Timing,
+    play,
+)
 from effbench.stats.intervals import median_interval
 
 #: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the caches.
@@ -71,10 +81,26 @@ class Pairs:
     undisturbed: list[Pair] = field(default_factory=list)
     disturbed: list[Pair] = field(default_factory=list)
 
-    def figure(self, rules: Rules, spread: float = SPREAD) -> Figure:
-        """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked."""
+    def figure(self, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> Figure:
+        """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked.
+
+        `is_alike`: whether both sides wait for the host in the same way. Then a few undisturbed pairs are enough, if
+        their ratio is that of the disturbed ones: a slow host hardly changes it.
+        """
+        least = rules.min_samples
+        if is_alike and self.has_one_ratio:
+            least = min(least, FEWEST_SAMPLES)
         ratios = Timing([pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios)
-        return ratios.figure(rules.min_samples, rules.discards, slowdown=1.0, spread=spread)
+        return ratios.figure(least, rules.discards, slowdown=1.0, spread=spread)
+
+    @property
+    def has_one_ratio(self) -> bool:
+        """Whether disturbed and undisturbed pairs have the same median ratio."""
+        if not (self.undisturbed and self.disturbed):
+            return False
+        kept = statistics.median(pair.ratio for pair in self.undisturbed)
+        lost = statistics.median(self.disturbed_ratios)
+        return abs(lost / kept - 1) <= SAME
 
     @property
     def disturbed_ratios(self) -> list[float]:

@@ -26,11 +26,13 @@ def allows_duet(cell: Cell) -> bool:
 
 class Meeting:
     """Brings the two trials of a duet together: the follower starts when the leader waits for it, so that neither
-    disturbs the other's preparation. Thread-safe. `folder`: of the socket; `timeout_s`: of a trial."""
+    disturbs the other's preparation. Thread-safe. `folder`: of the socket; `timeout_s`: of a trial; `is_alike`: whether
+    both wait for the host in the same way."""
 
-    def __init__(self, folder: Path, timeout_s: float) -> None:
+    def __init__(self, folder: Path, timeout_s: float, is_alike: bool = False) -> None:
         self.folder = folder
         self.timeout_s = timeout_s
+        self.is_alike = is_alike
         self.lock = threading.Lock()
         #: Set once the leader waits for the follower, or has ended.
         self.can_follow = threading.Event()
@@ -73,7 +75,8 @@ class Member:
     leads: bool
 
     def request(self) -> DuetRequest:
-        return DuetRequest(str(self.meeting.folder), self.leads, ANSWER_PART * self.meeting.timeout_s)
+        answer_s = ANSWER_PART * self.meeting.timeout_s
+        return DuetRequest(str(self.meeting.folder), self.leads, answer_s, self.meeting.is_alike)
 
     def phase(self, request: Request, phase: str) -> None:
         """Note a phase of the trial. The time for which it waits for its partner does not count."""

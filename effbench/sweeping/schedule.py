@@ -169,7 +169,8 @@ class Schedule:
             if not is_held or self.stop.is_set():
                 return None
             with tempfile.TemporaryDirectory(prefix="effbench-duet-") as folder, ThreadPoolExecutor(1) as helper:
-                meeting = Meeting(Path(folder), self.settings.timeout_s)
+                is_alike = first.run.cell.mode == second.run.cell.mode
+                meeting = Meeting(Path(folder), self.settings.timeout_s, is_alike)
                 following = helper.submit(self.run_follower, slot, second, meeting)
                 records = [self.run_member(slot, first, meeting, leads=True), following.result()]
         ended = [record for record in records if record is not None]

@@ -329,7 +329,8 @@ class RunningTrial:
     def set_duet(self, result: DuetResult, duet: Duet) -> None:
         """Set what the series of the duet found, which is the same data in both members."""
         trial, watcher = self.trial, self.watcher
-        found = {name: figures_of(pairs, self.rules, self.spread) for name, pairs in result.pairs.items()}
+        is_alike = self.request.duet.is_alike
+        found = {name: figures_of(pairs, self.rules, self.spread, is_alike) for name, pairs in result.pairs.items()}
         figures = {name: both.leader if duet.leads else both.follower for name, both in found.items()}
         trial.host_ms, trial.host_high_ms = result.host_ms, result.host_high_ms
         trial.disturbed_fraction = result.disturbed_fraction

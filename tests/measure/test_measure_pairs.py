@@ -152,6 +152,17 @@ def test_disturbed_pairs_with_the_same_ratio_do_not_mark_it():
     assert Pairs(kept, far).figure(RULES).is_marked
 
 
+def test_of_sides_that_are_alike_a_few_undisturbed_pairs_are_enough():
+    """If the others have the same ratio. Where one side waits for the host, they may only look undisturbed."""
+    few, many = [Pair(1.05, 1.0)] * 12, [Pair(2.12, 2.0)] * 300
+    assert Pairs(few, many).figure(RULES).is_marked
+    figure = Pairs(few, many).figure(RULES, is_alike=True)
+    assert (figure.is_marked, figure.median.value) == (False, pytest.approx(1.05))
+    assert Pairs(few[:9], many).figure(RULES, is_alike=True).is_marked
+    assert Pairs(few, [Pair(2.3, 2.0)] * 300).figure(RULES, is_alike=True).is_marked
+    assert Pairs([], many).figure(RULES, is_alike=True).is_marked
+
+
 def test_waiting_of_another_process_disturbs_a_pair(clock):
     class Remote(MadeUpSide):
         def batch(self):

@@ -238,3 +238,8 @@ def test_a_side_that_cannot_run_ends_the_rounds_of_the_other_one(duets):
         return ok(request, "unsupported") if interpreter == B else None
 
     assert len(duets(9, play, duet_rule=StoppingRule({}, needs_both=True)).done) == 2
+
+
+def test_versions_of_one_mode_are_alike(duets):
+    made = duets(1)
+    assert all(request["duet"]["is_alike"] for one in made.sent for request in made.sent[one])

@@ -1,0 +1,147 @@
+"""Which slowdowns do duets confirm on a busy machine, and how often do they raise a false alarm?
+
+    python benchmarks/duet_gate.py [--busy "at times"] [--rounds 20] [--unchanged 60] [--db FILE] [SETTING ...]
+
+Deep and narrow networks run on the CPU in duets: 100 layers against 100, 102, 103, 105 and 110. Other programs work on
+every core, as in `busy_host.py`. All rounds are recorded. Then the rule of `check --confirm` is replayed on cells whose
+duets are drawn from the recorded ones: at least 3 and at most 20, until the interval is inside the floor or beyond it.
+For comparison, the same rule is replayed with the ratios of separate processes: the sides' trials of different rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from busy_host import LOOPS, busy
+
+from effbench.cell import Trial
+from effbench.commands.duet import Duet
+from effbench.stats.significance import FLOOR, LEAST_DUETS, MOST_PAIRS, compare_pairs, confirms, is_decided
+from effbench.sweeping.duets import StoppingRule, is_usable
+
+DEPTH = 100
+CHANGED = (100, 102, 103, 105, 110)
+COMMON = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1")
+CELLS = 2000
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The duets of one change. `ratios`: None for a marked duet; `separate`: ratios of trials of different rounds;
+    `seconds`: median duration of a duet."""
+
+    depth: int
+    ratios: list[float | None]
+    separate: list[float]
+    seconds: float
+
+
+@dataclass
+class Rates:
+    confirmed: float
+    same: float
+    duets: float
+
+
+def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorded:
+    """Run all rounds of one change, without ending early."""
+    second = f"model.module.depth={depth}" if depth != DEPTH else f"model.module.depth={depth} numerics.seed=1"
+    first = f"model.module.depth={DEPTH}" if depth != DEPTH else f"model.module.depth={DEPTH} numerics.seed=0"
+    words = [*COMMON, *settings]
+    args = argparse.Namespace(first=first, second=second, words=words, rounds=rounds, db=db, config_dir=None)
+    duet = Duet.of(args)
+    (answer,) = duet.answers(duet.run(is_quiet=True))
+    sides = [{trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)]
+    shared = sorted(sides[0].keys() & sides[1].keys())
+    ratios = [ratio_of(sides[0][number], sides[1][number]) for number in shared]
+    times = [[side[number].latency_ms for number in shared] for side in sides]
+    separate = [new / old for old, new in zip(times[0], times[1][1:] + times[1][:1], strict=True)]
+    seconds = [sides[0][number].wall_s + sides[1][number].wall_s for number in shared]
+    return Recorded(depth, ratios, separate, statistics.median(seconds))
+
+
+def ratio_of(before: Trial, after: Trial) -> float | None:
+    """Return how many times longer the second side takes; None if the duet is marked."""
+    return after.latency_ms / before.latency_ms if is_usable(before) and is_usable(after) else None
+
+
+def replay(ratios: Sequence[float | None], rng: np.random.Generator) -> Rates:
+    """Return how cells end whose duets are drawn from these."""
+    confirmed = same = total = 0
+    for _ in range(CELLS):
+        drawn = [ratios[place] for place in rng.integers(0, len(ratios), MOST_PAIRS)]
+        counted: dict[int, float] = {}
+        ended = MOST_PAIRS
+        for number, ratio in enumerate(drawn, 1):
+            if ratio is not None:
+                counted[number] = ratio
+            if len(counted) >= LEAST_DUETS and is_settled(counted):
+                ended = number
+                break
+        total += ended
+        if len(counted) < LEAST_DUETS:
+            continue
+        test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
+        is_slower = confirms(test.low, len(counted), FLOOR, LEAST_DUETS)
+        confirmed += is_slower
+        same += is_decided(test.low, test.high, FLOOR) and not is_slower
+    return Rates(confirmed / CELLS, same / CELLS, total / CELLS)
+
+
+def is_settled(counted: dict[int, float]) -> bool:
+    test = compare_pairs(dict.fromkeys(counted, 1.0), counted, FLOOR)
+    return is_decided(test.low, test.high, FLOOR)
+
+
+def spread(ratios: Sequence[float]) -> float:
+    return statistics.stdev(map(math.log, ratios))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
+    parser.add_argument("--rounds", type=int, default=20, help="duets of each changed network")
+    parser.add_argument("--unchanged", type=int, default=60, help="duets of the unchanged network")
+    parser.add_argument("--db", help="database to keep; default: a temporary one")
+    parser.add_argument("settings", nargs="*", metavar="SETTING")
+    args = parser.parse_args()
+    StoppingRule.is_settled = lambda *_: False  # type: ignore[method-assign]  # record all rounds
+    rng = np.random.default_rng(1)
+    headings = (
+        "layers", "duets", "marked", "mean change", "SD of a duet", "confirmed", "no change", "duets a cell",
+        "seconds a cell", "SD separate", "confirmed, separate",
+    )  # fmt: skip
+    print(f"| {' | '.join(headings)} |")
+    print(f"|{' ---: |' * len(headings)}")
+    with tempfile.TemporaryDirectory() as folder, busy(args.busy):
+        db = args.db or str(Path(folder) / "gate.db")
+        for depth in CHANGED:
+            rounds = args.unchanged if depth == DEPTH else args.rounds
+            found = record(db, depth, rounds, args.settings)
+            usable = [ratio for ratio in found.ratios if ratio is not None]
+            in_turn, apart = replay(found.ratios, rng), replay(found.separate, rng)
+            values = (
+                f"{DEPTH} against {depth}",
+                f"{len(found.ratios)}",
+                f"{len(found.ratios) - len(usable)}",
+                f"{statistics.geometric_mean(usable) - 1:+.1%}",
+                f"{spread(usable):.1%}",
+                f"{in_turn.confirmed:.1%}",
+                f"{in_turn.same:.1%}",
+                f"{in_turn.duets:.1f}",
+                f"{in_turn.duets * found.seconds:.0f}",
+                f"{spread(found.separate):.1%}",
+                f"{apart.confirmed:.1%}",
+            )
+            print(f"| {' | '.join(values)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
