@@ -241,7 +241,7 @@ _ALL = (
     ),
     Metric(
         "speedup", "latency speedup", "×", HIGHER, "ratio",
-        "baseline's latency ÷ this latency, same sweep and environment; `speedup_from` says how it was measured",
+        "baseline's latency ÷ this latency, same sweep and environment; from pairs if there are any",
         interval=("speedup_ci_low", "speedup_ci_high"), of_trial=False,
     ),
     Metric(

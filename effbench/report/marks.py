@@ -9,6 +9,7 @@ from typing import Any
 from effbench.labels import LabelledRow
 from effbench.metrics import METRICS, SPEEDUP_COLUMNS, SPEEDUPS, is_missing
 from effbench.printable import count, listed
+from effbench.store.summary import OF_BASELINE
 
 #: Comes before a marked figure.
 SIGN = "~"
@@ -68,7 +69,7 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
 def note(rows: Sequence[LabelledRow]) -> str:
     """Return the line that explains the marks of these results: which cells, how disturbed, and what to do. Return an
     empty text if none is marked."""
-    marked = [row for row in rows if is_marked(row.source)]
+    marked = [row for row in rows if is_marked(row.source) or reason(row.source, "speedup") is not None]
     if not marked:
         return ""
     if len(rows) == 1:
@@ -77,11 +78,14 @@ def note(rows: Sequence[LabelledRow]) -> str:
         which = f"all {len(rows)} results"
     else:
         which = listed([row.name for row in marked], MOST_CELLS)
-        which += f" ({len(marked)} of {count(len(rows), 'result')}, and speedups over them)"
-    reasons = disturbances([why_marked(row.source) or "" for row in marked])
+        which += f" ({len(marked)} of {count(len(rows), 'result')})"
+    whys = [why_marked(row.source) or reason(row.source, "speedup") or "" for row in marked]
+    whys = [why.removeprefix(OF_BASELINE) for why in whys]
     on_cpu = all(row.source.get("device") == "cpu" for row in marked)
     advice = ON_CPU if on_cpu else ON_GPU
-    return f"{SIGN} measured on a disturbed machine: {which}; {listed(reasons, MOST_REASONS, '; ')}. {advice}."
+    return (
+        f"{SIGN} measured on a disturbed machine: {which}; {listed(disturbances(whys), MOST_REASONS, '; ')}. {advice}."
+    )
 
 
 def disturbances(reasons: Sequence[str]) -> list[str]:

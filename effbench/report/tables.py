@@ -207,8 +207,7 @@ class SpeedupTable:
             "low–high: 95 % interval across processes": self._has_interval(of_one_process=False),
             "low–high: 95 % interval within one process": self._has_interval(of_one_process=True),
         }
-        origin = [self.origin] if self.origin else []
-        return [*origin, *(text for text, applies in explained.items() if applies), *self.notes()]
+        return [*(text for text, applies in explained.items() if applies), *self.notes()]
 
     def _has_interval(self, of_one_process: bool) -> bool:
         """Whether an interval is shown that comes from a single process, or from several."""
@@ -226,13 +225,14 @@ class SpeedupTable:
         return f"{FROM_PAIRS}; {origins[SEPARATE]} of {len(compared)} from separate processes"
 
     def notes(self) -> list[str]:
-        """Return what the intervals lack."""
+        """Return how speedups were measured, and what the intervals lack."""
         lacking = [it for it in self.entries if it.value is not None and not it.is_known and not it.baseline]
         used = {it.source.get("compilations") for it in self.entries if it.status == "ok" and it.is_known} - {None}
         # modes may be eliminated after one round
         rounds = SOME_INTERVALS if self._has_interval(of_one_process=False) else NO_INTERVAL
         notes = {rounds: lacking and self.metrics[0] in INTERVALS, ONE_COMPILATION: used == {1}}
-        return [text for text, applies in notes.items() if applies]
+        origin = [self.origin] if self.origin else []
+        return [*origin, *(text for text, applies in notes.items() if applies)]
 
     def render(self, fmt: str) -> str:
         """Return the table as `markdown`, `csv` (one line per entry, exact numbers) or `json` (all fields)."""

@@ -50,6 +50,8 @@ BOUNDS = {
 }
 #: values of `speedup_from`
 PAIRS, SEPARATE = "pairs", "separate"
+#: start of the reason of a speedup that is marked because of its baseline
+OF_BASELINE = "the baseline's times: "
 
 _MEASURED = [status for status in Status if status.is_measured]
 _COMBINED = [(metric, attrgetter(metric.name)) for metric in TRIAL_METRICS if metric.combine]
@@ -197,7 +199,7 @@ def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: 
         return
     row["speedup_disturbance"] = row["disturbance"]
     if row["disturbance"] is None and baseline.disturbance is not None:
-        row["speedup_disturbance"] = f"the baseline's times: {baseline.disturbance}"
+        row["speedup_disturbance"] = f"{OF_BASELINE}{baseline.disturbance}"
 
 
 def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
