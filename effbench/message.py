@@ -98,7 +98,7 @@ class TrialRequest(Payload):
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
     host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known
     host_high_ms: float | None = None  # its time in the slower moments of undisturbed trials, where known
-    paired: bool = False  # whether its calls also alternate with eager's, for the speedup
+    baseline: dict[str, Any] | None = None  # mode whose calls alternate with the trial's, for the speedup
     turn: str | None = None  # file that the trial locks when others prepare meanwhile; None: it runs alone
     is_ahead: bool = False  # lock it before timing, not before the build: times of the preparation do not count
     artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record

@@ -39,6 +39,8 @@ WARM_CALLS = 2
 CPU_WARM_MS = 5.0
 #: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
 WARM_PART = 0.2
+#: Fewer pairs give no interval of their median. Long calls get this many times the budget for them.
+LEAST_PAIRS, LONGER = 6, 3.0
 #: Pairs between two looks at whether the ratio is known.
 EVERY = 10
 
@@ -190,6 +192,8 @@ def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: 
         seconds = time.perf_counter() - began
         has_enough = len(pairs.undisturbed) >= rules.min_samples or not pairs.disturbed
         longest_s = budget_s if has_enough else rules.patience * budget_s
+        if number < LEAST_PAIRS:
+            longest_s = max(longest_s, LONGER * budget_s)
         if seconds >= longest_s or number >= rules.max_samples:
             return pairs
         if number % EVERY == 0 and is_known(pairs, rules, seconds):

@@ -36,8 +36,6 @@ from effbench.sweeping.turns import Turns
 
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
 UNQUIET_TRIALS = 3
-#: The mode whose step every trial holds, because it compares outputs with it.
-EAGER = "effbench.modes.eager.Eager"
 #: How cuBLAS, cuDNN and their like report failures, also a lack of memory (as `INTERNAL_ERROR`, for example).
 LIBRARY_STATUS = re.compile(r"\bCU[A-Z]+_STATUS_")
 NO_ROOM = "the device does not hold both sides of the duet at once, so they run one after the other from now on"
@@ -207,17 +205,15 @@ class Schedule:
         finally:
             meeting.end(leads)
 
-    def is_paired(self, run: CellRun) -> bool:
-        """Return whether the run's speedup comes from pairs: it is compared with eager, which its process holds."""
+    def baseline_of(self, run: CellRun) -> dict[str, Any] | None:
+        """Return the mode that the run's speedup refers to, if a cell of this sweep has it; None for that cell."""
         cell, baseline_mode = run.cell, self.settings.baseline_mode
         if cell.mode_name == baseline_mode:
-            return False
-        return any(
-            other.mode_name == baseline_mode
-            and other.mode["_target_"] == EAGER
-            and other.comparison_key == cell.comparison_key
-            for other in self.pools[run.interpreter].cells
-        )
+            return None
+        for other in self.pools[run.interpreter].cells:
+            if other.mode_name == baseline_mode and other.comparison_key == cell.comparison_key:
+                return other.mode
+        return None
 
     def speeds_of(self, interpreter: Interpreter) -> HostSpeeds:
         return self.host_speeds.setdefault(interpreter, HostSpeeds())
@@ -359,7 +355,7 @@ class Schedule:
             foreign_wait_s=self.settings.executor["foreign_wait_s"],
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
-            paired=self.is_paired(trial.run),
+            baseline=self.baseline_of(trial.run),
             turn=str(turns.path(pool.cache_root.parent)) if takes_turns else None,
             # times of its preparation come from the first trial of a cell, during which no other runs
             is_ahead=takes_turns and any(one.build_s is not None for one in self.history.get(trial.run, ())),

@@ -1,30 +1,39 @@
-"""The phase `pairs` of a trial: eager's and the mode's calls in turn, which give the paired speedups.
+"""The phase `pairs` of a trial: the baseline's and the mode's calls in turn, which give the paired speedups.
 
-They come after the trial's own series, counters and memory figures, which thus do not see eager's calls.
+They come after the trial's own series, counters and memory figures, which thus do not see the baseline's calls.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
-from effbench.cell import Cell, Trial
+import torch
+from torch import nn
+
+from effbench.cell import Cell, Trial, mode_settings
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, Side, take_pairs
-from effbench.measure.timing import Rules, Timer
+from effbench.measure.timing import Inputs, Rules, Timer
 from effbench.measure.watch import GpuWatch
 from effbench.metrics import significant
-from effbench.worker.workload import Inference
+from effbench.models.build import resolve_target
+from effbench.models.inputs import Batch
+from effbench.modes.base import Mode, required
+from effbench.modes.eager import Eager
+from effbench.modes.selective import shared_weight_copy
+from effbench.worker.workload import Inference, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
 #: Part of the timing budget that the pairs may take. The trial's own timers have the rest.
 PART = 1 / 3
-#: Seconds of eager's warm-up, which has made some calls before.
+#: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
 
 
@@ -57,14 +66,16 @@ PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
 
 
 def unpaired(cell: Cell, workload: Inference) -> str | None:
-    """Return why eager's and the mode's calls cannot alternate in one process, or None."""
+    """Return why the baseline's and the mode's calls cannot alternate in one process, or None."""
     if cell.phase == "training":
         return "each side's training steps change the other side's weights"
     if cell.phase == "generate" or cell.stream:
         return "requests and streams are timed as a whole"
     for name in workload.initial:
         kind = name.split(" ")[0]
-        if kind == "attribute":  # compiled code may depend on a plain value, and recompile when eager changes it
+        if (
+            kind == "attribute"
+        ):  # compiled code may depend on a plain value, and recompile when the other side changes it
             return f"each call changes the module's {name}"
     return None
 
@@ -80,28 +91,78 @@ def forget_pairs(trial: Trial, reason: str) -> None:
             del trial.samples[series]
 
 
+@dataclass
+class BaselineStep:
+    """The step of the baseline's mode in the process of another mode. Eager's is the module itself, which the trial
+    holds anyway; other modes prepare a copy that shares its weights.
+
+    `missing`: why the mode cannot run here, or None.
+    """
+
+    mode: Mode
+    module: nn.Module
+    example: Sequence[Inputs]
+    missing: str | None
+    step: Callable[..., Any]
+
+    @classmethod
+    def of(
+        cls, settings: Mapping[str, Any], module: nn.Module, example: Sequence[Inputs], device: torch.device
+    ) -> BaselineStep:
+        """Return the step, not prepared yet. `settings`: the mode's; `example`: inputs of settling calls."""
+        mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
+        if isinstance(mode, Eager):
+            return cls(mode, module, example, None, module)
+        own = with_own_code(shared_weight_copy(module))
+        return cls(mode, own, example, mode.missing(device), own)
+
+    def prepare(self, batch: Batch | None, cache_dir: str | None) -> None:
+        """Prepare the mode and make its settling calls. Raises what the mode raises."""
+        if isinstance(self.mode, Eager):
+            return
+        self.mode.batch = batch
+        self.mode.cache_dir = cache_dir
+        args, kwargs = copies(self.example[0])
+        self.step = required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare).step
+        for number in range(max(1, self.mode.settling_calls)):
+            args, kwargs = copies(self.example[number % len(self.example)])
+            self.step(*args, **kwargs)
+
+
+def with_own_code(module: nn.Module) -> nn.Module:
+    """Give the module's forward a code object of its own. Dynamo keeps what it compiles by code object, and each call
+    checks what it has compiled for others."""
+    forward = module.forward
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name="baseline_forward")
+    module.forward = call  # type: ignore[method-assign]
+    return module
+
+
 class Pairing:
-    """Times eager and the mode in turn. `own`: the timer of the mode's step; `watch_host`: makes a watch of the host;
-    `spread`: ratio of the bounds of the median speedup from which pairs are unsteady."""
+    """Times the baseline and the mode in turn. `baseline`: its step; `own`: the timer of the mode's step; `watch_host`:
+    makes a watch of the host; `spread`: ratio of the bounds of the median speedup from which pairs are unsteady."""
 
     def __init__(
         self,
         trial: Trial,
-        workload: Inference,
+        baseline: Callable[..., Any],
         own: Timer,
         watcher: GpuWatch,
         watch_host: Callable[[], HostWatch],
         spread: float = timing.SPREAD,
     ) -> None:
         self.trial = trial
-        self.workload = workload
         self.own = own
         self.watcher = watcher
         self.watch_host = watch_host
         self.spread = spread
         self.rules: Rules = own.rules
         short = dataclasses.replace(self.rules, warmup_s=min(WARMUP_S, self.rules.warmup_s))
-        self.reference = Timer(workload.module, own.inputs, own.device, short, renew=own.renew)
+        self.reference = Timer(baseline, own.inputs, own.device, short, renew=own.renew)
 
     def take(self, has_period: bool) -> None:
         """Take the pairs of both timers, and set the columns of the trial."""

@@ -43,7 +43,7 @@ from effbench.worker.duets import Duet
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
-from effbench.worker.pairing import PART, Pairing, forget_pairs, unpaired
+from effbench.worker.pairing import PART, BaselineStep, Pairing, forget_pairs, unpaired
 from effbench.worker.training import Training
 from effbench.worker.workload import (
     Inference,
@@ -138,7 +138,7 @@ class RunningTrial:
             self.time(timer)
             self.phase("facts", self.take_facts)
             wrong = self.phase("check", partial(self.workload.after_timing, self.step, self.checked, references))
-            if self.request.paired and wrong is None and self.compiled is None:
+            if self.request.baseline and wrong is None and self.compiled is None:
                 self.phase("pairs", partial(self.take_pairs, timer))
             if self.request.protocol.get("profile") and self.on_cuda:
                 self.phase("profile", self.take_profile)
@@ -399,7 +399,7 @@ class RunningTrial:
 
     def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
         """Run the timers and return their samples by name."""
-        budget_s = self.rules.budget_s * (1 - PART if self.request.paired else 1)
+        budget_s = self.rules.budget_s * (1 - PART if self.request.baseline else 1)
         self.watcher.begin()
         if self.is_open_loop:
             stream = self.cell.stream
@@ -500,22 +500,30 @@ class RunningTrial:
         )
 
     def take_pairs(self, timer: timing.Timer) -> None:
-        """Time eager and the mode in turn, if that is possible. A failure affects only the paired speedups."""
+        """Time the baseline and the mode in turn, if possible. A failure affects only the paired speedups."""
         trial, workload = self.trial, self.workload
         reason = unpaired(self.cell, workload)
         if reason is None:
-            before = counters.read()
-            states = [workload.module, *([] if workload.ran is workload.module else [workload.ran])]
             try:
-                for module in states:
-                    state.restore(module, workload.initial, self.device)
-                pairing = Pairing(trial, workload, timer, self.watcher, self.host_watch, self.spread)
-                pairing.take(self.has_period)
-                reason = compiled_between(before, counters.read())
-            except Exception as error:  # eager's calls may lack memory, or meet a state that they do not expect
+                reason = self.pairs_of(timer)
+            except Exception as error:  # the baseline may lack memory, or meet a state that it does not expect
                 reason = describe(error)
         if reason is not None:
             forget_pairs(trial, reason)
+
+    def pairs_of(self, timer: timing.Timer) -> str | None:
+        """Take the pairs, and return why they do not count, or None."""
+        workload = self.workload
+        baseline = BaselineStep.of(self.request.baseline, workload.module, self.checked, self.device)
+        if baseline.missing is not None:
+            return baseline.missing
+        baseline.prepare(self.mode.batch, self.request.cache_dir)
+        before = counters.read()
+        for module in (workload.module, workload.ran, baseline.module):
+            state.restore(module, workload.initial, self.device)
+        pairing = Pairing(self.trial, baseline.step, timer, self.watcher, self.host_watch, self.spread)
+        pairing.take(self.has_period)
+        return compiled_between(before, counters.read())
 
     def take_facts(self) -> None:
         """Record counters, memory and processes."""

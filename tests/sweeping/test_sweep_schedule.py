@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
@@ -19,6 +20,7 @@ from schedule_parts import (
     key_of,
     marked,
     ok,
+    pool_of,
     trials,
     without_result,
 )
@@ -30,6 +32,7 @@ from effbench.sweeping import client, pool
 from effbench.sweeping.client import ForkServer
 from effbench.sweeping.devices import Slot
 from effbench.sweeping.interpreters import HERE
+from effbench.sweeping.plan import CellRun
 
 CPU = Slot("CPU", "cpu")
 
@@ -438,3 +441,26 @@ class TestLock:
         assert seen == ["held", "held"]
         with filelock.FileLock(made.slots[0].lock_path).acquire(timeout=0):
             pass
+
+
+class TestBaselines:
+    """A trial gets the mode that its speedup refers to, if the sweep has such a cell."""
+
+    @pytest.mark.parametrize(
+        ("modes", "baseline_mode", "expected"),
+        [
+            (("eager", "default"), "eager", {"eager": None, "default": "eager"}),
+            (("default", "cuda-graph"), "eager", {"default": None, "cuda-graph": None}),
+            (("eager", "default"), "default", {"eager": "default", "default": None}),
+        ],
+    )
+    def test_of_each_mode(self, make, tmp_path, modes, baseline_mode, expected):
+        model = {"name": "tiny", "module": {"_target_": "torch.nn.Linear"}}
+        first = replace(cells(1)[0], model=model)
+        planned = [replace(first, mode={"name": name, "_target_": "m.M"}) for name in modes]
+        server = Server()
+        here = pool_of(server, tmp_path)
+        here.cells = planned
+        make(trials([CellRun(cell) for cell in planned]), pools={HERE: here}, baseline_mode=baseline_mode)
+        found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
+        assert {name: mode and mode["name"] for name, mode in found.items()} == expected

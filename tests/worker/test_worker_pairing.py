@@ -3,6 +3,7 @@
 import statistics
 from dataclasses import asdict
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from effbench.message import TrialRequest
 from effbench.modes.base import Mode, Prepared
 from effbench.worker import trial
 
-PROTOCOL = asdict(Protocol(budget_s=0.6, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
+PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
 COLUMNS = ("pair_speedup", "pair_speedup_low", "pair_speedup_high", "pair_speedup_disturbed", "pairs")
 
 
@@ -73,7 +74,10 @@ class Refusing(Layers):
         return super().forward(x)
 
 
-def run(module, mode, paired=True, **more):
+EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
+
+
+def run(module, mode, baseline=EAGER, **more):
     target = {"name": mode, "_target_": f"{__name__}.{mode}"}
     model = {
         "name": "m",
@@ -81,7 +85,7 @@ def run(module, mode, paired=True, **more):
         "inputs": [{"name": "x", "shape": [32]}],
     }
     cell = Cell(model, 1, target, "float32", "inference", "cpu", **more)
-    request = TrialRequest(cell.params(), PROTOCOL, paired=paired)
+    request = TrialRequest(cell.params(), PROTOCOL, baseline=baseline)
     phases = []
     found = Trial.from_json(trial.run(request.to_json(), phases.append))
     assert found.status is Status.OK, (found.reason, found.extra.get("traceback"))
@@ -104,7 +108,7 @@ def test_the_speedup_is_that_of_neighbouring_batches():
 
 
 def test_nothing_of_pairs_without_a_request():
-    found, phases = run("Layers", "Twice", paired=False)
+    found, phases = run("Layers", "Twice", baseline=None)
     assert "pairs" not in phases
     assert all(getattr(found, name) is None for name in COLUMNS)
     assert not any("pair" in name for name in found.samples)
@@ -152,6 +156,50 @@ def test_no_pairs_where_the_mode_compiles_again(monkeypatch):
     monkeypatch.setattr(trial, "compiled_between", compiled)  # first of timing, then of the pairs
     found, _ = run("Layers", "Twice")
     assert without_pairs(found) == "a graph was compiled while it was timed"
+
+
+def target_of(mode):
+    return {"name": "base", "_target_": f"{__name__}.{mode}"}
+
+
+class Slow(Mode):
+    """Calls the module four times."""
+
+    prepared: ClassVar = []
+
+    def prepare(self, module, args, kwargs):
+        Slow.prepared.append(module)
+
+        def step(*given):
+            for _ in range(4):
+                output = module(*given)
+            return output
+
+        return Prepared(step)
+
+
+class Nowhere(Slow):
+    def missing(self, device):
+        return f"it needs another device than {device.type}"
+
+
+class Broken(Mode):
+    def prepare(self, module, args, kwargs):
+        raise RuntimeError("no luck")
+
+
+def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
+    Slow.prepared.clear()
+    found, _ = run("Layers", "Twice", baseline=target_of("Slow"))
+    assert found.pair_speedup == pytest.approx(2.0, rel=0.15)
+    (copied,) = Slow.prepared
+    assert copied.forward.__code__.co_name == "baseline_forward"
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("Nowhere", "it needs another device than cpu"), ("Broken", "no luck")])
+def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(mode, reason):
+    found, _ = run("Layers", "Twice", baseline=target_of(mode))
+    assert reason in without_pairs(found)
 
 
 @pytest.mark.parametrize(
