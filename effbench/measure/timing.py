@@ -162,14 +162,17 @@ class Figure:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection in this context, because a collection takes milliseconds."""
+    """Disable garbage collection in this context, because a collection takes milliseconds.
+
+    What exists now stays exempt from it, because this process inherits a million objects from its server: a collection of
+    them all takes 0.6 s.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         gc.enable()
 
 
