@@ -43,7 +43,7 @@ from effbench.worker.duets import Duet
 from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.generation import Generation
-from effbench.worker.pairing import PART, BaselineStep, Pairing, forget_pairs, unpaired
+from effbench.worker.pairing import OWN_PART, BaselineStep, Pairing, forget_pairs, unpaired
 from effbench.worker.training import Training
 from effbench.worker.workload import (
     Inference,
@@ -399,7 +399,7 @@ class RunningTrial:
 
     def run_timers(self, timer: timing.Timer) -> dict[str, timing.Timing]:
         """Run the timers and return their samples by name."""
-        budget_s = self.rules.budget_s * (1 - PART if self.request.baseline else 1)
+        budget_s = self.rules.budget_s * (OWN_PART if self.request.baseline else 1)
         self.watcher.begin()
         if self.is_open_loop:
             stream = self.cell.stream
