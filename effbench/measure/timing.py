@@ -164,8 +164,8 @@ class Figure:
 def no_garbage_collection() -> Iterator[None]:
     """Disable garbage collection in this context, because a collection takes milliseconds.
 
-    What exists now stays exempt from it, because this process inherits a million objects from its server: a collection of
-    them all takes 0.6 s.
+    What exists now stays exempt from it, because this process inherits a million objects from its server:
+    a collection of them all takes 0.6 s.
     """
     gc.collect()
     gc.freeze()

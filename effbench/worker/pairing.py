@@ -31,8 +31,8 @@ from effbench.worker.workload import Inference, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are less than 1, because the
-#: baseline warms up, too: a sweep takes no longer than without pairs.
+#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are less than 1, because
+#: the baseline warms up, too: a sweep takes no longer than without pairs.
 PART, OWN_PART = 0.25, 0.6
 #: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
