@@ -22,7 +22,7 @@ from effbench.measure.host import TASKS, HostWatch, RunQueue
 from effbench.measure.pairs import WARM_CALLS, Batch, LatencySide, Pair, Pairs, PeriodSide, Side, take_pairs
 from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, bounds_of_median, load
 from effbench.meeting import Partner, PartnerLostError, number_in
-from effbench.metrics import percent, significant
+from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
 
 #: Names of the two series.
@@ -281,10 +281,3 @@ def member_figure(value_ms: float, batches: Timing, is_all: bool, is_marked: boo
             if samples:
                 bounds += bounds_of_median(samples)
     return Figure(Interval(value_ms, min(bounds), max(bounds)), used, is_marked)
-
-
-def crowded_text(host: HostWatch) -> str | None:
-    """Return that other processes than the two members used too much of the CPU, or None."""
-    if not host.is_crowded:
-        return None
-    return f"host busy: other processes used {percent(host.others_fraction)} of the cores"

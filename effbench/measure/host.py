@@ -56,6 +56,11 @@ STATISTICS = Path("/proc/stat")
 CROWDED = 0.5
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (1, 2, 3, 6, 7)
+#: The column of the time that a hypervisor gave to other virtual machines.
+STOLEN = 8
+#: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about right, at 35 % it is
+#: a third too long, and at 50 % ten times.
+TAKEN = 0.1
 
 
 @dataclass(frozen=True)
@@ -153,19 +158,29 @@ class RunQueue:
         self.files.clear()
 
 
-def busy_seconds(cores: Collection[int]) -> float | None:
-    """Return how long these cores have worked since the machine started; None if the kernel does not tell."""
+@dataclass(frozen=True)
+class CoreTimes:
+    """Seconds since the machine started in which cores worked, and in which they had work, but the hypervisor ran
+    another virtual machine."""
+
+    working_s: float
+    stolen_s: float
+
+
+def core_times(cores: Collection[int]) -> CoreTimes | None:
+    """Return the times of these cores together; None if the kernel does not tell."""
     names = {f"cpu{core}" for core in cores}
-    ticks = 0
+    working, stolen = 0, 0
     try:
-        lines = STATISTICS.read_text().splitlines()
-        for line in lines:
+        for line in STATISTICS.read_text().splitlines():
             fields = line.split()
             if fields and fields[0] in names:
-                ticks += sum(int(fields[column]) for column in WORKING)
+                working += sum(int(fields[column]) for column in WORKING)
+                stolen += int(fields[STOLEN])
     except (OSError, ValueError, IndexError):
         return None
-    return ticks / os.sysconf("SC_CLK_TCK")
+    ticks = os.sysconf("SC_CLK_TCK")
+    return CoreTimes(working / ticks, stolen / ticks)
 
 
 class HostWatch:
@@ -198,6 +213,7 @@ class HostWatch:
         self.calm_readings: list[float] = []  # after batches without waiting
         self.seconds = {True: 0.0, False: 0.0}  # undisturbed -> seconds of batches
         self.others_fraction: float | None = None  # of the cores, while they were watched
+        self.stolen_fraction: float | None = None  # of the cores' time, likewise
         self.partner_s = 0.0  # seconds for which the other member of a duet used the cores
         self.limit_ms = 0.0
         self.unquiet_s = 0.0  # seconds of disturbed batches since the last undisturbed one
@@ -210,15 +226,17 @@ class HostWatch:
             self.choose_core()
         for _ in range(FIRST):
             self.read()
-        began_s, busy_s, own_s = time.perf_counter(), busy_seconds(self.cores), time.process_time()
+        began_s, before, own_s = time.perf_counter(), core_times(self.cores), time.process_time()
         try:
             yield
         finally:
-            if busy_s is not None:
+            after = core_times(self.cores)
+            if before is not None and after is not None:
                 members_s = time.process_time() - own_s + self.partner_s
-                others_s = (busy_seconds(self.cores) or busy_s) - busy_s - members_s
+                others_s = after.working_s - before.working_s - members_s
                 possible_s = (time.perf_counter() - began_s) * len(self.cores)
                 self.others_fraction = max(0.0, others_s / possible_s)
+                self.stolen_fraction = (after.stolen_s - before.stolen_s) / possible_s
             os.sched_setaffinity(0, self.cores)
             self.run_queue.close()
 
@@ -281,10 +299,26 @@ class HostWatch:
         return float(np.quantile(self.calm_readings, HIGH)) if self.calm_readings else None
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether other processes used so much of the CPU that undisturbed batches are slow, too."""
-        is_checked = self.all_threads and self.tolerance < 2.0
-        return is_checked and self.others_fraction is not None and self.others_fraction > CROWDED
+    def crowding(self) -> str | None:
+        """Why undisturbed batches are slow, too: other processes, or other virtual machines, used the CPU; or None."""
+        if self.theft is not None:
+            return self.theft
+        if self.is_checked and self.others_fraction is not None and self.others_fraction > CROWDED:
+            return f"host busy: other processes used {percent(self.others_fraction)} of the cores"
+        return None
+
+    @property
+    def theft(self) -> str | None:
+        """That other virtual machines took too much of the cores' time, or None. Pairs do not cure that: threads that
+        wait for each other suffer most."""
+        if self.is_checked and self.stolen_fraction is not None and self.stolen_fraction > TAKEN:
+            return f"host busy: other virtual machines took {percent(self.stolen_fraction)} of the cores' time"
+        return None
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the use of all cores matters: on the CPU, unless the user tolerates anything."""
+        return self.all_threads and self.tolerance < 2.0
 
     @property
     def slowdown(self) -> float:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from effbench.measure import timing
-from effbench.measure.duet import DuetResult, Step, crowded_text, follow, lead
+from effbench.measure.duet import DuetResult, Step, follow, lead
 from effbench.measure.host import HostWatch, RunQueue
 from effbench.measure.timing import Timer
 from effbench.measure.watch import GpuWatch
@@ -97,7 +97,7 @@ class Duet:
             result.host_high_ms = host.high_ms
             result.disturbed_fraction = host.disturbed_fraction
             result.host_reason = host.reason()
-            result.disturbance = result.disturbance or crowded_text(host)
+            result.disturbance = result.disturbance or host.crowding
         result.void = self.compiled() or end.get("compiled")
         partner.send("result", result=result.to_json())
         return result

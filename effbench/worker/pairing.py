@@ -199,6 +199,8 @@ class Pairing:
         self.trial.samples |= pairs.samples(columns.samples)
         if figure.is_marked:
             return host.reason() if host else "host busy"
+        if host is not None and host.theft is not None:
+            return host.theft
         if figure.varies:
             low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
             return f"unsteady: the speedup of pairs is anywhere from {low} to {high}"

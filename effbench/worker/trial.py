@@ -30,7 +30,7 @@ from effbench.measure.serving import serve
 from effbench.measure.telemetry import Gpu
 from effbench.meeting import DUET, PartnerLostError
 from effbench.message import DEVICE_PHASE, DUET_PHASE, TURN_PHASE, TrialRequest
-from effbench.metrics import percent, significant
+from effbench.metrics import significant
 from effbench.models.build import build_module, declared_inputs, resolve_target, set_numerics
 from effbench.models.inputs import Batch
 from effbench.models.signature import module_mismatch
@@ -435,8 +435,8 @@ class RunningTrial:
                 trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
         if not is_marked and watcher.disturbance is None:
             watcher.disturbance = self.variation(figures)
-        if not is_marked and host and host.is_crowded:
-            watcher.disturbance = f"host busy: other processes used {percent(host.others_fraction)} of the cores"
+        if not is_marked and host and host.crowding is not None:
+            watcher.disturbance = host.crowding
             figures = {name: figure.down_to_fastest() for name, figure in figures.items()}
         if is_marked and watcher.disturbance is None:
             is_by_gpu = watcher.discarded and not (host and host.disturbed_fraction)
@@ -446,7 +446,7 @@ class RunningTrial:
     def variation(self, figures: dict[str, timing.Figure]) -> str | None:
         """Return that calls of the same size had several speeds, or None.
 
-        A host that slows down because of its other virtual machines shows no other sign on the CPU.
+        Not every hypervisor tells how much of the CPU other virtual machines take.
         """
         if self.cell.stream or self.cell.generate:  # their calls differ by themselves
             return None

@@ -14,7 +14,7 @@ from turned_clock import TurnedClock
 from effbench.cell import Cell
 from effbench.config import Protocol
 from effbench.measure import host
-from effbench.measure.host import HostWatch, Reading
+from effbench.measure.host import CoreTimes, HostWatch, Reading
 from effbench.measure.timing import Timer
 from effbench.message import TrialRequest
 
@@ -394,18 +394,21 @@ class TestOtherProcesses:
         file = tmp_path / "stat"
         monkeypatch.setattr(host, "STATISTICS", file)
 
-        def write(first, second):
-            file.write_text(f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 0 0 0\ncpu1 {second} 0 0 900 0 0 0 0 0 0\nintr 1\n")
+        def write(first, second, stolen=0):
+            file.write_text(
+                f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 {stolen} 0 0\ncpu1 {second} 0 0 900 0 0 0 {stolen} 0 0\nintr 1\n"
+            )
 
         return write
 
     def test_the_time_of_the_given_cores_counts(self, kernel_says):
         ticks = os.sysconf("SC_CLK_TCK")
-        kernel_says(3 * ticks, 4 * ticks)
-        assert (host.busy_seconds({0}), host.busy_seconds({0, 1})) == (3.0, 7.0)
+        kernel_says(3 * ticks, 4 * ticks, stolen=ticks)
+        assert host.core_times({0}) == CoreTimes(3.0, 1.0)
+        assert host.core_times({0, 1}) == CoreTimes(7.0, 2.0)
 
     def test_without_statistics_it_is_unknown(self, kernel_says):
-        assert host.busy_seconds({0}) is None
+        assert host.core_times({0}) is None
 
     @pytest.mark.parametrize(
         ("fraction", "tolerance", "all_threads", "is_crowded"),
@@ -414,6 +417,11 @@ class TestOtherProcesses:
     )
     def test_when_cores_are_crowded(self, fraction, tolerance, all_threads, is_crowded):
         watch = HostWatch(None, tolerance, moves=False, all_threads=all_threads)
-        assert not watch.is_crowded, "before it was watched"
+        assert watch.crowding is None, "before it was watched"
         watch.others_fraction = fraction
-        assert watch.is_crowded is is_crowded
+        assert (watch.crowding is not None) is is_crowded
+        assert watch.theft is None
+        watch.stolen_fraction = fraction / 4
+        assert (watch.theft is not None) is (all_threads and tolerance < 2 and fraction > 0.4)
+        if watch.theft:
+            assert watch.crowding == "host busy: other virtual machines took 15 % of the cores' time"

@@ -12,7 +12,7 @@ from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.measure import host
 from effbench.measure.counters import Counters
-from effbench.measure.host import HostWatch
+from effbench.measure.host import CoreTimes, HostWatch
 from effbench.measure.telemetry import Gpu
 from effbench.measure.timing import Rules, Timing
 from effbench.measure.watch import GpuWatch
@@ -157,15 +157,19 @@ class TestMarks:
     @pytest.fixture(autouse=True)
     def alone(self, monkeypatch):
         """Other tests run on these cores."""
-        monkeypatch.setattr(host, "busy_seconds", lambda cores: None)
+        monkeypatch.setattr(host, "core_times", lambda cores: None)
 
-    @pytest.mark.parametrize(("busy_s", "is_marked"), [([0.0, 1000.0], True), ([0.0, 0.0], False)])
-    def test_other_processes_on_most_of_the_cores_mark_a_trial(self, monkeypatch, busy_s, is_marked):
-        readings = iter(busy_s)
-        monkeypatch.setattr(host, "busy_seconds", lambda cores: next(readings))
+    @pytest.mark.parametrize(
+        ("after", "is_marked"),
+        [(CoreTimes(1000.0, 0.0), True), (CoreTimes(0.0, 1000.0), True), (CoreTimes(0.0, 0.0), False)],
+        ids=["other processes", "other virtual machines", "nothing"],
+    )
+    def test_others_on_most_of_the_cores_mark_a_trial(self, monkeypatch, after, is_marked):
+        readings = iter([CoreTimes(0.0, 0.0), after])
+        monkeypatch.setattr(host, "core_times", lambda cores: next(readings))
         latency = Timing([0.6] + [1.0] * 50)
         found = timed(trial_of(host_tolerance=0.1), latency, busy_fraction=0.0)
-        assert ("of the cores" in (found.disturbance or "")) is is_marked
+        assert ("the cores" in (found.disturbance or "")) is is_marked
         assert found.latency_ms == 1.0
         assert found.latency_median_low_ms == (0.6 if is_marked else 1.0)
 
