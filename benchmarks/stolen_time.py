@@ -2,8 +2,9 @@
 
     python benchmarks/stolen_time.py [--seconds 120]
 
-Run this on a virtual machine. An MLP runs on all cores, a second at a time. For each second the kernel's count of stolen
-time (`steal` in /proc/stat) stands next to the median latency; the table groups the seconds by the stolen fraction.
+Run this on a virtual machine. An MLP runs on all cores, a second at a time. For each second the kernel's count of
+stolen time (`steal` in /proc/stat) stands next to the median latency; the table groups the seconds by the stolen
+fraction.
 """
 
 from __future__ import annotations
