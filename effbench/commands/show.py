@@ -89,7 +89,7 @@ def with_note(markdown: str, rows: Sequence[LabelledRow]) -> str:
 
 
 def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> None:
-    """Write the table of bottlenecks, or for people one line if there is none. Programs always get rows."""
+    """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get rows."""
     table = bottleneck_table(rows)
     nothing = no_bottlenecks(rows)
     if args.format in ("csv", "json"):

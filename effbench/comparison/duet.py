@@ -16,7 +16,7 @@ from effbench.stats.significance import Comparison, compare_pairs, is_decided
 from effbench.sweeping.duets import kernels_by_chance
 from effbench.sweeping.plan import is_of_duet
 
-#: A difference that is inside this fraction is none.
+#: The largest relative difference that counts as no difference.
 FLOOR = 0.01
 #: Ratio from which a sentence gives a factor instead of a percentage.
 FACTOR = 1.1

@@ -54,8 +54,11 @@ class Side(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of calls: `ms` per call, the `waited_ms` that another process's threads waited for a core, and the
-    `seconds` of the calls, if the batch took longer."""
+    """A batch of calls.
+
+    `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a core.
+    `seconds`: of the calls alone; None if they filled the whole batch.
+    """
 
     ms: float
     waited_ms: float = 0.0
