@@ -1,12 +1,14 @@
-"""Does every cell get a figure, and how far can it be trusted, on a quiet CPU machine and on a busy one?
+"""Does every cell get a figure, and how far can it be trusted, on a quiet CPU machine and on a busy
+one?
 
-    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--repeat 2] [--quiet] [--db FILE] [SETTING ...]
+    python benchmarks/busy_host.py [--protocol quick] [--bs 1] [--repeat 2] [--quiet] [--db FILE]
+        [SETTING ...]
 
-Run this on a machine without a GPU on which nothing else runs. The same sweep of five networks runs `--repeat` times
-while the machine is quiet, and then, unless `--quiet` is given, once for each kind of other program on every core: one
-that works for 1.1 of 2.8 seconds, and one that works all the time. For each sweep the table counts cells, figures and
-marks, and compares the figures with those of the first quiet sweep. Settings apply to every sweep.
-"""
+Run this on a machine without a GPU on which nothing else runs. The same sweep of five networks runs
+`--repeat` times while the machine is quiet, and then, unless `--quiet` is given, once for each kind
+of other program on every core: one that works for 1.1 of 2.8 seconds, and one that works all the
+time. For each sweep the table counts cells, figures and marks, and compares the figures with those
+of the first quiet sweep. Settings apply to every sweep."""
 
 from __future__ import annotations
 
@@ -81,13 +83,17 @@ def sweep_all(db: str, protocol: str, settings: list[str]) -> Swept:
     trials = marked_trials = 0
     began = time.monotonic()
     for cells in CELLS:
-        sweep = effbench.sweep([*cells, MODES, f"protocol={protocol}", f"db={db}", "device=cpu", *settings])
+        sweep = effbench.sweep(
+            [*cells, MODES, f"protocol={protocol}", f"db={db}", "device=cpu", *settings]
+        )
         frames.append(sweep.results())
         with Store.open(db, mode="read") as store:
             rows = store.trials(sweep.id)
         trials += len(rows)
         marked_trials += sum(row["disturbance"] is not None for row in rows)
-    return Swept(pd.concat(frames, ignore_index=True), trials, marked_trials, time.monotonic() - began)
+    return Swept(
+        pd.concat(frames, ignore_index=True), trials, marked_trials, time.monotonic() - began
+    )
 
 
 def line(name: str, swept: Swept, quiet: Swept) -> str:
@@ -127,9 +133,16 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     headings = (
-        "machine", "cells", "with a figure", "marked", "marked trials", "figure ÷ first quiet figure",
-        f"unmarked, more than {CLOSE:.0%} off", "intervals that overlap", "duration",
-    )  # fmt: skip
+        "machine",
+        "cells",
+        "with a figure",
+        "marked",
+        "marked trials",
+        "figure ÷ first quiet figure",
+        f"unmarked, more than {CLOSE:.0%} off",
+        "intervals that overlap",
+        "duration",
+    )
     print(f"| {' | '.join(headings)} |")
     print(f"| --- |{' ---: |' * (len(headings) - 1)}")
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +159,10 @@ def main() -> None:
             print(line(name, swept, quiet), flush=True)
             bad = swept.frame[~swept.frame["status"].isin(("ok", "unsupported"))]
             for row in bad.itertuples():
-                print(f"{row.model} bs={row.bs} {row.mode}: {row.status}: {row.reason}", file=sys.stderr)
+                print(
+                    f"{row.model} bs={row.bs} {row.mode}: {row.status}: {row.reason}",
+                    file=sys.stderr,
+                )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""How many false alarms does `effbench history` raise, what does it find, and how many sweeps does it need?
+"""How many false alarms does `effbench history` raise, what does it find, and how many sweeps does
+it need?
 
     python benchmarks/changepoints.py [--series 300] [--sweeps 60] [--otava PYTHON]
 
-Series of logarithms are drawn with a fixed seed: unchanged series, series that only seem to change, and series with
-planted steps. `false`: fraction of series with a change that is not within one sweep of a planted step. `found`:
-fraction of planted steps with a change within one sweep. `off`: mean distance in sweeps between a planted step and the
-nearest change, if that is within five sweeps. Lines below the table show how often effbench's range of sweeps contains
-the planted step. `--otava`: an interpreter with apache-otava, which gets the same series (not as logarithms) twice:
+Series of logarithms are drawn with a fixed seed: unchanged series, series that only seem to change,
+and series with planted steps. `false`: fraction of series with a change that is not within one
+sweep of a planted step. `found`: fraction of planted steps with a change within one sweep. `off`:
+mean distance in sweeps between a planted step and the nearest change, if that is within five
+sweeps. Lines below the table show how often effbench's range of sweeps contains the planted step.
+`--otava`: an interpreter with apache-otava, which gets the same series (not as logarithms) twice:
 with its defaults, and with p = 1e-5 and a minimum magnitude of 2 %.
 
-A second table shows, by the number of sweeps, the smallest of `STEPS` that is found within one sweep in 95 % of the
-series, in the middle · three sweeps before the end (or `none`), and the number of unchanged series with a change.
-"""
+A second table shows, by the number of sweeps, the smallest of `STEPS` that is found within one
+sweep in 95 % of the series, in the middle · three sweeps before the end (or `none`), and the number
+of unchanged series with a change."""
 
 from __future__ import annotations
 
@@ -31,9 +33,37 @@ LENGTHS = (6, 7, 8, 9, 10, 12, 15, 20, 30, 60)
 NOISE = (0.005, 0.01, 0.03)
 #: Planted steps (0.05: 5 % slower).
 STEPS = (
-    0.021, 0.0225, 0.025, 0.0275, 0.03, 0.035, 0.04, 0.045, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1, 0.12, 0.14, 0.17, 0.2,
-    0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.25, 1.5, 2.0,
-)  # fmt: skip
+    0.021,
+    0.0225,
+    0.025,
+    0.0275,
+    0.03,
+    0.035,
+    0.04,
+    0.045,
+    0.05,
+    0.06,
+    0.07,
+    0.08,
+    0.09,
+    0.1,
+    0.12,
+    0.14,
+    0.17,
+    0.2,
+    0.25,
+    0.3,
+    0.35,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+)
 
 OTAVA = """
 import json, sys
@@ -41,7 +71,8 @@ from otava.analysis import compute_change_points
 asked = json.load(sys.stdin)
 found = []
 for values in asked["series"]:
-    points, _ = compute_change_points(values, max_pvalue=asked["p"], min_magnitude=asked["magnitude"])
+    limits = {"max_pvalue": asked["p"], "min_magnitude": asked["magnitude"]}
+    points, _ = compute_change_points(values, **limits)
     found.append([int(point.index) for point in points])
 json.dump(found, sys.stdout)
 """
@@ -77,7 +108,9 @@ def cases(series: int, sweeps: int) -> list[Case]:
 
     odd = noise(0.005)
     for _ in range(3):
-        odd[np.arange(series), random.integers(0, sweeps, series)] += random.choice([0.1, 0.3, 1.0], series)
+        odd[np.arange(series), random.integers(0, sweeps, series)] += random.choice(
+            [0.1, 0.3, 1.0], series
+        )
     found = [Case(f"unchanged, noise {sd:.1%}", noise(sd)) for sd in (0.005, 0.03, 0.2)]
     found += [
         Case("unchanged, heavy tails (t, 3 df) 0.5%", random.standard_t(3, shape) * 0.005),
@@ -87,11 +120,24 @@ def cases(series: int, sweeps: int) -> list[Case]:
     ]
     found += [
         Case(f"step of {size:.0%}, noise {sd:.1%}", step(size, sd, half), (half,))
-        for size, sd in ((0.03, 0.005), (0.05, 0.005), (0.1, 0.005), (0.05, 0.03), (0.1, 0.03), (0.2, 0.03))
+        for size, sd in (
+            (0.03, 0.005),
+            (0.05, 0.005),
+            (0.1, 0.005),
+            (0.05, 0.03),
+            (0.1, 0.03),
+            (0.2, 0.03),
+        )
     ]
     late = sweeps - 3
     found.append(Case("step of 5% three sweeps ago, noise 0.5%", step(0.05, 0.005, late), (late,)))
-    found.append(Case("step of 5%, undone, noise 0.5%", step(0.05, 0.005, third, 2 * third), (third, 2 * third)))
+    found.append(
+        Case(
+            "step of 5%, undone, noise 0.5%",
+            step(0.05, 0.005, third, 2 * third),
+            (third, 2 * third),
+        )
+    )
     return found
 
 
@@ -110,14 +156,26 @@ def otava(python: str, p: float, magnitude: float) -> Callable[[np.ndarray], lis
     return judge
 
 
-def rates(found: list[list[int]], planted: tuple[int, ...]) -> tuple[float, float | None, float | None]:
-    """Return the fraction of series with a false change, the fraction of steps found, and their mean distance."""
-    false = sum(any(min((abs(at - step) for step in planted), default=99) > 1 for at in places) for places in found)
+def rates(
+    found: list[list[int]], planted: tuple[int, ...]
+) -> tuple[float, float | None, float | None]:
+    """Return the fraction of series with a false change, the fraction of steps found, and their
+    mean distance."""
+    false = sum(
+        any(min((abs(at - step) for step in planted), default=99) > 1 for at in places)
+        for places in found
+    )
     if not planted:
         return false / len(found), None, None
-    nearest = [min((abs(at - step) for at in places), default=99) for places in found for step in planted]
+    nearest = [
+        min((abs(at - step) for at in places), default=99) for places in found for step in planted
+    ]
     near = [distance for distance in nearest if distance <= 5]
-    return false / len(found), sum(d <= 1 for d in nearest) / len(nearest), sum(near) / len(near) if near else None
+    return (
+        false / len(found),
+        sum(d <= 1 for d in nearest) / len(nearest),
+        sum(near) / len(near) if near else None,
+    )
 
 
 def held(values: np.ndarray, planted: int) -> str:
@@ -127,17 +185,23 @@ def held(values: np.ndarray, planted: int) -> str:
         return "never found"
     fraction = np.mean([change.earliest <= planted <= change.latest for change in ranges])
     width = np.mean([change.latest - change.earliest + 1 for change in ranges])
-    return f"the range, {width:.1f} sweeps on average, contains the step in {fraction:.1%} of {len(ranges)} series"
+    return (
+        f"the range, {width:.1f} sweeps on average, contains the step in {fraction:.1%} of"
+        f" {len(ranges)} series"
+    )
 
 
 def smallest(noise: np.ndarray, at: int) -> str:
-    """Return the smallest of STEPS at `at` that is found within one sweep in 95 % of the series, assuming that larger
-    steps are found, too."""
+    """Return the smallest of STEPS at `at` that is found within one sweep in 95 % of the series,
+    assuming that larger steps are found, too."""
 
     def is_found(step: float) -> bool:
         values = noise.copy()
         values[:, at:] += np.log1p(step)
-        return np.mean([any(abs(place - at) <= 1 for place in places) for places in ours(values)]) >= 0.95
+        return (
+            np.mean([any(abs(place - at) <= 1 for place in places) for places in ours(values)])
+            >= 0.95
+        )
 
     low, high = 0, len(STEPS)
     while low < high:
@@ -154,7 +218,11 @@ def power_rows(series: int) -> list[list[str]]:
         for sd in NOISE:
             noise = random.normal(0, sd, (series, sweeps))
             false += sum(map(bool, ours(noise)))
-            row.append(" · ".join(smallest(noise, at) for at in dict.fromkeys((sweeps // 2, sweeps - PERSISTENCE))))
+            row.append(
+                " · ".join(
+                    smallest(noise, at) for at in dict.fromkeys((sweeps // 2, sweeps - PERSISTENCE))
+                )
+            )
         rows.append([*row, f"{false} of {len(NOISE) * series}"])
     return rows
 
@@ -177,7 +245,11 @@ def main() -> None:
             found = judge(case.values)
             seconds[name] += time.perf_counter() - start
             false, right, off = rates(found, case.planted)
-            row += [f"{false:.1%}", "" if right is None else f"{right:.1%}", "" if off is None else f"{off:.2f}"]
+            row += [
+                f"{false:.1%}",
+                "" if right is None else f"{right:.1%}",
+                "" if off is None else f"{off:.2f}",
+            ]
         rows.append(row)
     head = [f"{args.series} series × {args.sweeps} sweeps"]
     for name in judges:

@@ -1,19 +1,22 @@
-"""Which slowdowns do `compare`, `check --confirm`, `history` and rules of other projects find, with what false alarms?
+"""Which slowdowns do `compare`, `check --confirm`, `history` and rules of other projects find, with
+what false alarms?
 
     python benchmarks/detection.py [--runs 200] [--seed 0] [--otava PYTHON] [--quick]
 
-Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with `record_noise.py`.
+Nothing is measured: this replays real sweeps of unchanged cells on an H200, recorded with
+`record_noise.py`.
 
 1. Cells with a real delay compared with the same cells without it.
-2. Two sweeps of 100 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5 or 10 % slower;
-   also with other kernels in each compilation, whose times vary by TUNED_SD (5 to 19 % between two were recorded).
+2. Two sweeps of 100 unchanged cells drawn from the recorded noise, plus one cell that is 1, 2, 3, 5
+   or 10 % slower; also with other kernels in each compilation, whose times vary by TUNED_SD (5 to
+   19 % between two were recorded).
 3. Series of 60 sweeps of that noise with a step, with a step that is undone, and without a step.
 
-effbench's rules are the functions that `effbench compare`, `check` and `history` call. The rules of other projects are
-written after their sources and see only latencies: TorchBench's 7 % of one median, pyperf's pooled t-test, asv's
-Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's z-score of 5 over its lookback, and Otava's change points
-from an interpreter with apache-otava (`--otava`). Only slowdowns count.
-"""
+effbench's rules are the functions that `effbench compare`, `check` and `history` call. The rules of
+other projects are written after their sources and see only latencies: TorchBench's 7 % of one
+median, pyperf's pooled t-test, asv's Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's
+z-score of 5 over its lookback, and Otava's change points from an interpreter with apache-otava
+(`--otava`). Only slowdowns count."""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ SCREENED, WITH_HISTORY, AGAIN, CONFIRMED = (
 PEERS = ("TorchBench 7 %", "pyperf t-test", "asv U test, × 1.1", "Conbench z = 5")
 RULES = (SCREENED, WITH_HISTORY, AGAIN, CONFIRMED, *PEERS)
 LIMITS = replace(read(), metrics=[*FIGURES, *CONSTANT])
-#: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are slowed.
+#: How cells are slowed -> kind of cell, spread of the figures that follow, and the figures that are
+#: slowed.
 SLOWED = {
     "GPU-bound, as recorded": ("GPU-bound", None, (), TIMES),
     "GPU-bound, 0.5 % spread": ("GPU-bound", 0.005, TIMES, TIMES),
@@ -65,8 +69,8 @@ SLOWED = {
     "launch-bound, 20 % spread, on the host": ("launch-bound", 0.2, HOST_TIMES, HOST_TIMES),
     "launch-bound, in the kernels": ("launch-bound", None, (), ("gpu_busy_ms",)),
 }
-#: Name -> drift between sessions on top of the recorded shifts, spread of launch-bound cells, compilations of each cell
-#: that choose other kernels (0: none), whether cells are slowed.
+#: Name -> drift between sessions on top of the recorded shifts, spread of launch-bound cells,
+#: compilations of each cell that choose other kernels (0: none), whether cells are slowed.
 SCENARIOS = {
     "as recorded": (0.0, None, 0, True),
     "0.5 % drift": (0.005, None, 0, False),
@@ -82,8 +86,8 @@ SCENARIOS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """Trials of one cell in one sweep. `figures` (n, M), NaN if not measured; `values_ms` (n, V) latencies;
-    `compiled`: round -> number of the compilation and its kernels."""
+    """Trials of one cell in one sweep. `figures` (n, M), NaN if not measured; `values_ms` (n, V)
+    latencies; `compiled`: round -> number of the compilation and its kernels."""
 
     figures: np.ndarray
     values_ms: np.ndarray
@@ -92,21 +96,25 @@ class Drawn:
     def by_round(self, constant: dict[str, float]) -> dict[str, dict[int, float]]:
         """Metric -> round -> figure."""
         figures = {
-            name: {number: float(value) for number, value in enumerate(column) if not math.isnan(value)}
+            name: {
+                number: float(value) for number, value in enumerate(column) if not math.isnan(value)
+            }
             for name, column in zip(FIGURES, self.figures.T, strict=True)
         }
-        return figures | {name: dict.fromkeys(range(len(self.figures)), value) for name, value in constant.items()}
+        return figures | {
+            name: dict.fromkeys(range(len(self.figures)), value) for name, value in constant.items()
+        }
 
 
 @dataclass(frozen=True)
 class Template:
     """A recorded cell, from which new sweeps are drawn with the recorded noise.
 
-    A figure of a trial is the cell's level × the sweep's shift × the trial's deviation × the injected change. The shift
-    is that of a recorded sweep, shrunk by the noise of its few trials. The deviation is that of a recorded trial from
-    its sweep (all figures of one trial together), widened by what the sweep's mean absorbs. `shifts` (S, M) and
-    `deviations` (T, M): logarithms; `levels` (M,); `values` (T, V): latencies of a trial ÷ their median.
-    """
+    A figure of a trial is the cell's level × the sweep's shift × the trial's deviation × the
+    injected change. The shift is that of a recorded sweep, shrunk by the noise of its few trials.
+    The deviation is that of a recorded trial from its sweep (all figures of one trial together),
+    widened by what the sweep's mean absorbs. `shifts` (S, M) and `deviations` (T, M): logarithms;
+    `levels` (M,); `values` (T, V): latencies of a trial ÷ their median."""
 
     kind: str
     levels: np.ndarray
@@ -122,12 +130,19 @@ class Template:
         return drawn
 
     def trials(
-        self, rng: np.random.Generator, shift: np.ndarray, injected: np.ndarray | float = 0.0, rounds: int = TRIALS,
+        self,
+        rng: np.random.Generator,
+        shift: np.ndarray,
+        injected: np.ndarray | float = 0.0,
+        rounds: int = TRIALS,
         compilations: int = 0,
-    ) -> Drawn:  # fmt: skip
-        """Return the trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change of each figure;
-        `compilations`: number of compilations, each with other kernels, that the rounds use in turn."""
-        chosen = rng.choice(len(self.deviations), size=rounds, replace=len(self.deviations) < rounds)
+    ) -> Drawn:
+        """Return the trials of a sweep with this `shift`; `injected`: (M,) logarithms of the change
+        of each figure; `compilations`: number of compilations, each with other kernels, that the
+        rounds use in turn."""
+        chosen = rng.choice(
+            len(self.deviations), size=rounds, replace=len(self.deviations) < rounds
+        )
         figures = np.exp(self.levels + shift + injected + self.deviations[chosen])
         compiled = {}
         if compilations:
@@ -137,19 +152,27 @@ class Template:
             compiled = {number: (int(name), kernels[name]) for number, name in enumerate(used)}
         return Drawn(figures, figures[:, :1] * self.values[chosen], compiled)
 
-    def means(self, rng: np.random.Generator, sweeps: int, drift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`, and their standard errors."""
+    def means(
+        self, rng: np.random.Generator, sweeps: int, drift: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean logarithms (sweeps, M) of five trials in each of `sweeps`, and their
+        standard errors."""
         shifts = np.stack([self.shift(rng, drift) for _ in range(sweeps)])
         drawn = self.deviations[rng.integers(len(self.deviations), size=(sweeps, TRIALS))]
         measured = np.maximum((~np.isnan(drawn)).sum(axis=1), 1)
         mean = np.nansum(drawn, axis=1) / measured
         squares = np.nansum((drawn - mean[:, None]) ** 2, axis=1)
-        return self.levels + shifts + mean, np.sqrt(squares / np.maximum(measured - 1, 1) / measured)
+        return self.levels + shifts + mean, np.sqrt(
+            squares / np.maximum(measured - 1, 1) / measured
+        )
 
     def with_spread(self, spread: float, figures: Sequence[str]) -> Template:
-        """Return the same noise, scaled for these figures to this standard deviation between trials."""
+        """Return the same noise, scaled for these figures to this standard deviation between
+        trials."""
         present = np.nanstd(self.deviations, axis=0)
-        factors = np.array([spread / present[i] if f in figures else 1.0 for i, f in enumerate(FIGURES)])
+        factors = np.array(
+            [spread / present[i] if f in figures else 1.0 for i, f in enumerate(FIGURES)]
+        )
         return replace(self, shifts=self.shifts * factors, deviations=self.deviations * factors)
 
 
@@ -159,12 +182,21 @@ def load(path: Path = RECORDING) -> list[dict[str, Any]]:
         header, *trials = map(json.loads, file)
     if header["format"] != 1:
         raise ValueError(f"{path}: expected a recording of format 1, got {header['format']}")
-    return [trial for trial in trials if trial["status"] == "ok" and not trial["foreign"] and not trial.get("marked")]
+    return [
+        trial
+        for trial in trials
+        if trial["status"] == "ok" and not trial["foreign"] and not trial.get("marked")
+    ]
 
 
-def sweeps_of(trials: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[int, list[dict[str, Any]]]]:
-    """Return (database, cell) -> sweep -> its trials, for cells that were recorded unchanged in several sweeps."""
-    cells: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+def sweeps_of(
+    trials: Sequence[dict[str, Any]],
+) -> dict[tuple[str, str], dict[int, list[dict[str, Any]]]]:
+    """Return (database, cell) -> sweep -> its trials, for cells that were recorded unchanged in
+    several sweeps."""
+    cells: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for trial in trials:
         if "delay_us" not in trial:
             cells[trial["db"], trial["cell"]][trial["sweep"]].append(trial)
@@ -173,7 +205,9 @@ def sweeps_of(trials: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[in
 
 def drawn_of(trials: Sequence[dict[str, Any]]) -> Drawn:
     """Return recorded trials without changes."""
-    table = np.array([[trial.get(figure, math.nan) for figure in FIGURES] for trial in trials], float)
+    table = np.array(
+        [[trial.get(figure, math.nan) for figure in FIGURES] for trial in trials], float
+    )
     return Drawn(table, np.array([trial["latencies_ms"] for trial in trials], float))
 
 
@@ -189,13 +223,24 @@ def template(sweeps: Sequence[list[dict[str, Any]]]) -> Template:
     counts = np.stack([(~np.isnan(table)).sum(axis=0) for table in logs])
     apart = [table - mean for table, mean in zip(logs, means, strict=True)]
     # deviations from the sweep's own mean lose 1 ÷ n of their variance
-    widened = np.concatenate([table * np.sqrt(n / (n - 1)) for table, n in zip(apart, counts, strict=True)])
-    within = np.nansum([np.nansum(table**2, axis=0) for table in apart], axis=0) / (counts - 1).sum(axis=0)
+    widened = np.concatenate(
+        [table * np.sqrt(n / (n - 1)) for table, n in zip(apart, counts, strict=True)]
+    )
+    within = np.nansum([np.nansum(table**2, axis=0) for table in apart], axis=0) / (counts - 1).sum(
+        axis=0
+    )
     level, observed = means.mean(axis=0), means.var(axis=0, ddof=1)
     between = np.maximum(observed - (within / counts).mean(axis=0), 0.0)
     values = np.concatenate([sweep.values_ms / sweep.figures[:, :1] for sweep in drawn])
     constant = {key: first[key] for key in CONSTANT}
-    return Template(first["kind"], level, (means - level) * np.sqrt(between / observed), widened, values, constant)
+    return Template(
+        first["kind"],
+        level,
+        (means - level) * np.sqrt(between / observed),
+        widened,
+        values,
+        constant,
+    )
 
 
 # --- rules ---
@@ -203,7 +248,8 @@ def template(sweeps: Sequence[list[dict[str, Any]]]) -> Template:
 
 @dataclass(frozen=True)
 class Case:
-    """A cell before and after. `history` (S, M): geometric means of earlier sweeps, oldest first."""
+    """A cell before and after. `history` (S, M): geometric means of earlier sweeps, oldest
+    first."""
 
     kind: str
     before: Drawn
@@ -229,7 +275,9 @@ def screened(cases: Sequence[Case], with_history: bool = False) -> list[Change]:
 
 def results(case: Case) -> list[CellResult]:
     sides, bound = (case.before, case.after), "launch" if case.kind == "launch-bound" else "compute"
-    return [CellResult("ok", None, bound, side.by_round(case.constant), side.compiled) for side in sides]
+    return [
+        CellResult("ok", None, bound, side.by_round(case.constant), side.compiled) for side in sides
+    ]
 
 
 def slower(changes: Sequence[Change], suspects: bool = False) -> dict[int, list[Change]]:
@@ -242,11 +290,17 @@ def slower(changes: Sequence[Change], suspects: bool = False) -> dict[int, list[
 
 
 def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]) -> set[int]:
-    """Return the cases of which an alternating re-run (`again`) of all flagged cases confirms a row."""
-    rounds = {index: min(map(rounds_of, (case.before, case.after))) for index, case in again.items()}
+    """Return the cases of which an alternating re-run (`again`) of all flagged cases confirms a
+    row."""
+    rounds = {
+        index: min(map(rounds_of, (case.before, case.after))) for index, case in again.items()
+    }
     pairs = []
     for index, case in again.items():
-        before, after = (replace(side, figures=side.figures[: rounds[index]]) for side in (case.before, case.after))
+        before, after = (
+            replace(side, figures=side.figures[: rounds[index]])
+            for side in (case.before, case.after)
+        )
         cut = replace(case, before=before, after=after, constant={})
         pairs.append(Pair(str(index), str(index), {}, *results(cut)))
     rows = {(row.key, row.metric): row for row in judge(pairs, LIMITS, interleaved=True)}
@@ -254,7 +308,11 @@ def confirmed(flagged: Mapping[int, Sequence[Change]], again: Mapping[int, Case]
     for index, changes in settled.items():
         for change in changes:
             settle(change, rows, "", rounds[index])
-    return {index for index, changes in settled.items() if any(row.verdict is Verdict.SLOWER for row in changes)}
+    return {
+        index
+        for index, changes in settled.items()
+        if any(row.verdict is Verdict.SLOWER for row in changes)
+    }
 
 
 def rounds_of(drawn: Drawn) -> int:
@@ -262,7 +320,10 @@ def rounds_of(drawn: Drawn) -> int:
     for rounds in range(LEAST_PAIRS, len(drawn.figures)):
         medians = drawn.figures[:rounds, : len(HOST_TIMES)].T
         means = [geometric_mean(times.tolist()) for times in medians if not np.isnan(times).any()]
-        if all(mean.high / mean.value - 1 <= (0.01 if rounds > LEAST_PAIRS else 0.01 * FIRST_LOOK) for mean in means):
+        if all(
+            mean.high / mean.value - 1 <= (0.01 if rounds > LEAST_PAIRS else 0.01 * FIRST_LOOK)
+            for mean in means
+        ):
             return rounds
     return len(drawn.figures)
 
@@ -277,7 +338,10 @@ def peers(case: Case) -> set[str]:
     if second.mean() > first.mean() and stats.ttest_ind(second, first).pvalue < 0.05:
         rules.add(PEERS[1])
     first, second = pooled(old, 4), pooled(new, 4)
-    if np.median(first) < np.median(second) / 1.1 and stats.mannwhitneyu(first, second).pvalue < 0.002:
+    if (
+        np.median(first) < np.median(second) / 1.1
+        and stats.mannwhitneyu(first, second).pvalue < 0.002
+    ):
         rules.add(PEERS[2])
     if case.history is not None and conbench(case.history[:, 0], float(new.figures[:, 0].mean())):
         rules.add(PEERS[3])
@@ -287,12 +351,17 @@ def peers(case: Case) -> set[str]:
 def pooled(drawn: Drawn, each: int) -> np.ndarray:
     """Return (n × `each`,) means of consecutive values (n, V), as from a longer inner loop."""
     values = drawn.values_ms
-    return values[:, : values.shape[1] // each * each].reshape(len(values), each, -1).mean(axis=2).ravel()
+    return (
+        values[:, : values.shape[1] // each * each]
+        .reshape(len(values), each, -1)
+        .mean(axis=2)
+        .ravel()
+    )
 
 
 def conbench(history: np.ndarray, after: float) -> bool:
-    """Return whether Conbench alarms (conbench/entities/history.py): mean of the last 100 results, and the standard
-    deviation of each result's distance from the mean of the earlier results."""
+    """Return whether Conbench alarms (conbench/entities/history.py): mean of the last 100 results,
+    and the standard deviation of each result's distance from the mean of the earlier results."""
     last = history[-100:]
     if len(last) < 2:
         return False
@@ -304,9 +373,11 @@ def conbench(history: np.ndarray, after: float) -> bool:
 # --- 1. real delays ---
 
 
-def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tuple[list[str], list[list[str]]]:
-    """Compare five trials of a cell with five of the same cell with a real delay, drawn from one interleaved sweep;
-    five other rounds are the re-run."""
+def delayed_rows(
+    trials: Sequence[dict[str, Any]], draws: int, seed: int
+) -> tuple[list[str], list[list[str]]]:
+    """Compare five trials of a cell with five of the same cell with a real delay, drawn from one
+    interleaved sweep; five other rounds are the re-run."""
     rng = np.random.default_rng(seed)
     rules = (SCREENED, CONFIRMED, *PEERS[:3])
     kinds: dict[str, dict[float, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
@@ -315,7 +386,9 @@ def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tup
             kinds[trial["kind"]][trial["delay_us"]].append(trial)
     headings, columns = ["rule"], []
     for kind, levels in sorted(kinds.items()):
-        base, *others = ({trial["round"]: trial for trial in delayed} for _, delayed in sorted(levels.items()))
+        base, *others = (
+            {trial["round"]: trial for trial in delayed} for _, delayed in sorted(levels.items())
+        )
         effects, shares = [], []
         for slowed in others:
             effects.append(mean_latency(slowed) / mean_latency(base) - 1)
@@ -324,17 +397,26 @@ def delayed_rows(trials: Sequence[dict[str, Any]], draws: int, seed: int) -> tup
             for _ in range(draws):
                 order = [shared[i] for i in rng.permutation(len(shared))]
                 again, rest = order[:TRIALS], order[TRIALS:]
-                sides = [drawn_of([side[n] for n in rng.permutation(rest)[:TRIALS]]) for side in (base, slowed)]
+                sides = [
+                    drawn_of([side[n] for n in rng.permutation(rest)[:TRIALS]])
+                    for side in (base, slowed)
+                ]
                 case = Case(kind, *sides, {})
                 changes = screened([case])
                 flagged = slower(changes, suspects=True).get(0, [])
                 counts[SCREENED] += bool(slower(changes))
-                rerun = Case(kind, *(drawn_of([side[n] for n in again]) for side in (base, slowed)), {})
+                rerun = Case(
+                    kind, *(drawn_of([side[n] for n in again]) for side in (base, slowed)), {}
+                )
                 counts[CONFIRMED] += len(confirmed({0: flagged}, {0: rerun}))
                 counts.update(peers(case))
             shares.append(counts)
-        headings.append(f"{kind}, slower by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %")
-        columns.append([", ".join(f"{100 * counts[rule] / draws:.0f}" for counts in shares) for rule in rules])
+        headings.append(
+            f"{kind}, slower by {', '.join(f'{100 * effect:.1f}' for effect in effects)} %"
+        )
+        columns.append(
+            [", ".join(f"{100 * counts[rule] / draws:.0f}" for counts in shares) for rule in rules]
+        )
     return headings, [[rule, *cells] for rule, *cells in zip(rules, *columns, strict=True)]
 
 
@@ -346,7 +428,11 @@ def mean_latency(trials: dict[int, dict[str, Any]]) -> float:
 
 
 def case_of(
-    rng: np.random.Generator, one: Template, drift: float, injected: np.ndarray | float = 0.0, compilations: int = 0
+    rng: np.random.Generator,
+    one: Template,
+    drift: float,
+    injected: np.ndarray | float = 0.0,
+    compilations: int = 0,
 ) -> Case:
     """Return a cell in two sweeps, each with its own shift."""
     before = one.trials(rng, one.shift(rng, drift), compilations=compilations)
@@ -357,8 +443,11 @@ def case_of(
 Ways = Sequence[tuple[Template, np.ndarray | float]]
 
 
-def called_by(rng: np.random.Generator, ways: Ways, drift: float, cases: Sequence[Case]) -> list[set[str]]:
-    """Return the rules that call each cell slower. `ways`: of each cell, its template and what is injected after."""
+def called_by(
+    rng: np.random.Generator, ways: Ways, drift: float, cases: Sequence[Case]
+) -> list[set[str]]:
+    """Return the rules that call each cell slower. `ways`: of each cell, its template and what is
+    injected after."""
     changes = screened(cases)
     found, flagged = slower(changes), slower(changes, suspects=True)
     with_history = slower(screened(cases, with_history=True))
@@ -367,7 +456,9 @@ def called_by(rng: np.random.Generator, ways: Ways, drift: float, cases: Sequenc
         one, injected = ways[index]
         shift = one.shift(rng, drift)  # both sides share the shift of one session
         compilations = LEAST_COMPILATIONS if cases[index].before.compiled else 0
-        sides = (one.trials(rng, shift, change, MOST_PAIRS, compilations) for change in (0.0, injected))
+        sides = (
+            one.trials(rng, shift, change, MOST_PAIRS, compilations) for change in (0.0, injected)
+        )
         reruns[index] = replace(cases[index], **dict(zip(("before", "after"), sides, strict=True)))
     sure = confirmed(flagged, reruns)
     rules = []
@@ -376,17 +467,28 @@ def called_by(rng: np.random.Generator, ways: Ways, drift: float, cases: Sequenc
         rules.append({rule for rule, alarms in called.items() if index in alarms})
         if index in found:
             one, injected = ways[index]
-            again = slower(screened([replace(case, after=one.trials(rng, one.shift(rng, drift), injected))])).get(0, [])
-            rules[-1] |= {AGAIN} if {row.metric for row in again} & {row.metric for row in found[index]} else set()
+            again = slower(
+                screened([replace(case, after=one.trials(rng, one.shift(rng, drift), injected))])
+            ).get(0, [])
+            rules[-1] |= (
+                {AGAIN}
+                if {row.metric for row in again} & {row.metric for row in found[index]}
+                else set()
+            )
     return rules
 
 
-def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> tuple[Counter, Counter, Counter]:
-    """Compare two sweeps of unchanged cells: return rule -> cells called slower, and rule -> 1 if any is. Then add
-    slowed cells, one at a time: return (how, level, rule) -> 1 if found."""
+def run(
+    seed: int, recorded: Sequence[Template], scenario: str, cells: int
+) -> tuple[Counter, Counter, Counter]:
+    """Compare two sweeps of unchanged cells: return rule -> cells called slower, and rule -> 1 if
+    any is. Then add slowed cells, one at a time: return (how, level, rule) -> 1 if found."""
     drift, spread, compilations, with_slowed = SCENARIOS[scenario]
     rng = np.random.default_rng(seed)
-    used = [one.with_spread(spread, HOST_TIMES) if spread and one.kind == "launch-bound" else one for one in recorded]
+    used = [
+        one.with_spread(spread, HOST_TIMES) if spread and one.kind == "launch-bound" else one
+        for one in recorded
+    ]
     chosen = [used[i] for i in rng.integers(len(used), size=cells)]
     slow = []
     if with_slowed:
@@ -394,7 +496,9 @@ def run(seed: int, recorded: Sequence[Template], scenario: str, cells: int) -> t
             fitting = [one for one in recorded if one.kind == kind]
             one = fitting[rng.integers(len(fitting))]
             injected = np.array([math.log1p(level) if name in figures else 0.0 for name in FIGURES])
-            slow.append((how, level, one if width is None else one.with_spread(width, of), injected))
+            slow.append(
+                (how, level, one if width is None else one.with_spread(width, of), injected)
+            )
     cases = [case_of(rng, one, drift, compilations=compilations) for one in chosen]
     false: Counter[str] = Counter()
     hit: Counter[tuple] = Counter()
@@ -418,12 +522,20 @@ SERIES = {
     "launch-bound busy time": ("launch-bound", "gpu_busy_ms", 0.0),
     "launch-bound latency": ("launch-bound", "latency_ms", 0.0),
 }
-SERIES_HEADINGS = ["series", "rule", "false in 100 unchanged", *(f"{level:.0%} located" for level in LEVELS[1:]),
-                   "5% undone"]  # fmt: skip
+SERIES_HEADINGS = [
+    "series",
+    "rule",
+    "false in 100 unchanged",
+    *(f"{level:.0%} located" for level in LEVELS[1:]),
+    "5% undone",
+]
 
 
-def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, python: str | None) -> list[list[str]]:
-    """Return the rates of located steps (a change point within one sweep), and of false change points."""
+def series_rows(
+    what: str, recorded: Sequence[Template], many: int, seed: int, python: str | None
+) -> list[list[str]]:
+    """Return the rates of located steps (a change point within one sweep), and of false change
+    points."""
     kind, figure, drift = SERIES[what]
     rng, index = np.random.default_rng(seed), FIGURES.index(figure)
     fitting = [one for one in recorded if one.kind == kind]
@@ -431,17 +543,26 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
     for level, undone in [(0.0, False), *((level, False) for level in LEVELS[1:]), (0.05, True)]:
         sets[level, undone] = []
         for _ in range(many):
-            logs, errors = (table[:, index] for table in fitting[rng.integers(len(fitting))].means(rng, SWEEPS, drift))
+            logs, errors = (
+                table[:, index]
+                for table in fitting[rng.integers(len(fitting))].means(rng, SWEEPS, drift)
+            )
             at = int(rng.integers(FIRST, LAST))
             until = at + LATER if undone else SWEEPS
             logs[at:until] += math.log1p(level)
-            sets[level, undone].append((logs, errors, () if not level else (at, until) if undone else (at,)))
+            sets[level, undone].append(
+                (logs, errors, () if not level else (at, until) if undone else (at,))
+            )
 
     def ours(logs: list[np.ndarray], errors: list[np.ndarray]) -> list[list[int]]:
-        return [[change.at for change in found.changes] for found in find_all(logs, errors.__getitem__)]
+        return [
+            [change.at for change in found.changes] for found in find_all(logs, errors.__getitem__)
+        ]
 
     rules: dict[str, Any] = {"effbench": ours}
-    for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ():
+    for name, p, magnitude in (
+        (("Otava", 0.001, 0.0), ("Otava, p = 1e-5, 2 %", 1e-5, 0.02)) if python else ()
+    ):
         judge_series = otava(python, p, magnitude)
         rules[name] = lambda logs, errors, judge_series=judge_series: judge_series(np.stack(logs))
     rows = []
@@ -449,8 +570,10 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
         located, false = {}, 0
         for key, planted in sets.items():
             points = detect([one[0] for one in planted], [one[1] for one in planted])
-            hits = [all(any(abs(p - at) <= 1 for p in own) for at in one[2])
-                    for one, own in zip(planted, points, strict=True)]  # fmt: skip
+            hits = [
+                all(any(abs(p - at) <= 1 for p in own) for at in one[2])
+                for one, own in zip(planted, points, strict=True)
+            ]
             located[key] = sum(hits) / many
             if not key[0]:
                 false = sum(map(len, points))
@@ -461,7 +584,9 @@ def series_rows(what: str, recorded: Sequence[Template], many: int, seed: int, p
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=200, help="runs of each kind (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=200, help="runs of each kind (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: %(default)s)")
     parser.add_argument("--recording", type=Path, default=RECORDING)
@@ -473,31 +598,65 @@ def main() -> None:
     recorded = templates_of(trials)
 
     def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        print(f"{title}\n\n{Table.of([*map(Column, headings)], rows).render('markdown')}", flush=True)
+        print(
+            f"{title}\n\n{Table.of([*map(Column, headings)], rows).render('markdown')}", flush=True
+        )
 
-    title = f"Cells with a real delay, {10 * runs} draws of five and five trials: called slower, in %"
+    title = (
+        f"Cells with a real delay, {10 * runs} draws of five and five trials: called slower, in %"
+    )
     show(title, *delayed_rows(trials, 10 * runs, args.seed))
     with ProcessPoolExecutor(max_workers=args.jobs) as pool:
         columns, hits = [], Counter()
         for number, scenario in enumerate(SCENARIOS):
-            seeds = [int(one) for one in np.random.SeedSequence(args.seed + number).generate_state(runs)]
-            done = list(pool.map(partial(run, recorded=recorded, scenario=scenario, cells=cells), seeds))
+            seeds = [
+                int(one) for one in np.random.SeedSequence(args.seed + number).generate_state(runs)
+            ]
+            done = list(
+                pool.map(partial(run, recorded=recorded, scenario=scenario, cells=cells), seeds)
+            )
             false, alarmed = (sum((one[i] for one in done), Counter()) for i in (0, 1))
             hits += sum((one[2] for one in done), Counter())
-            columns.append([f"{1 - alarmed[rule] / runs:.1%}, {false[rule] / runs / cells:.3%}" for rule in RULES])
-        title = f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm, cells called slower"
-        show(title, ["rule", *SCENARIOS], [[rule, *own] for rule, *own in zip(RULES, *columns, strict=True)])
+            columns.append(
+                [
+                    f"{1 - alarmed[rule] / runs:.1%}, {false[rule] / runs / cells:.3%}"
+                    for rule in RULES
+                ]
+            )
+        title = (
+            f"Unchanged sweeps of {cells} cells, {runs} runs each: runs without a false alarm,"
+            " cells called slower"
+        )
+        show(
+            title,
+            ["rule", *SCENARIOS],
+            [[rule, *own] for rule, *own in zip(RULES, *columns, strict=True)],
+        )
         levels = ", ".join(f"{100 * level:.0f}" for level in LEVELS)
         rows = [
-            [rule, *(", ".join(f"{100 * hits[how, level, rule] / runs:.0f}" for level in LEVELS) for how in SLOWED)]
+            [
+                rule,
+                *(
+                    ", ".join(f"{100 * hits[how, level, rule] / runs:.0f}" for level in LEVELS)
+                    for how in SLOWED
+                ),
+            ]
             for rule in RULES
         ]
-        title = f"One slowed cell among {cells} unchanged cells, {runs} runs: found, in %, if slower by {levels} %"
+        title = (
+            f"One slowed cell among {cells} unchanged cells, {runs} runs: found, in %, if slower by"
+            f" {levels} %"
+        )
         show(title, ["rule", *SLOWED], rows)
         rows = pool.map(
-            partial(series_rows, recorded=recorded, many=runs, seed=args.seed, python=args.otava), SERIES
-        )  # fmt: skip
-        show(f"Series of {SWEEPS} sweeps, {runs} of each", SERIES_HEADINGS, [row for own in rows for row in own])
+            partial(series_rows, recorded=recorded, many=runs, seed=args.seed, python=args.otava),
+            SERIES,
+        )
+        show(
+            f"Series of {SWEEPS} sweeps, {runs} of each",
+            SERIES_HEADINGS,
+            [row for own in rows for row in own],
+        )
 
 
 if __name__ == "__main__":

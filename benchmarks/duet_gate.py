@@ -1,12 +1,13 @@
 """Which slowdowns do duets confirm on a busy machine, and how often do they raise a false alarm?
 
-    python benchmarks/duet_gate.py [--busy "at times"] [--rounds 20] [--unchanged 60] [--db FILE] [SETTING ...]
+    python benchmarks/duet_gate.py [--busy "at times"] [--rounds 20] [--unchanged 60] [--db FILE]
+        [SETTING ...]
 
-Deep and narrow networks run on the CPU in duets: 100 layers against 100, 102, 103, 105 and 110. Other programs work on
-every core, as in `busy_host.py`. All rounds are recorded. Then the rule of `check --confirm` is replayed on cells whose
-duets are drawn from the recorded ones: at least 3 and at most 20, until the interval is inside the floor or beyond it.
-For comparison, the same rule is replayed with the ratios of separate processes: the sides' trials of different rounds.
-"""
+Deep and narrow networks run on the CPU in duets: 100 layers against 100, 102, 103, 105 and 110.
+Other programs work on every core, as in `busy_host.py`. All rounds are recorded. Then the rule of
+`check --confirm` is replayed on cells whose duets are drawn from the recorded ones: at least 3 and
+at most 20, until the interval is inside the floor or beyond it. For comparison, the same rule is
+replayed with the ratios of separate processes: the sides' trials of different rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from busy_host import LOOPS, busy
 
 from effbench.cell import Trial
 from effbench.commands.duet import Duet
-from effbench.stats.significance import FLOOR, LEAST_DUETS, MOST_PAIRS, compare_pairs, confirms, is_decided
+from effbench.stats.significance import (
+    FLOOR,
+    LEAST_DUETS,
+    MOST_PAIRS,
+    compare_pairs,
+    confirms,
+    is_decided,
+)
 from effbench.sweeping.duets import StoppingRule, is_usable
 
 DEPTH = 100
@@ -34,8 +42,8 @@ CELLS = 2000
 
 @dataclass(frozen=True)
 class Recorded:
-    """The duets of one change. `ratios`: None for a marked duet; `separate`: ratios of trials of different rounds;
-    `seconds`: median duration of a duet."""
+    """The duets of one change. `ratios`: None for a marked duet; `separate`: ratios of trials of
+    different rounds; `seconds`: median duration of a duet."""
 
     depth: int
     ratios: list[float | None]
@@ -52,13 +60,25 @@ class Rates:
 
 def record(db: str, depth: int, rounds: int, settings: Sequence[str]) -> Recorded:
     """Run all rounds of one change, without ending early."""
-    second = f"model.module.depth={depth}" if depth != DEPTH else f"model.module.depth={depth} numerics.seed=1"
-    first = f"model.module.depth={DEPTH}" if depth != DEPTH else f"model.module.depth={DEPTH} numerics.seed=0"
+    second = (
+        f"model.module.depth={depth}"
+        if depth != DEPTH
+        else f"model.module.depth={depth} numerics.seed=1"
+    )
+    first = (
+        f"model.module.depth={DEPTH}"
+        if depth != DEPTH
+        else f"model.module.depth={DEPTH} numerics.seed=0"
+    )
     words = [*COMMON, *settings]
-    args = argparse.Namespace(first=first, second=second, words=words, rounds=rounds, db=db, config_dir=None)
+    args = argparse.Namespace(
+        first=first, second=second, words=words, rounds=rounds, db=db, config_dir=None
+    )
     duet = Duet.of(args)
     (answer,) = duet.answers(duet.run(is_quiet=True))
-    sides = [{trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)]
+    sides = [
+        {trial.round: trial for trial in side.trials} for side in (answer.first, answer.second)
+    ]
     shared = sorted(sides[0].keys() & sides[1].keys())
     ratios = [ratio_of(sides[0][number], sides[1][number]) for number in shared]
     times = [[side[number].latency_ms for number in shared] for side in sides]
@@ -115,9 +135,18 @@ def main() -> None:
     StoppingRule.is_settled = lambda *_: False  # type: ignore[method-assign]  # record all rounds
     rng = np.random.default_rng(1)
     headings = (
-        "layers", "duets", "marked", "mean change", "SD of a duet", "confirmed", "no change", "duets a cell",
-        "seconds a cell", "SD separate", "confirmed, separate",
-    )  # fmt: skip
+        "layers",
+        "duets",
+        "marked",
+        "mean change",
+        "SD of a duet",
+        "confirmed",
+        "no change",
+        "duets a cell",
+        "seconds a cell",
+        "SD separate",
+        "confirmed, separate",
+    )
     print(f"| {' | '.join(headings)} |")
     print(f"|{' ---: |' * len(headings)}")
     with tempfile.TemporaryDirectory() as folder, busy(args.busy):

@@ -1,8 +1,8 @@
 """Simulate the rule that ends the duets of a cell, and count how often it errs.
 
-Each duet gives a ratio, whose logarithm is normal around the true change. As in `check --confirm`, duets go on until
-the interval is inside the floor or beyond it, but not before the third and not after the twentieth. The intervals and
-the decision come from the code that effbench itself runs.
+Each duet gives a ratio, whose logarithm is normal around the true change. As in `check --confirm`,
+duets go on until the interval is inside the floor or beyond it, but not before the third and not
+after the twentieth. The intervals and the decision come from the code that effbench itself runs.
 
     python benchmarks/duets.py [--cells 2000]
 """
@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from effbench.stats.significance import FLOOR, LEAST_DUETS, MOST_PAIRS, compare_pairs, confirms, is_decided
+from effbench.stats.significance import (
+    FLOOR,
+    LEAST_DUETS,
+    MOST_PAIRS,
+    compare_pairs,
+    confirms,
+    is_decided,
+)
 
 #: Standard deviations of the logarithm of a duet's ratio: 1.3 to 2.2 % were measured.
 SPREADS = (0.01, 0.015, 0.02, 0.03)
@@ -25,8 +32,8 @@ CHANGES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.1)
 
 @dataclass
 class Rates:
-    """How the duets of many cells ended. `slower`: confirmed slowdowns; `same`: excluded changes; `duets`: their
-    numbers."""
+    """How the duets of many cells ended. `slower`: confirmed slowdowns; `same`: excluded changes;
+    `duets`: their numbers."""
 
     cells: int = 0
     slower: int = 0
@@ -46,8 +53,11 @@ class Rates:
         return sum(number * cells for number, cells in self.duets.items()) / self.cells
 
 
-def simulate(rng: np.random.Generator, cells: int, change: float, spread: float, floor: float = FLOOR) -> Rates:
-    """Return how the duets of cells end that became slower by `change`. `spread`: of a duet's ratio."""
+def simulate(
+    rng: np.random.Generator, cells: int, change: float, spread: float, floor: float = FLOOR
+) -> Rates:
+    """Return how the duets of cells end that became slower by `change`. `spread`: of a duet's
+    ratio."""
     rates = Rates()
     for _ in range(cells):
         ratios = np.exp(rng.normal(math.log1p(change), spread, MOST_PAIRS))
@@ -65,8 +75,15 @@ def simulate(rng: np.random.Generator, cells: int, change: float, spread: float,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=2000, help="simulated cells for each line (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cells",
+        type=int,
+        default=2000,
+        help="simulated cells for each line (default: %(default)s)",
+    )
     args = parser.parse_args()
     rng = np.random.default_rng(1)
     print("| SD of a duet | change | slower | same | undecided | duets |")

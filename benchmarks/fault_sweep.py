@@ -1,4 +1,5 @@
-"""A real sweep in a process of its own for faults.py: start and resume it, and check what it recorded and left."""
+"""A real sweep in a process of its own for faults.py: start and resume it, and check what it
+recorded and left."""
 
 from __future__ import annotations
 
@@ -23,11 +24,23 @@ from effbench.store import Store
 HERE = Path(__file__).resolve().parent
 MARK = "EFFBENCH_FAULTS"  # environment variable of all processes of a sweep: its folder
 CELLS, ROUNDS = 6, 6
-TINY = ("protocol=quick", "protocol.budget_s=0.05", "protocol.min_time_s=0.01", "protocol.warmup_s=0.01",
-        "protocol.host_tolerance=null", "device=cpu")  # fmt: skip
-SWEEP = ("model=custom", "model.module._target_=victims.Victim", "model.inputs.x.shape=[4]",
-         f"bs={','.join(map(str, range(1, CELLS + 1)))}", f"protocol.rounds={ROUNDS}", "timeout_s=20",
-         "on_failure=ignore")  # fmt: skip
+TINY = (
+    "protocol=quick",
+    "protocol.budget_s=0.05",
+    "protocol.min_time_s=0.01",
+    "protocol.warmup_s=0.01",
+    "protocol.host_tolerance=null",
+    "device=cpu",
+)
+SWEEP = (
+    "model=custom",
+    "model.module._target_=victims.Victim",
+    "model.inputs.x.shape=[4]",
+    f"bs={','.join(map(str, range(1, CELLS + 1)))}",
+    f"protocol.rounds={ROUNDS}",
+    "timeout_s=20",
+    "on_failure=ignore",
+)
 #: The line of a trial that has been recorded: batch size, round and attempt.
 LINE = re.compile(r"\[ *\d+/\d+\] .*?\bbs=(\d+)\b.* round (\d+)/\d+ · (?:attempt (\d+) · )?\w+")
 TIMEOUT_S = 120.0
@@ -39,7 +52,9 @@ class FaultError(Exception):
     """A check failed."""
 
 
-def until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, required: bool = True) -> None:
+def until(
+    condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S, required: bool = True
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -51,7 +66,8 @@ def until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT
 
 @dataclass
 class Tally:
-    """What was counted for a kind of fault. `committed`: trials in the database when the fault was over."""
+    """What was counted for a kind of fault. `committed`: trials in the database when the fault was
+    over."""
 
     injected: int = 0
     committed: int = 0
@@ -61,7 +77,12 @@ class Tally:
     orphans: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(*(mine + its for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)))
+        return Tally(
+            *(
+                mine + its
+                for mine, its in zip(vars(self).values(), vars(other).values(), strict=True)
+            )
+        )
 
 
 @dataclass
@@ -83,17 +104,25 @@ class Sweep:
     databases: int = 1
     harmed: int = 0  # trials that faults may have harmed
     tally: Tally = field(default_factory=Tally)
-    to_resume: list[Tally] = field(default_factory=list)  # of faults that ended the sweep since it last ran
+    to_resume: list[Tally] = field(
+        default_factory=list
+    )  # of faults that ended the sweep since it last ran
 
     def __post_init__(self) -> None:
         for name in ("tmp", "cache", "results"):
             (self.folder / name).mkdir(parents=True)
         search_path = os.pathsep.join(map(str, (HERE.parent, HERE / "faulty")))
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("EFFBENCH_")} | {
-            MARK: str(self.folder), "PYTHONPATH": search_path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
-            "TMPDIR": str(self.folder / "tmp"), "XDG_CACHE_HOME": str(self.folder / "cache"),
+        self.env = {
+            name: value for name, value in os.environ.items() if not name.startswith("EFFBENCH_")
+        } | {
+            MARK: str(self.folder),
+            "PYTHONPATH": search_path,
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "TMPDIR": str(self.folder / "tmp"),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder.parent / "inductor"),
-        }  # fmt: skip
+        }
 
     # --- run it ---
 
@@ -105,15 +134,22 @@ class Sweep:
         """Start `effbench -m` with these words; its standard error goes to a file of this name."""
         with (self.folder / errors).open("w") as file:
             return subprocess.Popen(
-                [sys.executable, "-m", "effbench", "-m", *words], cwd=self.folder, env=self.env, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", "effbench", "-m", *words],
+                cwd=self.folder,
+                env=self.env,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                start_new_session=True,
+            )
 
     def errors(self, name: str = "stderr") -> str:
         return (self.folder / name).read_text()
 
     def start(self) -> None:
-        """Start the sweep; if it is recorded, resume it; if it is complete, start another one in a new database."""
+        """Start the sweep; if it is recorded, resume it; if it is complete, start another one in a
+        new database."""
         state, others = self.state()
         if state == "completed":
             self.db, self.id = f"results/{self.databases}.db", None
@@ -144,7 +180,8 @@ class Sweep:
                 self.lines.append(line)
 
     def state(self) -> tuple[str | None, bool]:
-        """Return the sweep's state, None if it is not recorded, and whether the database has others."""
+        """Return the sweep's state, None if it is not recorded, and whether the database has
+        others."""
         if not (self.folder / self.db).exists():
             return None, False
         try:
@@ -159,7 +196,8 @@ class Sweep:
         return (mine[0].state if mine else None), len(sweeps) > 1
 
     def wait_moment(self, rng: random.Random, early: bool = False) -> None:
-        """Wait for a random moment of the running sweep; `early`: perhaps before its first trial."""
+        """Wait for a random moment of the running sweep; `early`: perhaps before its first
+        trial."""
         while True:
             if not self.is_running:
                 if self.process:
@@ -179,7 +217,9 @@ class Sweep:
     def goes_on(self, trials: int = 1) -> None:
         """Wait until more trials are recorded, or all of them."""
         before = len(self.lines)
-        until(lambda: not self.is_running or len(self.lines) >= before + trials, "the sweep goes on")
+        until(
+            lambda: not self.is_running or len(self.lines) >= before + trials, "the sweep goes on"
+        )
         if not self.is_running:
             self.require_code({0})
 
@@ -190,12 +230,15 @@ class Sweep:
 
     def require_code(self, codes: set[int]) -> None:
         if self.process.returncode not in codes:
-            raise FaultError(f"exit code {self.process.returncode}, not {sorted(codes)}: {self.errors()[-2000:]}")
+            raise FaultError(
+                f"exit code {self.process.returncode}, not {sorted(codes)}: {self.errors()[-2000:]}"
+            )
         if "Traceback" in self.errors():
             raise FaultError(self.errors()[-2000:])
 
     def find(self, target: str) -> int | None:
-        """Return the pid of the orchestrator, of its newest fork server or of a worker; None if there is none."""
+        """Return the pid of the orchestrator, of its newest fork server or of a worker; None if
+        there is none."""
         if target == "orchestrator":
             return self.process.pid
         table = process_table()
@@ -210,17 +253,24 @@ class Sweep:
         return [pid for pid in process_table() if environment_of(pid, MARK) == str(self.folder)]
 
     def left(self) -> list[int]:
-        """Return processes that models have left behind and that still run; some have an empty environment."""
+        """Return processes that models have left behind and that still run; some have an empty
+        environment."""
         file = self.folder / "left"
         pids = [int(line) for line in file.read_text().split()] if file.exists() else []
         running = process_table()
-        return [pid for pid in pids if pid in running and "sleep" in Path(f"/proc/{pid}/cmdline").read_text()]
+        return [
+            pid
+            for pid in pids
+            if pid in running and "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
 
     def settle(self) -> None:
         """Check what must hold once the sweep's orchestrator has ended."""
         self.process.wait()
         self.reader.join(ORPHAN_S)  # until then, a line may be on its way
-        until(lambda: not self.marked() and not self.left(), "processes end", ORPHAN_S, required=False)
+        until(
+            lambda: not self.marked() and not self.left(), "processes end", ORPHAN_S, required=False
+        )
         orphans = [*self.marked(), *self.left()]
         self.tally.orphans += len(orphans)
         for pid in orphans:
@@ -232,7 +282,9 @@ class Sweep:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise FaultError(f"{lock} is still held") from None
-        if kept := [path.name for path in (self.folder / "tmp").iterdir() if path.name != "effbench-locks"]:
+        if kept := [
+            path.name for path in (self.folder / "tmp").iterdir() if path.name != "effbench-locks"
+        ]:
             raise FaultError(f"temporary files are left: {kept}")
         if orphans:
             raise FaultError(f"{len(orphans)} processes are left")
@@ -249,23 +301,30 @@ class Sweep:
         with Store.open(self.folder / self.db) as store:
             sizes = {cell.key: cell.bs for cell in store.planned(self.id)}
             rows, results = store.trials(self.id), store.results(self.id)
-        trials = {(sizes[row["cell_key"]], row["round"], row["attempt"]): (row["id"], row["status"]) for row in rows}
+        trials = {
+            (sizes[row["cell_key"]], row["round"], row["attempt"]): (row["id"], row["status"])
+            for row in rows
+        }
         known = self.recorded.items()
-        lost = {key for key in printed if key not in trials} | {key for key, row in known if trials.get(key) != row}
+        lost = {key for key in printed if key not in trials} | {
+            key for key, row in known if trials.get(key) != row
+        }
         twice = {key for key, count in printed.items() if count > 1}
         self.recorded = trials
         self.tally.committed += len(trials)
         self.tally.lost += len(lost)
         self.tally.twice += len(twice) + len(rows) - len(trials)
         harmed = [row for row in rows if row["status"] != "ok"]
+        reasons = [(row["status"], row["reason"]) for row in harmed]
         problems = {
             f"db check: {faults}": faults,
             f"lost: {lost}": lost,
             f"counted twice: {twice}": twice or len(rows) != len(trials),
-            f"harmed by {self.harmed} faults: {[(row['status'], row['reason']) for row in harmed]}":
-                len(harmed) > self.harmed or not all(row["reason"] for row in harmed),
+            f"harmed by {self.harmed} faults: {reasons}": (
+                len(harmed) > self.harmed or not all(row["reason"] for row in harmed)
+            ),
             f"results of {len(results)} cells": state == "completed" and len(results) != CELLS,
-        }  # fmt: skip
+        }
         if found := [problem for problem, is_there in problems.items() if is_there]:
             raise FaultError("; ".join(found))
 

@@ -2,11 +2,11 @@
 
     python benchmarks/faults.py [--count 100] [--seed 0] [--first 0] [--jobs 2]
 
-Several faults hit one sweep after the other. After each that ends the sweep, `resume=last` continues it; the last time
-it runs to its end. The kind of a fault follows from its number, its moment and variant from number and seed:
-`--first 17 --count 1` repeats fault 17 alone. The exit code is 1 if a check failed. Needs Linux; as root it mounts a
-small file system for the full disk, and makes a database immutable.
-"""
+Several faults hit one sweep after the other. After each that ends the sweep, `resume=last`
+continues it; the last time it runs to its end. The kind of a fault follows from its number, its
+moment and variant from number and seed: `--first 17 --count 1` repeats fault 17 alone. The exit
+code is 1 if a check failed. Needs Linux; as root it mounts a small file system for the full disk,
+and makes a database immutable."""
 
 from __future__ import annotations
 
@@ -63,14 +63,18 @@ def fills_disk(sweep: Sweep, rng: random.Random) -> None:
                 file.write(b"\0" * 4096)
     else:
         with contextlib.suppress(ProcessLookupError):
-            resource.prlimit(sweep.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
+            resource.prlimit(
+                sweep.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY)
+            )
     sweep.ends(2)
     ballast.unlink(missing_ok=True)
 
 
 def locks_database(sweep: Sweep, rng: random.Random, seconds: float | None = None) -> None:
     sweep.wait_moment(rng)
-    with contextlib.closing(sqlite3.connect(sweep.folder / sweep.db, timeout=60, isolation_level=None)) as connection:
+    with contextlib.closing(
+        sqlite3.connect(sweep.folder / sweep.db, timeout=60, isolation_level=None)
+    ) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         time.sleep(seconds or rng.uniform(0.5, 3))
         if seconds:
@@ -102,15 +106,22 @@ def takes_database(sweep: Sweep, rng: random.Random) -> None:
 
 
 def protects_database(sweep: Sweep, rng: random.Random) -> None:
-    """Make the database's files read-only: with root's rights immutable, otherwise by their permissions."""
+    """Make the database's files read-only: with root's rights immutable, otherwise by their
+    permissions."""
     sweep.wait_moment(rng)
     # not the log's index, which is mapped into memory: the kernel would end the process with SIGBUS
-    files = [str(path) for path in (sweep.folder / "results").glob("*.db*") if not path.name.endswith("-shm")]
+    files = [
+        str(path)
+        for path in (sweep.folder / "results").glob("*.db*")
+        if not path.name.endswith("-shm")
+    ]
     if subprocess.run(["chattr", "+i", *files], capture_output=True).returncode:
         for file in files:
             with contextlib.suppress(FileNotFoundError):  # a sweep that ends removes its log
                 Path(file).chmod(0o444)
-    until(lambda: not sweep.is_running, "the sweep ends or goes on", 10, required=False)  # open files may stay writable
+    until(
+        lambda: not sweep.is_running, "the sweep ends or goes on", 10, required=False
+    )  # open files may stay writable
     if not sweep.is_running and sweep.process.returncode:
         sweep.require_code({2})
         sweep.settle()
@@ -120,7 +131,8 @@ def protects_database(sweep: Sweep, rng: random.Random) -> None:
 
 
 def turns_clock(sweep: Sweep, rng: random.Random) -> None:
-    """Turn the clock back by up to a day, and end the sweep, so that it is resumed before it began."""
+    """Turn the clock back by up to a day, and end the sweep, so that it is resumed before it
+    began."""
     sweep.wait_moment(rng)
     (sweep.folder / "clock").write_text(str(-rng.uniform(600, 86_400)))
     sweep.goes_on()
@@ -140,7 +152,9 @@ def races(sweep: Sweep, rng: random.Random) -> None:
     with sweep.launch(*words, errors="stderr-rival") as rival:
         out, _ = rival.communicate(timeout=TIMEOUT_S)
     if rival.returncode:
-        raise FaultError(f"the other sweep ended with {rival.returncode}: {out}{sweep.errors('stderr-rival')}")
+        raise FaultError(
+            f"the other sweep ended with {rival.returncode}: {out}{sweep.errors('stderr-rival')}"
+        )
     with Store.open(sweep.folder / sweep.db) as store:
         sweeps = {one.name: one.id for one in store.sweeps()}
         mine, other = (
@@ -183,7 +197,12 @@ def ignores_sigterm(sweep: Sweep, rng: random.Random) -> None:
         file.unlink(missing_ok=True)
         sweep.wait_moment(rng)
         sweep.act("ignores-sigterm", rng)
-        until(lambda: file.exists() and file.read_text(), "a trial ignores signals", 30, required=False)
+        until(
+            lambda: file.exists() and file.read_text(),
+            "a trial ignores signals",
+            30,
+            required=False,
+        )
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(int(file.read_text()), signal.SIGTERM)
             is_sent = True
@@ -191,7 +210,8 @@ def ignores_sigterm(sweep: Sweep, rng: random.Random) -> None:
     sweep.ends(130)
 
 
-#: The kind of fault N is number N modulo their number. Those after `SLOW` take more than 20 s, or resemble others.
+#: The kind of fault N is number N modulo their number. Those after `SLOW` take more than 20 s, or
+#: resemble others.
 KINDS: dict[str, Callable[[Sweep, random.Random], None]] = {
     "SIGKILL, orchestrator": partial(sends, "orchestrator", "SIGKILL"),
     "SIGKILL, fork server": partial(sends, "server", "SIGKILL"),
@@ -230,7 +250,8 @@ def kind_of(number: int) -> str:
 
 
 def disturb(folder: Path, numbers: Sequence[int], seed: int) -> tuple[dict[str, Tally], list[str]]:
-    """Run sweeps in `folder` with these faults, one after the other; return the counts of each kind and what failed."""
+    """Run sweeps in `folder` with these faults, one after the other; return the counts of each kind
+    and what failed."""
     tallies = {kind: Tally() for kind in KINDS}
     problems = []
     sweep = None
@@ -241,7 +262,15 @@ def disturb(folder: Path, numbers: Sequence[int], seed: int) -> tuple[dict[str, 
             if sweep is None:
                 sweep = Sweep(folder / str(time.monotonic_ns()))
                 if any(KINDS[kind_of(other)] is fills_disk for other in numbers):
-                    mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", sweep.folder / "results"]
+                    mount = [
+                        "mount",
+                        "-t",
+                        "tmpfs",
+                        "-o",
+                        "size=32m",
+                        "tmpfs",
+                        sweep.folder / "results",
+                    ]
                     sweep.is_mounted = subprocess.run(mount, capture_output=True).returncode == 0
             if number is None:
                 sweep.finish()
@@ -256,20 +285,28 @@ def disturb(folder: Path, numbers: Sequence[int], seed: int) -> tuple[dict[str, 
                     sweep.to_resume.append(tally)
             sweep.check()
         except Exception as error:
-            problems.append(f"fault {number} ({kind}), seed {seed}: {type(error).__name__}: {error}")
+            problems.append(
+                f"fault {number} ({kind}), seed {seed}: {type(error).__name__}: {error}"
+            )
             sweep.close()
             sweep = None
             print(problems[-1], file=sys.stderr, flush=True)
             if number is None:
                 break
         else:
-            print(f"fault {number}: {kind} ({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)
+            print(
+                f"fault {number}: {kind} ({time.monotonic() - start:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
     if sweep:
         sweep.close()
     return tallies, problems
 
 
-def inject(numbers: Sequence[int], seed: int = 0, jobs: int = 2, each: int = 5) -> tuple[dict[str, Tally], list[str]]:
+def inject(
+    numbers: Sequence[int], seed: int = 0, jobs: int = 2, each: int = 5
+) -> tuple[dict[str, Tally], list[str]]:
     """Inject these faults, `each` into one sweep and `jobs` sweeps at a time."""
     # a handler is not inherited; if SIGHUP were ignored (nohup), all processes would inherit that
     before = signal.signal(signal.SIGHUP, lambda *_: None)
@@ -291,7 +328,15 @@ def main() -> int:
     tallies, problems = inject(range(args.first, args.first + args.count), args.seed, args.jobs)
     counted = {kind: tally for kind, tally in tallies.items() if tally.injected}
     counted["all"] = sum(counted.values(), Tally())
-    headings = ("fault", "injected", "trials committed", "lost", "counted twice", "sweeps resumed", "orphans")
+    headings = (
+        "fault",
+        "injected",
+        "trials committed",
+        "lost",
+        "counted twice",
+        "sweeps resumed",
+        "orphans",
+    )
     rows = [[kind, *vars(tally).values()] for kind, tally in counted.items()]
     print(Table.of([*map(Column, headings)], rows).render("markdown"))
     return 1 if problems else 0

@@ -1,12 +1,13 @@
-"""Does the gate pass an unchanged sweep, and stop one that is slower, fails, or loses its CUDA graph?
+"""Does the gate pass an unchanged sweep, and stop one that is slower, fails, or loses its CUDA
+graph?
 
     python benchmarks/gate.py [--db FILE] [SETTING ...]
 
-In a temporary git repository, a sweep of four models of matrix products becomes the baseline. The same sweep runs again
-(nothing may alarm). Then it runs on a second revision: one model does 5 % more products, one raises, and one writes to
-its input, so that Inductor runs it without a CUDA graph. `effbench check --confirm` judges both. Settings apply to
-every sweep (`executor.gpus=[0]`, `device=cpu`). On the CPU there is no graph to lose.
-"""
+In a temporary git repository, a sweep of four models of matrix products becomes the baseline. The
+same sweep runs again (nothing may alarm). Then it runs on a second revision: one model does 5 %
+more products, one raises, and one writes to its input, so that Inductor runs it without a CUDA
+graph. `effbench check --confirm` judges both. Settings apply to every sweep (`executor.gpus=[0]`,
+`device=cpu`). On the CPU there is no graph to lose."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = scenario(Path(folder), os.path.abspath(args.db or f"{folder}/gate.db"), args.settings)  # noqa: PTH100
+        db = Path(args.db or f"{folder}/gate.db").absolute()
+        rows = scenario(Path(folder), str(db), args.settings)
     print(Table.of([*map(Column, ("step", "seconds", "exit", "alarms"))], rows).render("markdown"))
 
 
@@ -79,9 +81,17 @@ def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:
     modes = "eager,default" if on_cpu else "eager,reduce-overhead"
     targets = ",".join(f"nets.py:{name}" for name in MODELS)
     sweep = [
-        "-m", "model=custom", f"model.module._target_={targets}", f"model.module.width={width}",
-        f"model.inputs.x.shape=[{width}]", f"bs={batch}", f"mode={modes}", "on_failure=ignore", f"db={db}", *settings,
-    ]  # fmt: skip
+        "-m",
+        "model=custom",
+        f"model.module._target_={targets}",
+        f"model.module.width={width}",
+        f"model.inputs.x.shape=[{width}]",
+        f"bs={batch}",
+        f"mode={modes}",
+        "on_failure=ignore",
+        f"db={db}",
+        *settings,
+    ]
     git(folder, "init", "-q")
     (folder / ".gitignore").write_text("__pycache__\n")
     write(folder, 40, False, False)
@@ -89,7 +99,15 @@ def scenario(folder: Path, db: str, settings: list[str]) -> list[list[str]]:
     run(folder, "baseline", "set", "main", "last", "--db", db)
     rows.append(step(folder, "unchanged", sweep, db, check=True))
     write(folder, 42, True, not on_cpu)
-    rows.append(step(folder, "one with 5 % more work, one failing, one without its graph", sweep, db, check=True))
+    rows.append(
+        step(
+            folder,
+            "one with 5 % more work, one failing, one without its graph",
+            sweep,
+            db,
+            check=True,
+        )
+    )
     return rows
 
 
@@ -100,10 +118,25 @@ def step(folder: Path, title: str, sweep: list[str], db: str, check: bool = Fals
     code, alarmed = 0, "–"
     if check:
         out = folder / ".git" / "check.json"
-        words = ["check", "--baseline", "main", "--confirm", "--db", db, "--format", "json", "--out", str(out)]
+        words = [
+            "check",
+            "--baseline",
+            "main",
+            "--confirm",
+            "--db",
+            db,
+            "--format",
+            "json",
+            "--out",
+            str(out),
+        ]
         code = run(folder, *words, allowed=(0, 1))
         changes = json.loads(out.read_text())["changes"]
-        facts = [[row["cell"], row["metric"], row["verdict"], row["reason"] or ""] for row in changes if row["gates"]]
+        facts = [
+            [row["cell"], row["metric"], row["verdict"], row["reason"] or ""]
+            for row in changes
+            if row["gates"]
+        ]
         unsure = [row for row in changes if "not confirmed" in (row["reason"] or "")]
         alarmed = "; ".join(map(" ".join, facts)) or "none"
         alarmed += f" ({len(unsure)} not confirmed)" if unsure else ""
@@ -113,9 +146,12 @@ def step(folder: Path, title: str, sweep: list[str], db: str, check: bool = Fals
 def run(folder: Path, *words: str, allowed: tuple[int, ...] = (0,)) -> int:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-m", "effbench", *words], cwd=folder, env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL, stdout=sys.stderr,
-    )  # fmt: skip
+        [sys.executable, "-m", "effbench", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+    )
     if done.returncode not in allowed:
         raise SystemExit(f"effbench {' '.join(words)}: exit code {done.returncode}")
     return done.returncode

@@ -1,12 +1,14 @@
-"""Compare phase=generate with transformers' own `generate`: whether the tokens are the same, and tokens per second.
+"""Compare phase=generate with transformers' own `generate`: whether the tokens are the same, and
+tokens per second.
 
-    python benchmarks/generation.py [gpt2 llama-1b ...] [--sides eager,cuda-graph,transformers] [--bs 1] [--prompt 128]
+    python benchmarks/generation.py [gpt2 llama-1b ...] [--sides eager,cuda-graph,transformers]
+        [--bs 1] [--prompt 128]
 
-Both generate greedily with a static cache, the same random weights and prompt. Each row has a process of its own, in
-which transformers in eager mode and the row's side take turns. A side is a mode, or `transformers`: as it compiles its
-own step on a GPU. The output has the median of the rounds' ratios of tokens per second, and the number of tokens before
-the first difference. With random weights, near ties are common, which compiled kernels resolve in other ways.
-"""
+Both generate greedily with a static cache, the same random weights and prompt. Each row has a
+process of its own, in which transformers in eager mode and the row's side take turns. A side is a
+mode, or `transformers`: as it compiles its own step on a GPU. The output has the median of the
+rounds' ratios of tokens per second, and the number of tokens before the first difference. With
+random weights, near ties are common, which compiled kernels resolve in other ways."""
 
 from __future__ import annotations
 
@@ -35,10 +37,17 @@ COMPILED = "transformers"
 Generate = Callable[[Tensor], Tensor]
 
 
-def sides(arch: str, side: str, bs: int, request: dict[str, int], device: str, dtype: str) -> tuple[Generate, Generate]:
-    """Return two functions of a prompt [B, P] that return the new tokens [B, N]: transformers in eager mode, and the
-    named side, a mode or COMPILED."""
-    settings = {"library": "transformers", "arch": arch, "task": "decode", "seq": sum(request.values())}
+def sides(
+    arch: str, side: str, bs: int, request: dict[str, int], device: str, dtype: str
+) -> tuple[Generate, Generate]:
+    """Return two functions of a prompt [B, P] that return the new tokens [B, N]: transformers in
+    eager mode, and the named side, a mode or COMPILED."""
+    settings = {
+        "library": "transformers",
+        "arch": arch,
+        "task": "decode",
+        "seq": sum(request.values()),
+    }
     # with a tied head an untrained network repeats its last token
     settings |= {"max_batch": bs, "config": {"tie_word_embeddings": False, "eos_token_id": None}}
     target = {"_target_": "effbench.models.libraries.network", **settings}
@@ -47,13 +56,17 @@ def sides(arch: str, side: str, bs: int, request: dict[str, int], device: str, d
     def theirs(prompt: Tensor, compiled: bool = False) -> Tensor:
         options = {"do_sample": False, "cache_implementation": "static", "pad_token_id": 0}
         options |= {"disable_compile": not compiled, "max_new_tokens": request["new_tokens"]}
-        return module.model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[:, prompt.shape[1] :]
+        return module.model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)[
+            :, prompt.shape[1] :
+        ]
 
     if side == COMPILED:
         return theirs, lambda prompt: theirs(prompt, compiled=True)
     given = OmegaConf.to_container(OmegaConf.load(Path(shipped("conf")) / "mode" / f"{side}.yaml"))
     mode = with_defaults(resolve_target(given["_target_"])(**mode_settings(given)))
-    cell = Cell({"name": arch, "module": {}}, bs, given, dtype, "generate", device, generate=request)
+    cell = Cell(
+        {"name": arch, "module": {}}, bs, given, dtype, "generate", device, generate=request
+    )
     workload = Generation(cell, mode, module, Trial(cell.key, 0, Status.OK), [*module.inputs])
     with workload.context():
         step = workload.prepare((), {}).step
@@ -92,18 +105,35 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    request, is_gpu = {"prompt": given.prompt, "new_tokens": given.tokens}, torch.cuda.device_count() > 0
+    request, is_gpu = (
+        {"prompt": given.prompt, "new_tokens": given.tokens},
+        torch.cuda.device_count() > 0,
+    )
     rows = []
     for arch in given.archs:
         for side in given.sides.split(","):
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 row = process.submit(compare, arch, side, given.bs, request, given.rounds)
             failure = row.exception()  # such as a CUDA error, which must not lose the other rows
-            rows.append([arch, side, *("—" * 3), f"failed: {one_line(failure, 80)}"] if failure else row.result())
+            rows.append(
+                [arch, side, *("—" * 3), f"failed: {one_line(failure, 80)}"]
+                if failure
+                else row.result()
+            )
             print(" · ".join(rows[-1]), file=sys.stderr, flush=True)
     place = torch.cuda.get_device_name() if is_gpu else "CPU"
-    print(f"{place}, torch {torch.__version__}, bs {given.bs}, prompt {given.prompt}, {given.rounds} rounds\n")
-    headings = ["network", "side", "transformers, eager: tokens/s", "side: tokens/s", "ratio", "same tokens"]
+    print(
+        f"{place}, torch {torch.__version__}, bs {given.bs}, prompt {given.prompt},"
+        f" {given.rounds} rounds\n"
+    )
+    headings = [
+        "network",
+        "side",
+        "transformers, eager: tokens/s",
+        "side: tokens/s",
+        "ratio",
+        "same tokens",
+    ]
     print(Table.of([*map(Column, headings)], rows).render("markdown"))
 
 

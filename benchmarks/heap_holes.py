@@ -2,10 +2,10 @@
 
     python benchmarks/heap_holes.py [--device cuda] [--pairs 100]
 
-Processes fork in pairs, in alternating order, from one that has imported what the fork server imports: one from the
-heap as it is, the other after `fill_heap`. Each times steps of four linear layers of width 32 that wait for the host.
-The faster half of the processes counts, because other work on the machine slows whole processes down.
-"""
+Processes fork in pairs, in alternating order, from one that has imported what the fork server
+imports: one from the heap as it is, the other after `fill_heap`. Each times steps of four linear
+layers of width 32 that wait for the host. The faster half of the processes counts, because other
+work on the machine slows whole processes down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def steps_ms(device: str) -> float:
     """Return the median time of a training step."""
     torch.set_num_threads(1)
     layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)]
-    module = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.ReLU()))).to(device)
+    module = torch.nn.Sequential(
+        *(part for layer in layers for part in (layer, torch.nn.ReLU()))
+    ).to(device)
     inputs = torch.randn(BATCH, WIDTH, device=device)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 
@@ -55,7 +57,8 @@ def steps_ms(device: str) -> float:
 
 
 def in_fork(is_filled: bool, device: str) -> float:
-    """Return steps_ms of a grandchild: as in a sweep, the heap is filled by the process that it forks from."""
+    """Return steps_ms of a grandchild: as in a sweep, the heap is filled by the process that it
+    forks from."""
     reader, writer = os.pipe()
     if not (child := os.fork()):
         if is_filled:

@@ -1,18 +1,20 @@
-"""Measure how well torch.compile chooses among the Triton kernels that it times when it compiles a network.
+"""Measure how well torch.compile chooses among the Triton kernels that it times when it compiles a
+network.
 
-    python benchmarks/kernel_choices.py [transformers:llama-1b:decode:64 torchvision:resnet50::64 ...] [--processes 3]
+    python benchmarks/kernel_choices.py [transformers:llama-1b:decode:64
+        torchvision:resnet50::64 ...] [--processes 3]
 
-For a fused kernel Inductor times a few block sizes with CUDA events around single launches, and clears the L2 cache
-before each. With TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER=0 it uses Triton's `do_bench`, which clears 256 MB. Between
-the events it also copies the tensors that the kernel overwrites. If clearing ends before the host has launched all of
-this, the events measure the host.
+For a fused kernel Inductor times a few block sizes with CUDA events around single launches, and
+clears the L2 cache before each. With TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER=0 it uses Triton's
+`do_bench`, which clears 256 MB. Between the events it also copies the tensors that the kernel
+overwrites. If clearing ends before the host has launched all of this, the events measure the host.
 
-Each process compiles a network in bfloat16 with one of the two, in turn, and times all candidates again with launches
-that queue behind a sleeping kernel, so that the host is never late. The output has, for each network and way of timing:
-the host's time for a launch, by how much the times that Inductor saw differ from the queued ones (median), how many
-choices take at least 5 % longer than the best candidate, and how much longer all chosen kernels take, weighted by their
-launches per call.
-"""
+Each process compiles a network in bfloat16 with one of the two, in turn, and times all candidates
+again with launches that queue behind a sleeping kernel, so that the host is never late. The output
+has, for each network and way of timing: the host's time for a launch, by how much the times that
+Inductor saw differ from the queued ones (median), how many choices take at least 5 % longer than
+the best candidate, and how much longer all chosen kernels take, weighted by their launches per
+call."""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ from effbench.table import Column, Table
 
 NETWORKS = [
     *("torchvision:resnet50::64", "torchvision:convnext_tiny::8", "transformers:t5-small:logits:1"),
-    *("transformers:bert-base:encode:8", "transformers:llama-1b:decode:64", "transformers:qwen2-0.5b:decode:64"),
+    *(
+        "transformers:bert-base:encode:8",
+        "transformers:llama-1b:decode:64",
+        "transformers:qwen2-0.5b:decode:64",
+    ),
 ]
 WAYS = {"Inductor": "1", "do_bench": "0"}
 LAUNCHES = 60
@@ -50,8 +56,11 @@ SLOWER = 1.05
 
 
 def queued(launch: Callable[[], Any]) -> tuple[float, float]:
-    """Return a kernel's time in ms, with a cold L2 cache as Inductor measures it, and the host's µs per launch."""
-    cache = torch.empty(torch.cuda.get_device_properties().L2_cache_size, dtype=torch.uint8, device="cuda")
+    """Return a kernel's time in ms, with a cold L2 cache as Inductor measures it, and the host's µs
+    per launch."""
+    cache = torch.empty(
+        torch.cuda.get_device_properties().L2_cache_size, dtype=torch.uint8, device="cuda"
+    )
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(LAUNCHES)]
     launch()
     torch.cuda.synchronize()
@@ -71,8 +80,8 @@ def queued(launch: Callable[[], Any]) -> tuple[float, float]:
 
 
 def measure(name: str) -> list[dict[str, Any]]:
-    """Compile the network, and return its kernels with several candidates: launches per call, and the candidates'
-    times as seen by Inductor (`seen`, ms) and queued (`queued`, ms)."""
+    """Compile the network, and return its kernels with several candidates: launches per call, and
+    the candidates' times as seen by Inductor (`seen`, ms) and queued (`queued`, ms)."""
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     found: dict[Any, list[dict[str, float]]] = {}
@@ -109,7 +118,10 @@ def measure(name: str) -> list[dict[str, Any]]:
     torch.cuda.synchronize()
     names = {kernel: kernel.inductor_meta.get("kernel_name") for kernel in found}
     several = {kernel: rows for kernel, rows in found.items() if len(rows) > 1}
-    return [{"name": names[it], "launches": launches[it], "candidates": rows} for it, rows in several.items()]
+    return [
+        {"name": names[it], "launches": launches[it], "candidates": rows}
+        for it, rows in several.items()
+    ]
 
 
 def summary(processes: list[list[dict[str, Any]]]) -> list[str]:
@@ -126,7 +138,11 @@ def summary(processes: list[list[dict[str, Any]]]) -> list[str]:
         chosen_ms += chosen * kernel["launches"]
         errors += [abs(row["seen"] / row["queued"] - 1) for row in rows]
         hosts += [row["host_us"] for row in rows]
-    cells = [str(len(processes)), f"{statistics.median(hosts):.1f}", f"{statistics.median(errors):.0%}"]
+    cells = [
+        str(len(processes)),
+        f"{statistics.median(hosts):.1f}",
+        f"{statistics.median(errors):.0%}",
+    ]
     return [*cells, f"{slow} of {kernels}", f"{chosen_ms / best_ms - 1:+.1%}"]
 
 
@@ -137,8 +153,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write every candidate's times to this file")
     given = parser.parse_args()
     results = defaultdict(list)
-    for name, _, (way, value) in itertools.product(given.networks, range(given.processes), WAYS.items()):
-        with tempfile.TemporaryDirectory() as cache, ProcessPoolExecutor(1, get_context("spawn")) as process:
+    for name, _, (way, value) in itertools.product(
+        given.networks, range(given.processes), WAYS.items()
+    ):
+        with (
+            tempfile.TemporaryDirectory() as cache,
+            ProcessPoolExecutor(1, get_context("spawn")) as process,
+        ):
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache  # it remembers choices
             os.environ["TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER"] = value
             done = process.submit(measure, name)
@@ -150,7 +171,15 @@ def main() -> None:
         if given.json:
             given.json.write_text(json.dumps([[*key, found] for key, found in results.items()]))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n")
-    headings = ["network", "timed by", "processes", "host, µs per launch", "error", "5 % slower", "all kernels"]
+    headings = [
+        "network",
+        "timed by",
+        "processes",
+        "host, µs per launch",
+        "error",
+        "5 % slower",
+        "all kernels",
+    ]
     rows = [[*key, *summary(found)] for key, found in results.items()]
     print(Table.of([*map(Column, headings)], rows).render("markdown"))
 

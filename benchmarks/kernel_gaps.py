@@ -1,12 +1,13 @@
-"""Measure the time per kernel of a CUDA graph and of queued eager kernels, before and after contexts begin and end.
+"""Measure the time per kernel of a CUDA graph and of queued eager kernels, before and after
+contexts begin and end.
 
     python benchmarks/kernel_gaps.py [--processes 5]
 
-Each process runs 300 small kernels, eagerly and as a CUDA graph, after each of these steps: it uses a second stream, as
-every capture does; it waits; another process creates and destroys a CUDA context on the same GPU; a new stream is used
-and the graph captured again; this process creates and destroys a second context. The output lists the median and the
-range over the processes. Nothing else should use the GPU.
-"""
+Each process runs 300 small kernels, eagerly and as a CUDA graph, after each of these steps: it uses
+a second stream, as every capture does; it waits; another process creates and destroys a CUDA
+context on the same GPU; a new stream is used and the graph captured again; this process creates and
+destroys a second context. The output lists the median and the range over the processes. Nothing
+else should use the GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ BLOCKS = 7
 
 
 def median_us(play: Callable[[], None], calls: int) -> float:
-    """Return the median µs per kernel over blocks of calls, which wait in the GPU's queue until all are there."""
+    """Return the median µs per kernel over blocks of calls, which wait in the GPU's queue until all
+    are there."""
     found = []
     for _ in range(BLOCKS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -108,7 +110,10 @@ def main() -> None:
     for steps in zip(*found, strict=True):
         names, eager, graph = zip(*steps, strict=True)
         rows.append([names[0], text(eager), text(graph)])
-    print(f"µs per kernel on {torch.cuda.get_device_name()}: median and range over {len(found)} processes")
+    print(
+        f"µs per kernel on {torch.cuda.get_device_name()}: median and range over"
+        f" {len(found)} processes"
+    )
     headings = ("after", "queued eager kernels", "CUDA graph")
     print(Table.of([*map(Column, headings)], rows).render("markdown"))
 

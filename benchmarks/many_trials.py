@@ -1,12 +1,13 @@
-"""Create a database of many synthetic trials with raw samples, as of sweeps on two GPUs, and time commands on it.
+"""Create a database of many synthetic trials with raw samples, as of sweeps on two GPUs, and time
+commands on it.
 
     python benchmarks/many_trials.py --trials 28000 98000 1001000 --folder /big/disk
     python benchmarks/many_trials.py --trials 28000 98000 --url postgresql://me@host/empty
 
-The database grows to each size in turn. The output lists the rate of `Store.record`, the bytes per trial, and the wall
-time and peak memory of each command in a fresh process. Trials are copies of measured ones with other times; samples
-and failures are synthetic. A sweep after the first ten has the figures of one of these.
-"""
+The database grows to each size in turn. The output lists the rate of `Store.record`, the bytes per
+trial, and the wall time and peak memory of each command in a fresh process. Trials are copies of
+measured ones with other times; samples and failures are synthetic. A sweep after the first ten has
+the figures of one of these."""
 
 from __future__ import annotations
 
@@ -38,19 +39,38 @@ START = dt.datetime(2026, 1, 5, 8, tzinfo=dt.UTC)
 GPUS = ("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 KINDS = ("mlp", "resnet", "bert", "gpt", "llama-decode", "vit", "moe", "unet")
 MODES = (
-    "eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "cuda-graph", "compile+graph",
-)  # fmt: skip
+    "eager",
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+    "cuda-graph",
+    "compile+graph",
+)
 #: Its sweep `h200` has trials of all these modes.
 REFERENCE = Path(__file__).resolve().parents[1] / "results" / "reference" / "h200-sweeps.db"
 TIMES = (
-    "latency_ms", "latency_min_ms", "latency_p95_ms", "latency_median_low_ms", "latency_median_high_ms", "period_ms",
+    "latency_ms",
+    "latency_min_ms",
+    "latency_p95_ms",
+    "latency_median_low_ms",
+    "latency_median_high_ms",
+    "period_ms",
     "gpu_busy_ms",
-)  # fmt: skip
+)
 #: Failures of cells: (status, reason, fraction of the cells).
 FAILURES = (
     ("oom", "in prepare: CUDA out of memory. Tried to allocate 12.50 GiB.", 0.01),
-    ("error", "in prepare: RuntimeError: CUDA error: operation not permitted when stream is capturing", 0.01),
-    ("unsupported", "the forward synchronises (.item()), which cannot be captured in a CUDA graph", 0.01),
+    (
+        "error",
+        "in prepare: RuntimeError: CUDA error: operation not permitted when stream is capturing",
+        0.01,
+    ),
+    (
+        "unsupported",
+        "the forward synchronises (.item()), which cannot be captured in a CUDA graph",
+        0.01,
+    ),
     ("degraded", "CUDA graphs skipped: mutated inputs (1 of 2 graphs)", 0.01),
 )
 _CHUNK = 5000
@@ -62,8 +82,8 @@ DISTINCT = 10
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of the database. Sweeps of 40 models alternate between the two GPUs. `latencies`, `periods`: median number
-    of samples per trial (about 1,500 and 200 on an H200)."""
+    """Size of the database. Sweeps of 40 models alternate between the two GPUs. `latencies`,
+    `periods`: median number of samples per trial (about 1,500 and 200 on an H200)."""
 
     trials: int
     latencies: int = 1500
@@ -81,7 +101,10 @@ class Shape:
 
 def cells_of(shape: Shape) -> list[Cell]:
     """Return the cells: models × batch sizes × modes."""
-    modes = [dict(OmegaConf.to_container(OmegaConf.load(shipped("conf") / "mode" / f"{name}.yaml"))) for name in MODES]
+    modes = [
+        dict(OmegaConf.to_container(OmegaConf.load(shipped("conf") / "mode" / f"{name}.yaml")))
+        for name in MODES
+    ]
     for settings in modes:
         del settings["description"]
     found = []
@@ -90,21 +113,38 @@ def cells_of(shape: Shape) -> list[Cell]:
         number, size = divmod(point, len(SIZES))
         kind = KINDS[number % len(KINDS)]
         width = 256 * (1 + number // len(KINDS))
-        module = {"_target_": f"nets.{kind}.Net", "width": width, "depth": 12, "vocab": 32000, "seq": 1024}
+        module = {
+            "_target_": f"nets.{kind}.Net",
+            "width": width,
+            "depth": 12,
+            "vocab": 32000,
+            "seq": 1024,
+        }
         model = {
-            "name": f"{kind}-{width}", "module": module, "tolerance": None, "allow_nonfinite": False,
+            "name": f"{kind}-{width}",
+            "module": module,
+            "tolerance": None,
+            "allow_nonfinite": False,
             "inputs": [{"name": "x", "shape": [1024, width], "dtype": "auto"}],
-        }  # fmt: skip
-        numerics = {"tf32": False, "matmul_precision": "highest", "cudnn_benchmark": False, "deterministic": False,
-                    "seed": 0}  # fmt: skip
-        found.append(Cell(model, SIZES[size], modes[mode], "bfloat16", "inference", "cuda",
-                          numerics))  # fmt: skip
+        }
+        numerics = {
+            "tf32": False,
+            "matmul_precision": "highest",
+            "cudnn_benchmark": False,
+            "deterministic": False,
+            "seed": 0,
+        }
+        found.append(
+            Cell(model, SIZES[size], modes[mode], "bfloat16", "inference", "cuda", numerics)
+        )
     return found
 
 
 def environments_of() -> list[Environment]:
     return [
-        Environment(gpu, memory, "570.86", "12.8", "2.13.0", "3.6.0", "3.12.4", "Xeon", "Linux-x86_64")
+        Environment(
+            gpu, memory, "570.86", "12.8", "2.13.0", "3.6.0", "3.12.4", "Xeon", "Linux-x86_64"
+        )
         for gpu, memory in zip(GPUS, (150_000_000_000, 85_000_000_000), strict=True)
     ]
 
@@ -127,20 +167,28 @@ def fill(path: str | Path, shape: Shape) -> None:
                 if number >= DISTINCT:
                     copy_sweep(connection, _sweep_row(number % DISTINCT)["id"], sweep["id"])
                     continue
-                planned = [{"sweep_id": sweep["id"], "cell_key": cell.key, "position": position}
-                           for position, cell in enumerate(cells)]  # fmt: skip
+                planned = [
+                    {"sweep_id": sweep["id"], "cell_key": cell.key, "position": position}
+                    for position, cell in enumerate(cells)
+                ]
                 connection.execute(sa.insert(schema.PLANNED), planned)
-                insert_trials(connection, _trials(cells, shape, sweep, ids[number % 2], number % 2, random))
+                insert_trials(
+                    connection, _trials(cells, shape, sweep, ids[number % 2], number % 2, random)
+                )
                 rebuild_results(connection, sweep["id"])
 
 
 def insert_trials(
     connection: sa.Connection, rows: Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]
-) -> None:  # fmt: skip
+) -> None:
     first = _next_id(connection)
     for chunk in batched(rows, _CHUNK):
         trials = [{**row, "id": first + index} for index, (row, _) in enumerate(chunk)]
-        blobs = [{"trial_id": first + index, **blob} for index, (_, own) in enumerate(chunk) for blob in own]
+        blobs = [
+            {"trial_id": first + index, **blob}
+            for index, (_, own) in enumerate(chunk)
+            for blob in own
+        ]
         connection.execute(sa.insert(schema.TRIAL), trials)
         if blobs:
             connection.execute(sa.insert(schema.SAMPLE), blobs)
@@ -156,14 +204,22 @@ def batched(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
 def copy_sweep(connection: sa.Connection, source: str, target: str) -> None:
     """Copy the plan, trials, samples and results of a sweep within the database."""
     of_source = sa.select(schema.TRIAL.c.id).where(schema.TRIAL.c.sweep_id == source)
-    oldest = connection.scalar(sa.select(sa.func.min(schema.TRIAL.c.id)).where(schema.TRIAL.c.sweep_id == source))
+    oldest = connection.scalar(
+        sa.select(sa.func.min(schema.TRIAL.c.id)).where(schema.TRIAL.c.sweep_id == source)
+    )
     offset = _next_id(connection) - oldest
     for table in (schema.PLANNED, schema.TRIAL, schema.RESULT, schema.SAMPLE):
         changed = {"sweep_id": sa.literal(target)}
         changed |= {name: table.c[name] + offset for name in ("id", "trial_id") if name in table.c}
-        where = table.c.trial_id.in_(of_source) if table is schema.SAMPLE else table.c.sweep_id == source
+        where = (
+            table.c.trial_id.in_(of_source)
+            if table is schema.SAMPLE
+            else table.c.sweep_id == source
+        )
         values = [changed.get(column.name, column) for column in table.columns]
-        connection.execute(sa.insert(table).from_select(table.c.keys(), sa.select(*values).where(where)))
+        connection.execute(
+            sa.insert(table).from_select(table.c.keys(), sa.select(*values).where(where))
+        )
     _set_next_id(connection)
 
 
@@ -173,18 +229,31 @@ def _next_id(connection: sa.Connection) -> int:
 
 def _set_next_id(connection: sa.Connection) -> None:
     if connection.dialect.name == "postgresql":  # explicit ids do not advance the sequence
-        connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('trial', 'id'), (SELECT max(id) FROM trial))"))
+        connection.execute(
+            sa.text(
+                "SELECT setval(pg_get_serial_sequence('trial', 'id'), (SELECT max(id) FROM trial))"
+            )
+        )
 
 
 def _sweep_row(number: int) -> dict[str, Any]:
     started = START + dt.timedelta(days=7 * (number // 2), hours=number % 2)
     return {
-        "id": f"{started:%Y%m%d-%H%M%S}-{number:04x}", "name": f"weekly-{number // 2}", "label": f"v1.{number // 2}",
-        "state": "completed", "started_at": started, "finished_at": started + dt.timedelta(hours=9),
-        "command": ["effbench", "-m", "mode=eager,default"], "overrides": ["mode=eager,default"],
-        "protocol": {"name": "standard", "rounds": ROUNDS}, "baseline_mode": "eager", "seed": 0,
-        "rounds": ROUNDS, "git_revision": "4f2c9d1", "host": {"hostname": "made-up"},
-    }  # fmt: skip
+        "id": f"{started:%Y%m%d-%H%M%S}-{number:04x}",
+        "name": f"weekly-{number // 2}",
+        "label": f"v1.{number // 2}",
+        "state": "completed",
+        "started_at": started,
+        "finished_at": started + dt.timedelta(hours=9),
+        "command": ["effbench", "-m", "mode=eager,default"],
+        "overrides": ["mode=eager,default"],
+        "protocol": {"name": "standard", "rounds": ROUNDS},
+        "baseline_mode": "eager",
+        "seed": 0,
+        "rounds": ROUNDS,
+        "git_revision": "4f2c9d1",
+        "host": {"hostname": "made-up"},
+    }
 
 
 def recorded() -> dict[str, dict[str, Any]]:
@@ -192,13 +261,21 @@ def recorded() -> dict[str, dict[str, Any]]:
     with Store.open(REFERENCE) as store:
         sweep_id = store.find_sweep("h200").id
         modes = {cell.key: cell.mode_name for cell in store.planned(sweep_id)}
-        return {modes[row["cell_key"]]: row for row in store.trials(sweep_id) if row["status"] == "ok"}
+        return {
+            modes[row["cell_key"]]: row for row in store.trials(sweep_id) if row["status"] == "ok"
+        }
 
 
 def _trials(
-    cells: list[Cell], shape: Shape, sweep: dict[str, Any], environment_id: str, gpu: int, random: np.random.Generator
+    cells: list[Cell],
+    shape: Shape,
+    sweep: dict[str, Any],
+    environment_id: str,
+    gpu: int,
+    random: np.random.Generator,
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield rows of `trial`, each with its rows of `sample`, round by round as they are recorded."""
+    """Yield rows of `trial`, each with its rows of `sample`, round by round as they are
+    recorded."""
     chances, measured = random.random(len(cells)), recorded()
     for round_ in range(ROUNDS):
         for index, cell in enumerate(cells):
@@ -209,15 +286,26 @@ def _trials(
                 chance -= share
             started = sweep["started_at"] + dt.timedelta(seconds=6 * (round_ * len(cells) + index))
             facts = {
-                "sweep_id": sweep["id"], "cell_key": cell.key, "environment_id": environment_id, "round": round_,
-                "attempt": 0, "status": status, "reason": reason, "started_at": started, "recorded_at": started,
-                "pid": 4000 + index, "gpu_index": 0, "gpu_uuid": f"GPU-{gpu}",
-            }  # fmt: skip
+                "sweep_id": sweep["id"],
+                "cell_key": cell.key,
+                "environment_id": environment_id,
+                "round": round_,
+                "attempt": 0,
+                "status": status,
+                "reason": reason,
+                "started_at": started,
+                "recorded_at": started,
+                "pid": 4000 + index,
+                "gpu_index": 0,
+                "gpu_uuid": f"GPU-{gpu}",
+            }
             row = measured[cell.mode_name]
             if status not in ("ok", "degraded"):
                 trace = "Traceback (most recent call last):\n" + "  File net.py, line 12\n" * 20
                 yield (
-                    dict.fromkeys(row) | facts | {"phase": "prepare", "wall_s": 6.1, "extra": {"traceback": trace}},
+                    dict.fromkeys(row)
+                    | facts
+                    | {"phase": "prepare", "wall_s": 6.1, "extra": {"traceback": trace}},
                     [],
                 )
                 continue
@@ -227,10 +315,17 @@ def _trials(
             yield row, [*_samples(row, shape, random)]
 
 
-def _samples(row: dict[str, Any], shape: Shape, random: np.random.Generator) -> Iterator[dict[str, Any]]:
-    for timer, count, noise in (("latency_ms", shape.latencies, 0.02), ("period_ms", shape.periods, 0.003)):
+def _samples(
+    row: dict[str, Any], shape: Shape, random: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    for timer, count, noise in (
+        ("latency_ms", shape.latencies, 0.02),
+        ("period_ms", shape.periods, 0.003),
+    ):
         many = int(np.clip(random.lognormal(np.log(count), 0.6), 30, SAMPLE_LIMIT))
-        drawn = row[timer] * (1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many))
+        drawn = row[timer] * (
+            1 + np.abs(random.normal(0, noise, many)) + noise * random.pareto(6, many)
+        )
         # level 1 takes a fifth of the time of the store's level
         data = zlib.compress(drawn.astype("<f4").tobytes(), 1)
         yield {"timer": timer, "count": many, "stored": many, "codec": CODEC, "data": data}
@@ -240,14 +335,18 @@ def _samples(row: dict[str, Any], shape: Shape, random: np.random.Generator) -> 
 
 #: ru_maxrss would include the memory of the parent process
 MEASURED = """import sys; from effbench import cli; code = cli.run(sys.argv[1:])
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
+peak = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(peak[0], file=sys.stderr)
 sys.exit(code)"""
 
 
 def run(*args: str, codes: tuple[int, ...]) -> str:
-    """Run a command in a fresh process, which must exit with one of these codes; return its seconds and peak MiB."""
+    """Run a command in a fresh process, which must exit with one of these codes; return its seconds
+    and peak MiB."""
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", MEASURED, *args], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *args], capture_output=True, text=True, check=False
+    )
     seconds = time.perf_counter() - began
     if done.returncode not in codes:
         raise SystemExit(f"effbench {' '.join(args)} ended with {done.returncode}: {done.stderr}")
@@ -255,26 +354,41 @@ def run(*args: str, codes: tuple[int, ...]) -> str:
 
 
 def record_rate(url: str, shape: Shape, trials: int = 200) -> float:
-    """Return how many trials per second `Store.record` adds to a sweep of one cell per model and batch size, which is
-    then removed. Each call is one transaction."""
+    """Return how many trials per second `Store.record` adds to a sweep of one cell per model and
+    batch size, which is then removed. Each call is one transaction."""
     cells = [cell for cell in cells_of(shape) if cell.mode_name == "eager"][:trials]
     random = np.random.default_rng(1)
-    samples = {"latency_ms": random.lognormal(0, 0.01, shape.latencies).tolist(),
-               "period_ms": random.lognormal(0, 0.01, shape.periods).tolist()}  # fmt: skip
+    samples = {
+        "latency_ms": random.lognormal(0, 0.01, shape.latencies).tolist(),
+        "period_ms": random.lognormal(0, 0.01, shape.periods).tolist(),
+    }
     with Store.open(url, mode="write") as store:
         environment_id = store.environments()[0]["id"]
-        facts = {"command": [], "overrides": [], "protocol": {}, "baseline_mode": "eager", "seed": 0, "rounds": 1,
-                 "host": {}}  # fmt: skip
-        sweep_id = store.begin_sweep(name="rate", label=None, git_revision=None, plan=cells, **facts)
+        facts = {
+            "command": [],
+            "overrides": [],
+            "protocol": {},
+            "baseline_mode": "eager",
+            "seed": 0,
+            "rounds": 1,
+            "host": {},
+        }
+        sweep_id = store.begin_sweep(
+            name="rate", label=None, git_revision=None, plan=cells, **facts
+        )
         began = time.perf_counter()
         for number in range(trials):
             cell = cells[number % len(cells)]
-            trial = Trial(cell.key, number // len(cells), Status.OK, latency_ms=1.0, samples=samples)
+            trial = Trial(
+                cell.key, number // len(cells), Status.OK, latency_ms=1.0, samples=samples
+            )
             store.record(sweep_id, environment_id, trial)
         rate = trials / (time.perf_counter() - began)
         with store._writing() as connection:
             of_sweep = sa.select(schema.TRIAL.c.id).where(schema.TRIAL.c.sweep_id == sweep_id)
-            connection.execute(sa.delete(schema.SAMPLE).where(schema.SAMPLE.c.trial_id.in_(of_sweep)))
+            connection.execute(
+                sa.delete(schema.SAMPLE).where(schema.SAMPLE.c.trial_id.in_(of_sweep))
+            )
             for table in (schema.RESULT, schema.TRIAL, schema.PLANNED):
                 connection.execute(sa.delete(table).where(table.c.sweep_id == sweep_id))
             connection.execute(sa.delete(schema.SWEEP).where(schema.SWEEP.c.id == sweep_id))
@@ -304,7 +418,15 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, str]]:
         "check": ["check", "--baseline", "reference"],
         "history": ["history"],
         "report": ["report", "--sweep", newest, "--out", str(folder / "site"), "--force"],
-        "report, Markdown": ["report", "--sweep", newest, "--format", "markdown", "--out", str(folder / "r.md")],
+        "report, Markdown": [
+            "report",
+            "--sweep",
+            newest,
+            "--format",
+            "markdown",
+            "--out",
+            str(folder / "r.md"),
+        ],
         "export, CSV": ["export", "--out", str(folder / "results.csv")],
         "export, JSON lines": ["export", "--out", str(folder / "results.jsonl")],
         "db check": ["db", "check"],
@@ -324,15 +446,31 @@ def timed(url: str, folder: Path, only: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--trials", type=int, nargs="+", default=[28_000, 98_000], help="sizes, each of at least 21,000"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--url", help="an empty PostgreSQL database (default: a SQLite file in --folder)")
-    parser.add_argument("--folder", help="existing folder for all files (default: a temporary folder)")
-    parser.add_argument("--latencies", type=int, default=Shape.latencies, help="median number of samples per trial")
-    parser.add_argument("--periods", type=int, default=Shape.periods, help="the same of the other timer")
-    parser.add_argument("--only", action="append", default=[], metavar="COMMAND", help="time only this command")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        nargs="+",
+        default=[28_000, 98_000],
+        help="sizes, each of at least 21,000",
+    )
+    parser.add_argument(
+        "--url", help="an empty PostgreSQL database (default: a SQLite file in --folder)"
+    )
+    parser.add_argument(
+        "--folder", help="existing folder for all files (default: a temporary folder)"
+    )
+    parser.add_argument(
+        "--latencies", type=int, default=Shape.latencies, help="median number of samples per trial"
+    )
+    parser.add_argument(
+        "--periods", type=int, default=Shape.periods, help="the same of the other timer"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="COMMAND", help="time only this command"
+    )
     args = parser.parse_args()
     columns: dict[int, dict[str, str]] = {}
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:

@@ -1,8 +1,10 @@
-"""Simulate hosts that switch between two speeds, and count how often marked intervals contain the quiet figure.
+"""Simulate hosts that switch between two speeds, and count how often marked intervals contain the
+quiet figure.
 
-Each simulated host is slow for a fraction of the time, in spells of random length. A trial takes batches of samples
-until it has spent its budget on undisturbed ones, or its patience. The figures and intervals come from the code that
-effbench itself runs: `Timing.figure` for a trial, `store.summary` for the result.
+Each simulated host is slow for a fraction of the time, in spells of random length. A trial takes
+batches of samples until it has spent its budget on undisturbed ones, or its patience. The figures
+and intervals come from the code that effbench itself runs: `Timing.figure` for a trial,
+`store.summary` for the result.
 
     python benchmarks/marked_intervals.py [--sweeps 2000]
 """
@@ -33,9 +35,8 @@ FOLLOWS = 0.65
 class Host:
     """A host with two speeds.
 
-    `slow`: fraction of the time at the slower speed; `spell_s`: mean length of a slow spell; `slowdown`: of the fixed
-    work; `mistaken`: fraction of slow batches that look undisturbed.
-    """
+    `slow`: fraction of the time at the slower speed; `spell_s`: mean length of a slow spell;
+    `slowdown`: of the fixed work; `mistaken`: fraction of slow batches that look undisturbed."""
 
     slow: float
     spell_s: float
@@ -74,8 +75,11 @@ SPELLS_S = (0.06, 0.5, 3.0)
 SLOWDOWNS = (1.4, 2.7)
 
 
-def simulated_trial(rng: np.random.Generator, host: Host, protocol: Protocol, round: int, level: float) -> Trial:
-    """Return the trial of one process on this host. `level`: the process's median on a quiet host, in ms."""
+def simulated_trial(
+    rng: np.random.Generator, host: Host, protocol: Protocol, round: int, level: float
+) -> Trial:
+    """Return the trial of one process on this host. `level`: the process's median on a quiet host,
+    in ms."""
     timing = Timing()
     undisturbed_s = passed_s = 0.0
     for is_slow in host.states(rng):
@@ -100,8 +104,8 @@ def simulated_trial(rng: np.random.Generator, host: Host, protocol: Protocol, ro
 
 @dataclass
 class Tally:
-    """Results of a simulated host. `covered`: marked ones whose interval contains the quiet figure; `wrong`: unmarked
-    ones more than 5 % from it."""
+    """Results of a simulated host. `covered`: marked ones whose interval contains the quiet figure;
+    `wrong`: unmarked ones more than 5 % from it."""
 
     results: int = 0
     marked: int = 0
@@ -120,26 +124,36 @@ class Tally:
 
     @property
     def coverage(self) -> float | None:
-        """The fraction of marked intervals that contain the quiet figure; None without marked results."""
+        """The fraction of marked intervals that contain the quiet figure; None without marked
+        results."""
         return self.covered / self.marked if self.marked else None
 
 
 def simulate(host: Host, protocol: Protocol, sweeps: int, seed: int) -> Tally:
-    """Simulate this many results of a cell. One trial speaks for its process, several speak for all processes."""
+    """Simulate this many results of a cell. One trial speaks for its process, several speak for all
+    processes."""
     rng = np.random.default_rng(seed)
     tally = Tally()
     for _ in range(sweeps):
         levels = (QUIET_MS * np.exp(rng.normal(0.0, PROCESS_SD, protocol.rounds))).tolist()
-        trials = [simulated_trial(rng, host, protocol, number, level) for number, level in enumerate(levels)]
+        trials = [
+            simulated_trial(rng, host, protocol, number, level)
+            for number, level in enumerate(levels)
+        ]
         tally.add(trials, levels[0] if protocol.rounds == 1 else QUIET_MS)
     return tally
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sweeps", type=int, default=500, help="simulated results per host and protocol")
+    parser.add_argument(
+        "--sweeps", type=int, default=500, help="simulated results per host and protocol"
+    )
     sweeps = parser.parse_args().sweeps
-    print("| protocol | slow | spell | slowdown | marked | marked intervals that contain the quiet figure | wrong |")
+    print(
+        "| protocol | slow | spell | slowdown | marked | marked intervals that contain the quiet"
+        " figure | wrong |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for protocol in PROTOCOLS:
         hosts = [Host(*facts) for facts in itertools.product(FRACTIONS, SPELLS_S, SLOWDOWNS)]

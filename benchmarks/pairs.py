@@ -1,15 +1,18 @@
-"""Are speedups of pairs steadier than those of separate processes, and do pairs change what they measure?
+"""Are speedups of pairs steadier than those of separate processes, and do pairs change what they
+measure?
 
-    python benchmarks/pairs.py [--device cpu] [--rounds 8] [--busy "at times"] [--db FILE] [SETTING ...]
+    python benchmarks/pairs.py [--device cpu] [--rounds 8] [--busy "at times"] [--db FILE]
+        [SETTING ...]
     python benchmarks/pairs.py --bias [--device cpu] [--seconds 3]
 
-The first form runs each cell in `--rounds` processes, and compares the standard deviation between processes of both
-speedups: eager's latency ÷ the mode's latency in separate processes of the same round, and the median ratio of pairs in
-one process. `--busy`: other programs work on every core, as in `busy_host.py`.
+The first form runs each cell in `--rounds` processes, and compares the standard deviation between
+processes of both speedups: eager's latency ÷ the mode's latency in separate processes of the same
+round, and the median ratio of pairs in one process. `--busy`: other programs work on every core, as
+in `busy_host.py`.
 
-The second form times a mode's batches in one process, after eager's batches and after its own ones, for several numbers
-of calls that do not count at the start of a batch. The ratio of both is the bias of pairs.
-"""
+The second form times a mode's batches in one process, after eager's batches and after its own ones,
+for several numbers of calls that do not count at the start of a batch. The ratio of both is the
+bias of pairs."""
 
 from __future__ import annotations
 
@@ -44,13 +47,18 @@ SWEEPS = {
     "cuda": (
         ("model=mlp", "bs=8", "mode=eager,default,reduce-overhead,cuda-graph,default+graph"),
         ("model=gpt2", "bs=1", "mode=eager,default,reduce-overhead,cuda-graph,default+graph"),
-        ("model=resnet50", "bs=1,64", "mode=eager,default,reduce-overhead,cuda-graph,default+graph"),
+        (
+            "model=resnet50",
+            "bs=1,64",
+            "mode=eager,default,reduce-overhead,cuda-graph,default+graph",
+        ),
     ),
 }
 #: Timers: the column of the time, and that of the speedup of pairs.
 TIMERS = {"latency": ("latency_ms", "pair_speedup"), "period": ("period_ms", "pair_period_speedup")}
 WARM_CALLS = (0, 1, 2, 5, 10, 20)
-#: Width and number of layers of the modules whose bias is measured: bound by launches, by both, by arithmetic.
+#: Width and number of layers of the modules whose bias is measured: bound by launches, by both, by
+#: arithmetic.
 SIZES = {"cpu": ((32, 6), (256, 6), (1024, 6)), "cuda": ((256, 12), (2048, 12), (8192, 12))}
 
 
@@ -66,8 +74,11 @@ def first_attempts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["attempt"] == 0 and row["status"] == "ok"]
 
 
-def compare(rows: Sequence[dict[str, Any]], names: dict[str, tuple[str, str]], timer: str) -> list[str]:
-    """Return the lines of the table for one timer. `names`: cell key -> the point (model and bs) and the mode."""
+def compare(
+    rows: Sequence[dict[str, Any]], names: dict[str, tuple[str, str]], timer: str
+) -> list[str]:
+    """Return the lines of the table for one timer. `names`: cell key -> the point (model and bs)
+    and the mode."""
     time_column, pair_column = TIMERS[timer]
     eager = {
         (names[row["cell_key"]][0], row["round"]): row[time_column]
@@ -104,21 +115,35 @@ def compare(rows: Sequence[dict[str, Any]], names: dict[str, tuple[str, str]], t
 
 def spreads(args: argparse.Namespace) -> None:
     headings = (
-        "cell", "mode", "timer", "processes", "SD separate", "SD paired", "paired speedup", "paired ÷ separate",
-        "in disturbed moments", "marked",
-    )  # fmt: skip
+        "cell",
+        "mode",
+        "timer",
+        "processes",
+        "SD separate",
+        "SD paired",
+        "paired speedup",
+        "paired ÷ separate",
+        "in disturbed moments",
+        "marked",
+    )
     print(f"| {' | '.join(headings)} |")
     print(f"| --- | --- | --- |{' ---: |' * (len(headings) - 3)}")
     with tempfile.TemporaryDirectory() as folder, busy(args.busy):
         db = args.db or str(Path(folder) / "pairs.db")
-        chosen = [words for words in SWEEPS[args.device] if not args.model or words[0] == f"model={args.model}"]
+        chosen = [
+            words
+            for words in SWEEPS[args.device]
+            if not args.model or words[0] == f"model={args.model}"
+        ]
         for words in chosen:
             began = time.monotonic()
             rounds = f"protocol.rounds={args.rounds}"
             more = (f"db={db}", f"device={args.device}", *args.settings)
             sweep = effbench.sweep([*words, rounds, *more])
             results = sweep.results()
-            names = {row.cell_key: (f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()}
+            names = {
+                row.cell_key: (f"{row.model} bs={row.bs}", row.mode) for row in results.itertuples()
+            }
             with Store.open(db, mode="read") as store:
                 rows = first_attempts(store.trials(sweep.id))
             for timer, (column, _) in TIMERS.items():
@@ -134,7 +159,8 @@ def spreads(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Bias:
-    """The time of a mode's batch after one of eager ÷ the time after one of its own, with the bounds of its median."""
+    """The time of a mode's batch after one of eager ÷ the time after one of its own, with the
+    bounds of its median."""
 
     ratio: float
     low: float
@@ -145,7 +171,9 @@ def steps(device: str, module: torch.nn.Module, x: torch.Tensor) -> dict[str, Ca
     modes = {"default": Compiled()}
     if device == "cuda":
         modes |= {"cuda-graph": CudaGraph(), "default+graph": CompiledCudaGraph()}
-    return {"eager": module} | {name: mode.prepare(module, (x,), {}).step for name, mode in modes.items()}
+    return {"eager": module} | {
+        name: mode.prepare(module, (x,), {}).step for name, mode in modes.items()
+    }
 
 
 def bias_of(own: Timer, eager: Timer, warm_calls: int, seconds: float) -> Bias:
@@ -175,7 +203,9 @@ def bias_of(own: Timer, eager: Timer, warm_calls: int, seconds: float) -> Bias:
 def biases(args: argparse.Namespace) -> None:
     device = torch.device(args.device)
     rules = Rules(2.0, 0.5, 30, 0.005, 100_000, 10, 0.2, 5.0)
-    print("| width | mode | ms | " + " | ".join(f"{calls} warm calls" for calls in WARM_CALLS) + " |")
+    print(
+        "| width | mode | ms | " + " | ".join(f"{calls} warm calls" for calls in WARM_CALLS) + " |"
+    )
     print(f"| ---: | --- |{' ---: |' * (1 + len(WARM_CALLS))}")
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
     for width, layers in SIZES[args.device]:
@@ -185,7 +215,9 @@ def biases(args: argparse.Namespace) -> None:
             made = steps(args.device, module, x)
             timers = {name: Timer(step, [((x,), {})], device, rules) for name, step in made.items()}
             for name, timer in timers.items():
-                found = [bias_of(timer, timers["eager"], calls, args.seconds) for calls in WARM_CALLS]
+                found = [
+                    bias_of(timer, timers["eager"], calls, args.seconds) for calls in WARM_CALLS
+                ]
                 cells = [f"{it.ratio:.3f} ({it.low:.3f}–{it.high:.3f})" for it in found]
                 ms = statistics.median(timer.warm_up().samples_ms[-20:])
                 print(f"| {width} | {name} | {ms:.3g} | {' | '.join(cells)} |", flush=True)
@@ -193,7 +225,9 @@ def biases(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=list(SWEEPS))
+    parser.add_argument(
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=list(SWEEPS)
+    )
     parser.add_argument("--rounds", type=int, default=8, help="processes per cell")
     parser.add_argument("--busy", choices=list(LOOPS), help="other programs on every core")
     parser.add_argument("--db", help="database to keep; default: a temporary one")

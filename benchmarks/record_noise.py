@@ -2,12 +2,12 @@
 
     python benchmarks/record_noise.py --db FILE [FILE …] --out results/reference/noise-h200.jsonl
 
-Reads sweeps that ran the same cells many times (`effbench -m … sweep.name=repeatability db=FILE`; or, under one of the
-other NAMES, one sweep of a model with injected delays `model.module.us`). Writes a line per trial: the database (`a`,
-`b`, …; each of one version of the code), sweep and round, the cell, its status, its figures, and 60 means of equally
-many consecutive latencies, in the order measured, like a tool that repeats a call for some milliseconds per value. A
-sweep that is in two databases is written once.
-"""
+Reads sweeps that ran the same cells many times (`effbench -m … sweep.name=repeatability db=FILE`;
+or, under one of the other NAMES, one sweep of a model with injected delays `model.module.us`).
+Writes a line per trial: the database (`a`, `b`, …; each of one version of the code), sweep and
+round, the cell, its status, its figures, and 60 means of equally many consecutive latencies, in the
+order measured, like a tool that repeats a call for some milliseconds per value. A sweep that is in
+two databases is written once."""
 
 from __future__ import annotations
 
@@ -35,9 +35,15 @@ def header(databases: list[str]) -> dict[str, Any]:
     environments = {}
     for tag, file in zip(tags(databases), databases, strict=True):
         with Store.open(file) as store:
-            used = {trial["environment_id"] for sweep in store.sweeps() for trial in store.trials(sweep.id)}
+            used = {
+                trial["environment_id"]
+                for sweep in store.sweeps()
+                for trial in store.trials(sweep.id)
+            }
             found = store.environments(used)
-        environments[tag] = {key: found[0].get(key) for key in ("gpu_name", "torch_version", "driver_version")}
+        environments[tag] = {
+            key: found[0].get(key) for key in ("gpu_name", "torch_version", "driver_version")
+        }
     return {"format": FORMAT, "values": VALUES, "environments": environments}
 
 
@@ -62,12 +68,17 @@ def lines(databases: list[str]) -> Iterator[dict[str, Any]]:
 def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cells = {cell.key: cell for cell in store.planned(sweep_id)}
     trials = sorted(store.trials(sweep_id), key=lambda trial: trial["id"])
-    delays = {key: float(cell.model["module"]["us"]) for key, cell in cells.items() if "us" in cell.model["module"]}
+    delays = {
+        key: float(cell.model["module"]["us"])
+        for key, cell in cells.items()
+        if "us" in cell.model["module"]
+    }
     idle = {key: idle_fraction([t for t in trials if t["cell_key"] == key]) for key in cells}
     least = min((value for value in idle.values() if value is not None), default=None)
     for trial in trials:
         key = trial["cell_key"]
-        # variants of an injected delay are one cell, whose kind follows from the undelayed variant, which idles least
+        # variants of an injected delay are one cell, whose kind follows from the undelayed variant,
+        # which idles least
         share = least if delays else idle[key]
         record = {
             **place,
@@ -83,19 +94,26 @@ def of_sweep(store: Store, sweep_id: str, place: dict[str, Any]) -> Iterator[dic
             record["delay_us"] = delays[key]
         record |= {name: rounded(trial[name]) for name in FIGURES if trial[name] is not None}
         if trial["latency_ms"] is not None:
-            record["latencies_ms"] = [rounded(value, 5) for value in means(store.samples(trial["id"])["latency_ms"])]
+            record["latencies_ms"] = [
+                rounded(value, 5) for value in means(store.samples(trial["id"])["latency_ms"])
+            ]
         yield record
 
 
 def idle_fraction(trials: list[dict[str, Any]]) -> float | None:
     """Return the median fraction of the period in which no kernel runs."""
-    shares = [1 - t["gpu_busy_ms"] / t["period_ms"] for t in trials if t["gpu_busy_ms"] and t["period_ms"]]
+    shares = [
+        1 - t["gpu_busy_ms"] / t["period_ms"] for t in trials if t["gpu_busy_ms"] and t["period_ms"]
+    ]
     return statistics.median(shares) if shares else None
 
 
 def means(samples: np.ndarray) -> list[float]:
     """Return at most VALUES means of consecutive samples (n,), each over nearly the same number."""
-    return [float(part.mean()) for part in np.array_split(samples.astype(float), min(VALUES, len(samples)))]
+    return [
+        float(part.mean())
+        for part in np.array_split(samples.astype(float), min(VALUES, len(samples)))
+    ]
 
 
 def rounded(value: float, digits: int = 6) -> float | int:
@@ -104,7 +122,12 @@ def rounded(value: float, digits: int = 6) -> float | int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--db", nargs="+", required=True, help="databases of sweeps, each of one version of the code")
+    parser.add_argument(
+        "--db",
+        nargs="+",
+        required=True,
+        help="databases of sweeps, each of one version of the code",
+    )
     parser.add_argument("--out", required=True, type=Path)
     args = parser.parse_args()
     with args.out.open("w", encoding="utf-8") as file:

@@ -2,10 +2,9 @@
 
     python benchmarks/stolen_time.py [--seconds 120]
 
-Run this on a virtual machine. An MLP runs on all cores, a second at a time. For each second the kernel's count of
-stolen time (`steal` in /proc/stat) stands next to the median latency; the table groups the seconds by the stolen
-fraction.
-"""
+Run this on a virtual machine. An MLP runs on all cores, a second at a time. For each second the
+kernel's count of stolen time (`steal` in /proc/stat) stands next to the median latency; the table
+groups the seconds by the stolen fraction."""
 
 from __future__ import annotations
 
@@ -65,7 +64,10 @@ def main() -> None:
         times = groups[place]
         high = f"{BOUNDS[place + 1]:.0%}" if place + 1 < len(BOUNDS) else "100%"
         name = f"{BOUNDS[place]:.0%} to {high}"
-        print(f"| {name} | {len(times)} | {statistics.median(times):.2f} | {min(times):.2f} | {max(times):.2f} |")
+        print(
+            f"| {name} | {len(times)} | {statistics.median(times):.2f} | {min(times):.2f} |"
+            f" {max(times):.2f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Where does the time of a sweep go, and what do parallel GPUs, trials that compile ahead and checks change?
+"""Where does the time of a sweep go, and what do parallel GPUs, trials that compile ahead and
+checks change?
 
     python benchmarks/sweep_time.py gpus [overrides]
     python benchmarks/sweep_time.py ahead [--cells 40] [overrides]
@@ -7,27 +8,29 @@
     python benchmarks/sweep_time.py host [--rounds 20] [overrides]
     python benchmarks/sweep_time.py matrix [--cells 1000,10000] [--repeat 3] [--against CHECKOUT]
 
-gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times and the idle share
-of each GPU. Before, three quick cells run twice, the second time with known ceilings of the GPU. Overrides may replace
-the matrix: `gpus model=tiny bs=1 mode=eager device=cpu` runs anywhere.
+gpus: 24 cells × 2 rounds on all GPUs, on half of them and so on to one. The output lists wall times
+and the idle share of each GPU. Before, three quick cells run twice, the second time with known
+ceilings of the GPU. Overrides may replace the matrix: `gpus model=tiny bs=1 mode=eager device=cpu`
+runs anywhere.
 
-ahead: compiled cells with and without `executor.ahead`. Blocks of twenty cells run alternately with and without it, so
-that the machine's drift affects both alike. The output lists wall and CPU seconds, cold compilations, and on a GPU the
-cells whose trials ran other kernels or launch shapes.
+ahead: compiled cells with and without `executor.ahead`. Blocks of twenty cells run alternately with
+and without it, so that the machine's drift affects both alike. The output lists wall and CPU
+seconds, cold compilations, and on a GPU the cells whose trials ran other kernels or launch shapes.
 
-contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if another process keeps the
-driver initialized, as in a sweep, or none does.
+contexts: seconds until one process per GPU has its CUDA context, and until all have ended, if
+another process keeps the driver initialized, as in a sweep, or none does.
 
-overhead: the harness overhead of an eager trial of `mlp`, forked and spawned: its wall time outside building,
-preparing, checking, warming up and timing.
+overhead: the harness overhead of an eager trial of `mlp`, forked and spawned: its wall time outside
+building, preparing, checking, warming up and timing.
 
-host: sweeps of `mlp` in eager and compiled modes with and without the check for a disturbed host. The output lists the
-median and the standard deviation between processes of the latency, and the time of each sweep.
+host: sweeps of `mlp` in eager and compiled modes with and without the check for a disturbed host.
+The output lists the median and the standard deviation between processes of the latency, and the
+time of each sweep.
 
-matrix: seconds until the first trial of a large matrix, and effbench's peak memory until then. A probe module notes the
-time at which the first trial builds it; then the sweep is interrupted. Its seconds count from the start of the command.
-`--against`: another checkout of effbench to measure in turns, such as one of the main branch.
-"""
+matrix: seconds until the first trial of a large matrix, and effbench's peak memory until then. A
+probe module notes the time at which the first trial builds it; then the sweep is interrupted. Its
+seconds count from the start of the command. `--against`: another checkout of effbench to measure in
+turns, such as one of the main branch."""
 
 from __future__ import annotations
 
@@ -60,15 +63,26 @@ from effbench.sweeping.devices import Slot, held_driver
 from effbench.table import Column, Table
 
 MATRIX = [
-    "model=tiny,mlp,attention", "bs=1,8", "mode=eager,cuda-graph,default,reduce-overhead", "protocol=quick",
-    "protocol.rounds=2", "protocol.compilations=2",
-]  # fmt: skip
+    "model=tiny,mlp,attention",
+    "bs=1,8",
+    "mode=eager,cuda-graph,default,reduce-overhead",
+    "protocol=quick",
+    "protocol.rounds=2",
+    "protocol.compilations=2",
+]
 QUICK = ["model=tiny", "bs=1", "mode=eager,default,cuda-graph", "protocol=quick"]
 COMPILED = [
-    "model=tiny", "mode=default", "protocol.rounds=2", "protocol.compilations=2", "protocol.budget_s=0.2",
-    "protocol.min_time_s=0.1", "protocol.warmup_s=0.05", "protocol.load_s=0", "protocol.host_tolerance=0.25",
+    "model=tiny",
+    "mode=default",
+    "protocol.rounds=2",
+    "protocol.compilations=2",
+    "protocol.budget_s=0.2",
+    "protocol.min_time_s=0.1",
+    "protocol.warmup_s=0.05",
+    "protocol.load_s=0",
+    "protocol.host_tolerance=0.25",
     "executor.keep_cache=true",
-]  # fmt: skip
+]
 BLOCK = 20
 #: Name -> executor.ahead.
 SIDES = {"ahead": 6, "one-by-one": 0}
@@ -91,7 +105,8 @@ MOST_S = 300.0
 
 @dataclass
 class Measured:
-    """A sweep: its wall and CPU seconds, the seconds before its first trial, its results and its trials."""
+    """A sweep: its wall and CPU seconds, the seconds before its first trial, its results and its
+    trials."""
 
     wall_s: float
     cpu_s: float
@@ -100,12 +115,17 @@ class Measured:
     trials: list[dict[str, Any]]
 
     def idle(self) -> dict[str, float]:
-        """Return the idle share of each device between the first trial's start and the last one's end."""
+        """Return the idle share of each device between the first trial's start and the last one's
+        end."""
         starts = [began(trial) for trial in self.trials]
-        whole_s = max(start + trial["wall_s"] for start, trial in zip(starts, self.trials, strict=True)) - min(starts)
+        whole_s = max(
+            start + trial["wall_s"] for start, trial in zip(starts, self.trials, strict=True)
+        ) - min(starts)
         busy_s: dict[str, float] = defaultdict(float)
         for trial in self.trials:
-            busy_s["CPU" if trial["gpu_index"] is None else f"GPU {trial['gpu_index']}"] += trial["wall_s"]
+            busy_s["CPU" if trial["gpu_index"] is None else f"GPU {trial['gpu_index']}"] += trial[
+                "wall_s"
+            ]
         return {device: 1 - seconds / whole_s for device, seconds in sorted(busy_s.items())}
 
     @property
@@ -127,7 +147,9 @@ def measure(db: Path, words: list[str]) -> Measured:
     wall_s, cpu_s = clocks() - before
     with Store.open(db) as store:
         trials = store.trials(store.find_sweep("last").id)
-    return Measured(wall_s, cpu_s, min(map(began, trials)) - start, effbench.results(str(db)), trials)
+    return Measured(
+        wall_s, cpu_s, min(map(began, trials)) - start, effbench.results(str(db)), trials
+    )
 
 
 def clocks() -> np.ndarray:
@@ -137,24 +159,36 @@ def clocks() -> np.ndarray:
 
 
 def agreement(one: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Return in how many cells the latencies of two sweeps differ by less than the 95 % interval of their ratio."""
+    """Return in how many cells the latencies of two sweeps differ by less than the 95 % interval of
+    their ratio."""
     joined = one.merge(other, on="cell_key", suffixes=("", "_2"))
     joined = joined[(joined["status"] == "ok") & (joined["status_2"] == "ok")]
     joined = joined.dropna(subset=["latency_ci_low_ms", "latency_ci_low_ms_2"])
     if joined.empty:
         return "no cell has intervals in both sweeps"
     ratio = np.log(joined["latency_ms_2"] / joined["latency_ms"])
-    widths = [np.log(joined[f"latency_ci_high_ms{of}"] / joined[f"latency_ci_low_ms{of}"]) / 2 for of in ("", "_2")]
+    widths = [
+        np.log(joined[f"latency_ci_high_ms{of}"] / joined[f"latency_ci_low_ms{of}"]) / 2
+        for of in ("", "_2")
+    ]
     agree = np.abs(ratio) <= np.hypot(*widths)
-    return f"latencies agree in {agree.sum()} of {len(joined)} cells (median ratio {np.exp(np.median(ratio)):.3f})"
+    return (
+        f"latencies agree in {agree.sum()} of {len(joined)} cells (median ratio"
+        f" {np.exp(np.median(ratio)):.3f})"
+    )
 
 
 def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
     given = {word.partition("=")[0] for word in overrides}
     words = [*(word for word in MATRIX if word.partition("=")[0] not in given), *overrides]
-    db, quick = folder / "gpus.db", [*QUICK, *(word for word in overrides if word.startswith("device="))]
+    db, quick = (
+        folder / "gpus.db",
+        [*QUICK, *(word for word in overrides if word.startswith("device="))],
+    )
     for ceilings in ("unknown", "known"):
-        print(f"three quick cells, ceilings {ceilings}: {measure(db, quick).wall_s:.1f} s", flush=True)
+        print(
+            f"three quick cells, ceilings {ceilings}: {measure(db, quick).wall_s:.1f} s", flush=True
+        )
     first = measure(db, words)
     sweeps = {len(first.idle()): first}
     while (count := min(sweeps) // 2) > 0:
@@ -164,8 +198,9 @@ def compare_gpus(folder: Path, args: argparse.Namespace, overrides: list[str]) -
         again = sum(trial["attempt"] > 0 for trial in sweep.trials)
         each = np.mean([trial["wall_s"] for trial in sweep.trials])
         print(
-            f"devices: {count}: {sweep.wall_s:.1f} s, first trial after {sweep.first_s:.1f} s; idle: {idle}; "
-            f"{len(sweep.trials)} trials of {each:.2f} s on average, {again} of them repeated; {sweep.statuses}"
+            f"devices: {count}: {sweep.wall_s:.1f} s, first trial after {sweep.first_s:.1f} s;"
+            f" idle: {idle}; {len(sweep.trials)} trials of {each:.2f} s on average, {again} of them"
+            f" repeated; {sweep.statuses}"
         )
         ratio, agrees = sweeps[1].wall_s / sweep.wall_s, agreement(sweeps[1].results, sweep.results)
         print(f"against one: {ratio:.2f} times as fast; {agrees}", flush=True)
@@ -176,24 +211,34 @@ def compare_ahead(folder: Path, args: argparse.Namespace, overrides: list[str]) 
     for block in range(0, args.cells, BLOCK):
         matrix = f"bs={','.join(map(str, sizes[block : block + BLOCK]))}"
         for side in list(SIDES)[:: -1 if block % (2 * BLOCK) else 1]:
-            words = [matrix, f"executor.ahead={SIDES[side]}", f"executor.cache_dir={folder / side}-{block}"]
+            words = [
+                matrix,
+                f"executor.ahead={SIDES[side]}",
+                f"executor.cache_dir={folder / side}-{block}",
+            ]
             parts[side].append(measure(folder / "ahead.db", [*COMPILED, *words, *overrides]))
             print(f"{matrix}, {side}: {parts[side][-1].wall_s:.0f} s wall", flush=True)
     whole = {
         side: Measured(
-            sum(part.wall_s for part in done), sum(part.cpu_s for part in done), done[0].first_s,
-            pd.concat(part.results for part in done), [trial for part in done for trial in part.trials],
+            sum(part.wall_s for part in done),
+            sum(part.cpu_s for part in done),
+            done[0].first_s,
+            pd.concat(part.results for part in done),
+            [trial for part in done for trial in part.trials],
         )
         for side, done in parts.items()
-    }  # fmt: skip
+    }
     for side, sweep in whole.items():
-        cold, kernels = sum(trial["compile_cache"] == "cold" for trial in sweep.trials), defaultdict(set)
+        cold, kernels = (
+            sum(trial["compile_cache"] == "cold" for trial in sweep.trials),
+            defaultdict(set),
+        )
         for trial in sweep.trials:
             kernels[trial["cell_key"]].add(trial["kernel_fingerprint"])
         other = sum(len(fingerprints) > 1 for fingerprints in kernels.values())
         print(
-            f"{side}: {sweep.wall_s:.0f} s wall, {sweep.cpu_s:.0f} s CPU; {cold} cold compilations; "
-            f"{sweep.statuses}; other kernels in {other} of {len(kernels)} cells"
+            f"{side}: {sweep.wall_s:.0f} s wall, {sweep.cpu_s:.0f} s CPU; {cold} cold compilations;"
+            f" {sweep.statuses}; other kernels in {other} of {len(kernels)} cells"
         )
     ahead, plain = whole.values()
     wall, cpu = 1 - ahead.wall_s / plain.wall_s, 1 - ahead.cpu_s / plain.cpu_s
@@ -211,10 +256,13 @@ def use(gpu: int, sender: Any) -> None:
 
 
 def use_all(count: int) -> tuple[float, float]:
-    """Return the seconds until processes on so many GPUs all have their contexts, and until all have ended."""
+    """Return the seconds until processes on so many GPUs all have their contexts, and until all
+    have ended."""
     fork, start = multiprocessing.get_context("fork"), time.perf_counter()
     pipes = [fork.Pipe(duplex=False) for _ in range(count)]
-    processes = [fork.Process(target=use, args=(gpu, sender)) for gpu, (_, sender) in enumerate(pipes)]
+    processes = [
+        fork.Process(target=use, args=(gpu, sender)) for gpu, (_, sender) in enumerate(pipes)
+    ]
     for process in processes:
         process.start()
     ready = max(receiver.recv() for receiver, _ in pipes) - start
@@ -223,7 +271,9 @@ def use_all(count: int) -> tuple[float, float]:
     return ready, time.perf_counter() - start
 
 
-def compare_contexts(folder: Path, args: argparse.Namespace, overrides: list[str], blocks: int = 5) -> None:
+def compare_contexts(
+    folder: Path, args: argparse.Namespace, overrides: list[str], blocks: int = 5
+) -> None:
     every = torch.cuda.device_count()
     gpus = [Slot(f"GPU {index}", "cuda", {"visible": str(index)}) for index in range(every)]
     seconds: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
@@ -235,7 +285,10 @@ def compare_contexts(folder: Path, args: argparse.Namespace, overrides: list[str
                     seconds[side, count].append(use_all(count))
     for (side, count), measured in seconds.items():
         ready, ended = np.median(measured, axis=0)
-        print(f"driver {side}, {count} at once: contexts after {ready:.2f} s, all ended after {ended:.2f} s")
+        print(
+            f"driver {side}, {count} at once: contexts after {ready:.2f} s, all ended after"
+            f" {ended:.2f} s"
+        )
 
 
 def measure_overhead(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
@@ -249,15 +302,28 @@ def measure_overhead(folder: Path, args: argparse.Namespace, overrides: list[str
 
 
 def compare_host_checks(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
-    cells = ["model=mlp", "bs=8", "mode=eager,default,reduce-overhead", "protocol.budget_s=2", "protocol.profile=false"]
+    cells = [
+        "model=mlp",
+        "bs=8",
+        "mode=eager,default,reduce-overhead",
+        "protocol.budget_s=2",
+        "protocol.profile=false",
+    ]
     rows = []
     for tolerance in ("0.1", "null"):
-        words = [*cells, f"protocol.rounds={args.rounds}", f"protocol.host_tolerance={tolerance}", *overrides]
+        words = [
+            *cells,
+            f"protocol.rounds={args.rounds}",
+            f"protocol.host_tolerance={tolerance}",
+            *overrides,
+        ]
         sweep = measure(folder / "host.db", words)
         for key, mode in zip(sweep.results["cell_key"], sweep.results["mode"], strict=True):
             of_cell = [trial for trial in sweep.trials if trial["cell_key"] == key]
             # without discarding, all samples give the figures, marked or not
-            counted = [trial for trial in of_cell if tolerance == "null" or trial["disturbance"] is None]
+            counted = [
+                trial for trial in of_cell if tolerance == "null" or trial["disturbance"] is None
+            ]
             values = [trial["latency_ms"] for trial in counted]
             deviation = f"{statistics.stdev(np.log(values)):.1%}" if len(values) > 1 else "-"
             middle = f"{median(values):.4f}" if values else "-"
@@ -268,42 +334,66 @@ def compare_host_checks(folder: Path, args: argparse.Namespace, overrides: list[
 
 
 def first_trial(checkout: Path, cells: int) -> tuple[float, float, float, float]:
-    """Return the seconds until the first line of output and until the first trial, the CPU seconds of the orchestrator
-    until then, and its peak memory in MiB."""
+    """Return the seconds until the first line of output and until the first trial, the CPU seconds
+    of the orchestrator until then, and its peak memory in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         home, noted = Path(folder), Path(folder) / "noted"
         (home / "probe.py").write_text(PROBE)
         sizes = cells // 50
         command = [
-            sys.executable, "-m", "effbench", "-m", f"mode={FIVE_MODES}", f"bs=range(1,{sizes + 1})", "db=x.db",
+            sys.executable,
+            "-m",
+            "effbench",
+            "-m",
+            f"mode={FIVE_MODES}",
+            f"bs=range(1,{sizes + 1})",
+            "db=x.db",
             "device=cpu",
-            "model=custom", "model.module._target_=probe.Probe", "model.inputs.x.shape=[16]",
-            "model.module.width=" + ",".join(map(str, range(10))), "protocol=quick", "protocol.rounds=1",
-        ]  # fmt: skip
+            "model=custom",
+            "model.module._target_=probe.Probe",
+            "model.inputs.x.shape=[16]",
+            "model.module.width=" + ",".join(map(str, range(10))),
+            "protocol=quick",
+            "protocol.rounds=1",
+        ]
         env = {**os.environ, "PYTHONPATH": f"{checkout}:{home}", "LARGE_MATRIX_NOTE": str(noted)}
         output = home / "output"
         began, spoke, peak_kib = time.time(), None, 0
         with output.open("w") as stream:
-            sweep = subprocess.Popen(command, cwd=home, env=env, stdout=stream, stderr=subprocess.STDOUT)
+            sweep = subprocess.Popen(
+                command, cwd=home, env=env, stdout=stream, stderr=subprocess.STDOUT
+            )
         try:
             while not noted.exists() and sweep.poll() is None and time.time() - began < MOST_S:
                 time.sleep(0.01)
                 if spoke is None and output.stat().st_size:
                     spoke = time.time() - began
                 status = Path(f"/proc/{sweep.pid}/status").read_text()
-                peak_kib = max([peak_kib, *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)])
+                peak_kib = max(
+                    [
+                        peak_kib,
+                        *(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line),
+                    ]
+                )
             if not noted.exists():
                 raise SystemExit(f"no trial began: {output.read_text()[-500:]}")
             ticks = Path(f"/proc/{sweep.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
             first = float(noted.read_text()) - began
-            return spoke or first, first, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), peak_kib / 1024
+            return (
+                spoke or first,
+                first,
+                sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"),
+                peak_kib / 1024,
+            )
         finally:
             sweep.send_signal(signal.SIGINT)
             sweep.wait(300)
 
 
 def measure_matrices(folder: Path, args: argparse.Namespace, overrides: list[str]) -> None:
-    checkouts = {"this checkout": HERE} | ({str(args.against): args.against.resolve()} if args.against else {})
+    checkouts = {"this checkout": HERE} | (
+        {str(args.against): args.against.resolve()} if args.against else {}
+    )
     rows = []
     for cells in map(int, args.cells.split(",")):
         runs: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in checkouts}
@@ -312,28 +402,47 @@ def measure_matrices(folder: Path, args: argparse.Namespace, overrides: list[str
                 runs[name].append(first_trial(checkout, cells))
         for name, measured in runs.items():
             spoke, first, cpu, peak = (median(values) for values in zip(*measured, strict=True))
-            rows.append([name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{cpu:.1f}", f"{peak:.0f}"])
+            rows.append(
+                [name, f"{cells:,}", f"{spoke:.1f}", f"{first:.1f}", f"{cpu:.1f}", f"{peak:.0f}"]
+            )
     heads = ("effbench", "cells", "first output, s", "first trial, s", "CPU, s", "peak memory, MiB")
     print(Table.of([*map(Column, heads)], rows).render("markdown"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parts = parser.add_subparsers(required=True, metavar="WHAT")
     compared = {
-        "gpus": compare_gpus, "ahead": compare_ahead, "contexts": compare_contexts, "overhead": measure_overhead,
-        "host": compare_host_checks, "matrix": measure_matrices,
-    }  # fmt: skip
+        "gpus": compare_gpus,
+        "ahead": compare_ahead,
+        "contexts": compare_contexts,
+        "overhead": measure_overhead,
+        "host": compare_host_checks,
+        "matrix": measure_matrices,
+    }
     part = {name: parts.add_parser(name) for name in compared}
     for name, function in compared.items():
         part[name].set_defaults(function=function)
     part["ahead"].add_argument("--cells", type=int, default=40, help="(default: %(default)s)")
-    part["overhead"].add_argument("--rounds", type=int, default=3, help="trials per cell (default: %(default)s)")
-    part["host"].add_argument("--rounds", type=int, default=20, help="trials per cell (default: %(default)s)")
+    part["overhead"].add_argument(
+        "--rounds", type=int, default=3, help="trials per cell (default: %(default)s)"
+    )
+    part["host"].add_argument(
+        "--rounds", type=int, default=20, help="trials per cell (default: %(default)s)"
+    )
     matrix = part["matrix"]
     matrix.add_argument("--cells", default="1000,10000", help="(default: %(default)s)")
-    matrix.add_argument("--repeat", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
-    matrix.add_argument("--against", type=Path, help="another checkout of effbench, measured in turns with this one")
+    matrix.add_argument(
+        "--repeat",
+        type=int,
+        default=3,
+        help="runs of each, of which the median counts (default: 3)",
+    )
+    matrix.add_argument(
+        "--against", type=Path, help="another checkout of effbench, measured in turns with this one"
+    )
     args, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         args.function(Path(folder), args, overrides)

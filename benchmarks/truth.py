@@ -2,11 +2,10 @@
 
     python benchmarks/truth.py [--seconds 0.5]
 
-In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the clock; (2) compare
-the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run the timers of triton, torch and
-Inductor on the same callables, interleaved with effbench's. Exits with 1 if (1) or (2) fails. Needs CUDA and about
-three minutes.
-"""
+In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the
+clock; (2) compare the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run
+the timers of triton, torch and Inductor on the same callables, interleaved with effbench's. Exits
+with 1 if (1) or (2) fails. Needs CUDA and about three minutes."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Workload:
-    """A callable to time. `capturable`: the same work for timers that capture a graph, because a replay cannot be
-    captured; `truth`: runs long enough on the GPU for a comparison with CUPTI."""
+    """A callable to time. `capturable`: the same work for timers that capture a graph, because a
+    replay cannot be captured; `truth`: runs long enough on the GPU for a comparison with CUPTI."""
 
     name: str
     call: Call
@@ -65,7 +64,11 @@ class Workload:
 def rules(seconds: float) -> timing.Rules:
     """Return rules with the blocks of a sweep and a fixed time, regardless of the interval."""
     return replace(
-        ceilings.RULES, budget_s=max(1.0, 2 * seconds), min_time_s=seconds, target_interval=1.0, max_samples=1_000_000
+        ceilings.RULES,
+        budget_s=max(1.0, 2 * seconds),
+        min_time_s=seconds,
+        target_interval=1.0,
+        max_samples=1_000_000,
     )
 
 
@@ -102,7 +105,8 @@ def clocks_while_spinning(gpu: Gpu) -> list[int]:
 
 
 def launch_ms() -> float:
-    """Return the GPU time of a launch in ms, from spins that end at once, queued behind a long spin."""
+    """Return the GPU time of a launch in ms, from spins that end at once, queued behind a long
+    spin."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CYCLES[-1])
     start.record()
@@ -113,9 +117,12 @@ def launch_ms() -> float:
     return start.elapsed_time(end) / LAUNCHES
 
 
-def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Time spins of known cycles. Return a row for each length, and one for the slope between two lengths, in which
-    launch and synchronisation cancel out; no rows if NVML does not report the clock."""
+def truth_by_spinning(
+    seconds: float, gpu: Gpu
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Time spins of known cycles. Return a row for each length, and one for the slope between two
+    lengths, in which launch and synchronisation cancel out; no rows if NVML does not report the
+    clock."""
     clocks: dict[int, list[int]] = {cycles: [] for cycles in CYCLES}
     found: dict[str, dict[int, list[float]]] = {
         timer: {cycles: [] for cycles in CYCLES} for timer in ("period", "latency")
@@ -138,17 +145,32 @@ def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], l
         # the period includes the launch of the kernel, which is no error of the timer
         less = "pass, minus a launch" if within(measured - launch, expected[cycles]) else "FAIL"
         verdict = PASS if within(measured, expected[cycles]) else less
-        spins.append({"cycles": cycles, "SM MHz": median(clocks[cycles]), "expected ms": expected[cycles],
-                      "period ms": measured, "launch ms": launch, "verdict": verdict})  # fmt: skip
+        spins.append(
+            {
+                "cycles": cycles,
+                "SM MHz": median(clocks[cycles]),
+                "expected ms": expected[cycles],
+                "period ms": measured,
+                "launch ms": launch,
+                "verdict": verdict,
+            }
+        )
     slopes = []
     for timer, figures in found.items():
         for short, long in pairwise(CYCLES):
             if timer == "period" or expected[short] >= LATENCY_FROM_MS:
                 wanted = expected[long] - expected[short]
                 measured = median(figures[long]) - median(figures[short])
-                slopes.append({"slope of": timer, "from ms": expected[short], "to ms": expected[long],
-                               "expected ms": wanted, "measured ms": measured,
-                               "verdict": PASS if within(measured, wanted) else "FAIL"})  # fmt: skip
+                slopes.append(
+                    {
+                        "slope of": timer,
+                        "from ms": expected[short],
+                        "to ms": expected[long],
+                        "expected ms": wanted,
+                        "measured ms": measured,
+                        "verdict": PASS if within(measured, wanted) else "FAIL",
+                    }
+                )
     return spins, slopes
 
 
@@ -156,8 +178,9 @@ def truth_by_spinning(seconds: float, gpu: Gpu) -> tuple[list[dict[str, Any]], l
 
 
 def traced(call: Call, seconds: float) -> tuple[float, float | None, float | None]:
-    """Return the period of effbench's timer while CUPTI traces it, and from CUPTI for the same blocks the span from the
-    first start to the last end and the busy time (None if the trace does not divide into calls), in ms."""
+    """Return the period of effbench's timer while CUPTI traces it, and from CUPTI for the same
+    blocks the span from the first start to the last end and the busy time (None if the trace does
+    not divide into calls), in ms."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as tracer
 
@@ -175,7 +198,9 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
             timed = period(counted, seconds)
             torch.cuda.synchronize()
     activities = [
-        profile.Activity(event.name(), event.start_ns(), event.duration_ns(), event.correlation_id())
+        profile.Activity(
+            event.name(), event.start_ns(), event.duration_ns(), event.correlation_id()
+        )
         for event in trace.profiler.kineto_results.events()
         if event.device_type() == torch.autograd.DeviceType.CUDA
     ]
@@ -184,7 +209,10 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
     if not blocks:
         return median(timed.samples_ms), None, None
     scale = timed.calls_per_block * 1e6  # ns per block -> ms per call
-    spans = [(max(kernel.start + kernel.duration for kernel in block) - block[0].start) / scale for block in blocks]
+    spans = [
+        (max(kernel.start + kernel.duration for kernel in block) - block[0].start) / scale
+        for block in blocks
+    ]
     busy = [profile.union_ns(block) / scale for block in blocks]
     return median(timed.samples_ms[-len(blocks) :]), median(spans), median(busy)
 
@@ -192,14 +220,20 @@ def traced(call: Call, seconds: float) -> tuple[float, float | None, float | Non
 def blocks_of(
     activities: Sequence[profile.Activity], each: int, calls_per_block: int, blocks: int
 ) -> list[list[profile.Activity]]:
-    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities per call. Blocks are
-    counted from the end, because the head of a trace may be lost (pytorch issue 192021). Empty if the calls differ."""
+    """Return the activities of the last blocks, at most `blocks`, in order; `each`: activities per
+    call. Blocks are counted from the end, because the head of a trace may be lost (pytorch issue
+    192021). Empty if the calls differ."""
     size = each * calls_per_block
     if size == 0:
         return []
-    tail = sorted(activities, key=lambda activity: activity.start)[-size * min(blocks, len(activities) // size) :]
+    tail = sorted(activities, key=lambda activity: activity.start)[
+        -size * min(blocks, len(activities) // size) :
+    ]
     # overlapping kernels of a call may change their order, but all calls have the same kernels
-    kinds = [sorted(activity.name for activity in tail[at : at + each]) for at in range(0, len(tail), each)]
+    kinds = [
+        sorted(activity.name for activity in tail[at : at + each])
+        for at in range(0, len(tail), each)
+    ]
     if len(tail) < size or any(kind != kinds[0] for kind in kinds):
         return []
     return [tail[at : at + size] for at in range(0, len(tail), size)]
@@ -221,14 +255,23 @@ def truth_by_cupti(works: Sequence[Workload], seconds: float) -> list[dict[str, 
             # tracing may slow down the calls: then compare with the period of the traced calls
             same = "pass, same calls" if within(under, span) else "FAIL"
             verdict = PASS if within(measured, span) else same
-        rows.append({"callable": work.name, "busy ms": busy, "span ms": span, "period ms": measured,
-                     "period traced ms": under, "effbench's busy ms": reported[work.name],
-                     "verdict": verdict})  # fmt: skip
+        rows.append(
+            {
+                "callable": work.name,
+                "busy ms": busy,
+                "span ms": span,
+                "period ms": measured,
+                "period traced ms": under,
+                "effbench's busy ms": reported[work.name],
+                "verdict": verdict,
+            }
+        )
     return rows
 
 
 def reported_busy_ms(call: Call, seconds: float) -> float:
-    """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for the other figures."""
+    """Return the busy time by effbench's profiler in ms, over more calls than in a sweep, as for
+    the other figures."""
     one_ms = median(period(call, seconds).samples_ms)
     return profile.profile(call, NO_INPUTS, max(profile.CALLS, min(500, int(100 / one_ms)))).busy_ms
 
@@ -251,7 +294,9 @@ def by_do_bench_cudagraph(call: Call, seconds: float) -> float:
 def by_blocked_autorange(call: Call, seconds: float) -> float:
     from torch.utils.benchmark import Timer
 
-    return Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds).median * 1e3
+    return (
+        Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds).median * 1e3
+    )
 
 
 def by_timeit(call: Call, seconds: float) -> float:
@@ -269,7 +314,8 @@ def by_inductor(call: Call, seconds: float) -> float:
     return float(InductorBenchmarker().benchmark_gpu(call))
 
 
-#: Other timer -> its function, the effbench timer that measures the same, and whether it captures a graph.
+#: Other timer -> its function, the effbench timer that measures the same, and whether it captures a
+#: graph.
 PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
     "triton do_bench": (by_do_bench, period, False),
     "triton do_bench_cudagraph": (by_do_bench_cudagraph, period, True),
@@ -280,7 +326,8 @@ PEERS: dict[str, tuple[Callable[[Call, float], float], Callable, bool]] = {
 
 
 def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
-    """Compare other timers with effbench's, which runs before and after each; return the ratios over the rounds."""
+    """Compare other timers with effbench's, which runs before and after each; return the ratios
+    over the rounds."""
     warm_up(work.call, seconds)
     rows = []
     for name, (peer, timer, captures) in PEERS.items():
@@ -298,8 +345,11 @@ def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"callable": work.name, "peer": name, "our timer": timer.__name__}
         if error is None:
             ratio = geometric_mean(ratios)
-            row |= {"ours ms": median(ours), "its ms": median(ours) * ratio.value,
-                    "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"}  # fmt: skip
+            row |= {
+                "ours ms": median(ours),
+                "its ms": median(ours) * ratio.value,
+                "its ÷ ours": f"{ratio.value:.3f} ({ratio.low:.3f}–{ratio.high:.3f})",
+            }
         else:
             row |= {"ours ms": None, "its ms": None, "its ÷ ours": f"skipped: {error}"}
         rows.append(row)
@@ -310,7 +360,11 @@ def against_peers(work: Workload, seconds: float) -> list[dict[str, Any]]:
 
 
 def of_module(
-    name: str, build: Callable[[], torch.nn.Module], shape: Sequence[int], graph: bool = False, truth: bool = False
+    name: str,
+    build: Callable[[], torch.nn.Module],
+    shape: Sequence[int],
+    graph: bool = False,
+    truth: bool = False,
 ) -> Workload:
     with torch.device(DEVICE):
         module = build().to(torch.bfloat16).eval()
@@ -336,9 +390,21 @@ def workloads() -> list[Workload]:
     return [
         *(Workload(name, call, call, truth=True) for name, call in plain.items()),
         of_module("lin3 bs 512, graph", LinearStack, (512, 1000), graph=True, truth=True),
-        of_module("mlp 4096 bs 2048, graph", partial(MLP, width=4096), (2048, 4096), graph=True, truth=True),
+        of_module(
+            "mlp 4096 bs 2048, graph",
+            partial(MLP, width=4096),
+            (2048, 4096),
+            graph=True,
+            truth=True,
+        ),
         of_module("lin3 bs 8, graph", LinearStack, (8, 1000), graph=True, truth=True),
-        of_module("attention bs 8, graph", partial(AttentionBlock, seq=512), (8, 512, 1024), graph=True, truth=True),
+        of_module(
+            "attention bs 8, graph",
+            partial(AttentionBlock, seq=512),
+            (8, 512, 1024),
+            graph=True,
+            truth=True,
+        ),
         of_module("mlp bs 8, graph", MLP, (8, 1024), graph=True),
         of_module("mlp bs 8, eager", MLP, (8, 1024)),
         of_module("attention bs 1, eager", partial(AttentionBlock, seq=128), (1, 128, 1024)),
@@ -350,14 +416,17 @@ def shown(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "NVML does not report the SM clock here, so nothing was compared."
     texts = [
-        ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows
+        ["–" if v is None else f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
+        for row in rows
     ]
     return Table.of([*map(Column, rows[0])], texts).render("markdown")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="time of each timer in s (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="time of each timer in s (default: %(default)s)"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
@@ -368,8 +437,12 @@ def main() -> int:
         peers = [row for work in works for row in against_peers(work, args.seconds / 2)]
         spins, slopes = truth_by_spinning(args.seconds / 2, gpu)
         cupti = truth_by_cupti([work for work in works if work.truth], args.seconds / 2)
-    found = {"Spins of known cycles": spins, "Slopes between them": slopes, "GPU-bound callables against CUPTI": cupti,
-             "Other timers on the same callables": peers}  # fmt: skip
+    found = {
+        "Spins of known cycles": spins,
+        "Slopes between them": slopes,
+        "GPU-bound callables against CUPTI": cupti,
+        "Other timers on the same callables": peers,
+    }
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for title, rows in found.items():
         print(f"\n{title}\n\n{shown(rows)}")

@@ -1,8 +1,8 @@
 """Take the pictures of README.md and docs/ again: `python docs/pictures.py [FOLDER]`.
 
-Imports the sweeps of results/reference/ into a database, writes the site of the sweep `atlas` into FOLDER (without it,
-into a temporary one), and takes screenshots of its pages with Chromium, into docs/images/.
-"""
+Imports the sweeps of results/reference/ into a database, writes the site of the sweep `atlas` into
+FOLDER (without it, into a temporary one), and takes screenshots of its pages with Chromium, into
+docs/images/."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def main(folder: Path) -> None:
         effbench("import", str(SWEEPS), "--db", db)
         effbench("report", "--db", db, "--sweep", SWEEP, "--out", str(folder))
     (pages,) = folder.glob(f"*{sweep_id()}*")
-    browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser_path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for name, (address, first, height, theme) in PICTURES.items():

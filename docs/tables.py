@@ -1,9 +1,9 @@
-"""Tables that the code knows, for the documentation: `python docs/tables.py` refreshes them in its pages.
+"""Tables that the code knows, for the documentation: `python docs/tables.py` refreshes them in its
+pages.
 
-A table stands between `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME -->` and
-`<!-- end -->`. MkDocs calls `on_page_markdown`, which replaces `<!-- notebook FILE -->` by a notebook's cells and
-their output.
-"""
+A table stands between `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME
+-->` and `<!-- end -->`. MkDocs calls `on_page_markdown`, which replaces `<!-- notebook FILE -->` by
+a notebook's cells and their output."""
 
 from __future__ import annotations
 
@@ -41,14 +41,36 @@ from effbench.store import schema  # noqa: E402
 REFERENCE = ROOT / "results" / "reference"
 MARK = re.compile(r"<!-- (table|options|reference|notebook) (\S+) -->\n")
 STORED = re.compile(r"(<!-- (table|options|reference) (\S+) -->\n).*?(<!-- end -->\n)", re.S)
-TYPES = ((sa.Boolean, "true or false"), (sa.JSON, "JSON"), (sa.LargeBinary, "bytes"), (sa.Integer, "integer"),
-         (sa.Float, "float"), (schema.UtcDateTime, "time, UTC"), (sa.String, "text"))  # fmt: skip
-UNITS = {"_ms": "ms", "_s": "s", "_bytes": "bytes", "_mj": "mJ", "_mhz": "MHz", "_c": "°C", "_w": "W"}
+TYPES = (
+    (sa.Boolean, "true or false"),
+    (sa.JSON, "JSON"),
+    (sa.LargeBinary, "bytes"),
+    (sa.Integer, "integer"),
+    (sa.Float, "float"),
+    (schema.UtcDateTime, "time, UTC"),
+    (sa.String, "text"),
+)
+UNITS = {
+    "_ms": "ms",
+    "_s": "s",
+    "_bytes": "bytes",
+    "_mj": "mJ",
+    "_mhz": "MHz",
+    "_c": "°C",
+    "_w": "W",
+}
 #: Columns of the view and of `trial` that are not metrics.
 COLUMNS = {
-    "bound": "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or `latency`",
-    "marked": "whether the times come from a disturbed machine ([marks](#marks)); NULL without figures",
-    "disturbance": "what disturbed the machine, if the times are [marked](#marks); NULL if they are not",
+    "bound": (
+        "[bottleneck](../explanation/measuring.md#bottlenecks): `launch`, `memory`, `compute` or"
+        " `latency`"
+    ),
+    "marked": (
+        "whether the times come from a disturbed machine ([marks](#marks)); NULL without figures"
+    ),
+    "disturbance": (
+        "what disturbed the machine, if the times are [marked](#marks); NULL if they are not"
+    ),
     "id": "number of the trial",
     "sweep_id": "key of `sweep`",
     "sweep_name": "`sweep.name`",
@@ -58,26 +80,33 @@ COLUMNS = {
     "bs": "batch size, in samples",
     "mode": "name of the mode; its settings are in `params`",
     "dtype": "resolved dtype, never `auto`",
-    "phase": "`inference`, `training` or `generate`; in `trial` the last [phase](statuses.md#phases-of-a-trial)",
+    "phase": (
+        "`inference`, `training` or `generate`; in `trial` the last"
+        " [phase](statuses.md#phases-of-a-trial)"
+    ),
     "device": "`cuda` or `cpu`",
     "status": "[status](statuses.md#statuses)",
     "reason": "why the status is not `ok`, in one line",
     "trials": "number of rounds in the figures; marked ones do not count if three others are `ok`",
     "round": "pass over the cells, from 0",
     "attempt": "attempt within the round, from 0",
-    "extra": "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`, `graph_break_reasons`, "
-    "`cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`, `preempted`, `discarded`, `training`, "
-    "`dropout_off`, `grad_mode`, `grad_mode_reason`, `tied_tokens`, `artifacts`, `artifact_notes`, "
-    "`harness_retries`, `usual_host_ms`, `context_error`, `timed_again`; "
-    "of failures `traceback`, `log`",
+    "extra": (
+        "everything else: `phase_seconds`, `facts` of the mode, `graphs`, `cache`,"
+        " `graph_break_reasons`, `cudagraph_skip_reasons`, `gpu_before`, `gpu_after`, `profile`,"
+        " `preempted`, `discarded`, `training`, `dropout_off`, `grad_mode`, `grad_mode_reason`,"
+        " `tied_tokens`, `artifacts`, `artifact_notes`, `harness_retries`, `usual_host_ms`,"
+        " `context_error`, `timed_again`; of failures `traceback`, `log`"
+    ),
     "recorded_at": "when the trial was committed",
     "gpu_name": "names of the GPUs that torch saw",
     "torch_version": "version of torch",
     "python": "version of Python",
     "environment_id": "key of `environment`",
     "cell_key": "key of `cell`",
-    "params": "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`, `env`, and "
-    "`training`, `generate` or `stream` if used",
+    "params": (
+        "every resolved parameter: `model`, `bs`, `mode`, `dtype`, `phase`, `device`, `numerics`,"
+        " `env`, and `training`, `generate` or `stream` if used"
+    ),
 }
 #: What modes and models need besides torch.
 NEEDS = {
@@ -87,11 +116,15 @@ NEEDS = {
     **dict.fromkeys(("max-autotune", "max-autotune-no-cudagraphs", "regional"), "as `default`"),
     "cpp-wrapper": "g++; otherwise as `default`",
     "reduce-overhead": "CUDA, Triton, a C compiler",
-    **dict.fromkeys(("bucketed-graph", "cuda-graph", "cudagraphs", "graphed-callables", "pointer-chase"), "CUDA"),
+    **dict.fromkeys(
+        ("bucketed-graph", "cuda-graph", "cudagraphs", "graphed-callables", "pointer-chase"), "CUDA"
+    ),
     **dict.fromkeys(("resnet18", "resnet50", "mobilenetv3", "vit-b"), "torchvision"),
     **{name: name for name in ("torchvision", "timm", "transformers")},
     "bert-base": "transformers",
-    **dict.fromkeys(("llama-7b-decode", "llama-7b-prefill"), "27 GB of host memory while it is built"),
+    **dict.fromkeys(
+        ("llama-7b-decode", "llama-7b-prefill"), "27 GB of host memory while it is built"
+    ),
 }
 
 
@@ -127,14 +160,18 @@ def meaning_of(name: str) -> str:
 
 
 def columns(row: Any) -> str:
-    kind = {name: next(text for type_, text in TYPES if isinstance(column.type, type_)) for name, column in row.items()}
+    kind = {
+        name: next(text for type_, text in TYPES if isinstance(column.type, type_))
+        for name, column in row.items()
+    }
     rows = ([f"`{name}`", kind[name], unit_of(name), meaning_of(name)] for name in row)
     return table(["column", "type", "unit", "meaning"], rows)
 
 
 def view() -> str:
     rows = (
-        [f"`{name}`", f"`{dtype}`", unit_of(name), meaning_of(name)] for name, dtype in schema.RESULT_DTYPES.items()
+        [f"`{name}`", f"`{dtype}`", unit_of(name), meaning_of(name)]
+        for name, dtype in schema.RESULT_DTYPES.items()
     )
     return table(["column", "dtype", "unit", "meaning"], rows)
 
@@ -162,14 +199,20 @@ def setting_type(hint: Any) -> str:
     if typing.get_origin(hint) is list:
         return "list"
     if typing.get_args(hint):
-        return " or ".join("null" if kind is type(None) else setting_type(kind) for kind in typing.get_args(hint))
+        return " or ".join(
+            "null" if kind is type(None) else setting_type(kind) for kind in typing.get_args(hint)
+        )
     if issubclass(hint, str):
-        return ", ".join(f"`{choice}`" for choice in hint) if hasattr(hint, "__members__") else "text"
+        return (
+            ", ".join(f"`{choice}`" for choice in hint) if hasattr(hint, "__members__") else "text"
+        )
     return {bool: "true or false", int: "integer", float: "number"}[hint]
 
 
 def shown(value: Any) -> str:
-    return f"`{json.dumps(value)}`" if value in (None, "") or isinstance(value, bool) else f"`{value}`"
+    return (
+        f"`{json.dumps(value)}`" if value in (None, "") or isinstance(value, bool) else f"`{value}`"
+    )
 
 
 def settings(kind: Any = config.Config, prefix: str = "") -> Iterator[list[str]]:
@@ -180,8 +223,12 @@ def settings(kind: Any = config.Config, prefix: str = "") -> Iterator[list[str]]
         if dataclasses.is_dataclass(hint):
             yield from settings(hint, f"{name}.")
             continue
-        made = field.default if field.default is not dataclasses.MISSING else field.default_factory()
-        kind_text = "anything" if name in ("executor.gpus", "executor.cores") else setting_type(hint)
+        made = (
+            field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        )
+        kind_text = (
+            "anything" if name in ("executor.gpus", "executor.cores") else setting_type(hint)
+        )
         yield [f"`{name}`", kind_text, shown(made), notes[field.name]]
 
 
@@ -193,20 +240,30 @@ def group_files(group: str) -> dict[str, dict[str, Any]]:
 def groups() -> str:
     folders = sorted(path.name for path in shipped("conf").iterdir() if path.is_dir())
     return table(
-        ["group", "options"], ([f"`{name}`", ", ".join(f"`{o}`" for o in group_files(name))] for name in folders)
+        ["group", "options"],
+        ([f"`{name}`", ", ".join(f"`{o}`" for o in group_files(name))] for name in folders),
     )
 
 
 def protocols() -> str:
-    found = {name: dataclasses.asdict(config.Protocol()) | content for name, content in group_files("protocol").items()}
+    found = {
+        name: dataclasses.asdict(config.Protocol()) | content
+        for name, content in group_files("protocol").items()
+    }
     names = sorted(found, key=lambda name: found[name]["rounds"])
     fields = [field.name for field in dataclasses.fields(config.Protocol) if field.name != "name"]
-    rows = ([f"`protocol.{field}`", *(shown(found[name][field]) for name in names)] for field in fields)
+    rows = (
+        [f"`protocol.{field}`", *(shown(found[name][field]) for name in names)] for field in fields
+    )
     return table(["setting", *(f"`{name}`" for name in names)], rows)
 
 
 def own_settings(content: Mapping[str, Any]) -> str:
-    own = {key: value for key, value in content.items() if key not in ("name", "description", "_target_")}
+    own = {
+        key: value
+        for key, value in content.items()
+        if key not in ("name", "description", "_target_")
+    }
     return ", ".join(f"`{key}` {shown(value)}" for key, value in own.items()) or "none"
 
 
@@ -240,7 +297,10 @@ def status_changes() -> str:
         return str(found) if now is not None or before.is_measured else f"({found})"
 
     names = ["not measured" if status is None else str(status) for status in every]
-    rows = ([f"`{name}`", *(verdict(before, now) for now in every)] for name, before in zip(names, every, strict=True))
+    rows = (
+        [f"`{name}`", *(verdict(before, now) for now in every)]
+        for name, before in zip(names, every, strict=True)
+    )
     return table(["before ╲ now", *names], rows)
 
 
@@ -252,7 +312,9 @@ def checks() -> str:
             function = getattr(module, name)
             claims = ", ".join(claim.id for claim in experiment.claims if name in claim.inputs)
             shows = (function.__doc__ or "").partition("\n\n")[0]
-            rows.append([f"`{experiment.name}`: `{name}`", claims, shows, ", ".join(function.needs)])
+            rows.append(
+                [f"`{experiment.name}`: `{name}`", claims, shows, ", ".join(function.needs)]
+            )
     return table(["experiment: check", "claims", "what it shows", "needs"], rows)
 
 
@@ -263,7 +325,8 @@ def parser_of(command: str) -> argparse.ArgumentParser:
 
 
 def arguments(parser: argparse.ArgumentParser, of: str = "") -> Iterator[list[str]]:
-    """Yield what to type and what it does for every argument, those of subcommands with their name."""
+    """Yield what to type and what it does for every argument, those of subcommands with their
+    name."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
@@ -271,9 +334,14 @@ def arguments(parser: argparse.ArgumentParser, of: str = "") -> Iterator[list[st
         elif not isinstance(action, argparse._HelpAction):
             value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
             value = " ".join(value) if isinstance(value, tuple) else value
-            value = value or (action.dest.upper() if action.nargs != 0 or not action.option_strings else "")
+            value = value or (
+                action.dest.upper() if action.nargs != 0 or not action.option_strings else ""
+            )
             words = f"{', '.join(action.option_strings)} {value}".strip()
-            yield [f"`{of}{words}`", (action.help or "") % {"default": action.default, "prog": parser.prog}]
+            yield [
+                f"`{of}{words}`",
+                (action.help or "") % {"default": action.default, "prog": parser.prog},
+            ]
 
 
 def options(command: str) -> str:
@@ -289,7 +357,9 @@ def reference_rows() -> list[dict[str, Any]]:
 
 
 def speedups(sweep: str) -> SpeedupTable:
-    return speedup_table(label_rows([row for row in reference_rows() if row["sweep_name"] == sweep]))
+    return speedup_table(
+        label_rows([row for row in reference_rows() if row["sweep_name"] == sweep])
+    )
 
 
 def speedups_of(sweep: str) -> str:
@@ -309,7 +379,10 @@ def claims() -> str:
     for row in found:
         measured = row["measured"]
         figure = figure_text(
-            measured.get("value"), measured.get("low"), measured.get("high"), measured.get("unit") or ""
+            measured.get("value"),
+            measured.get("low"),
+            measured.get("high"),
+            measured.get("unit") or "",
         )
         rows.append([row["claim"], row["statement"], row["verdict"], figure])
     return table(["claim", "statement", "verdict on an H200", "measured"], rows)
@@ -345,7 +418,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "checks": checks,
     "status_changes": status_changes,
 }
-SWEEPS = ("atlas", "atlas-h100", "autotuned-h100", "autotuned-h200", "compiled-graphs", "graphs-h200")
+SWEEPS = (
+    "atlas",
+    "atlas-h100",
+    "autotuned-h100",
+    "autotuned-h200",
+    "compiled-graphs",
+    "graphs-h200",
+)
 MEASURED: dict[str, Callable[[], str]] = {
     **{name: partial(speedups_of, name) for name in SWEEPS},
     "small-models": partial(speedups_of, "h200"),

@@ -13,9 +13,16 @@ from typing import Any
 __version__ = "0.2.0"
 
 _ERRORS = (
-    "EffbenchError", "UsageError", "ConfigError", "ResumeError", "StoreError", "SchemaError", "WorkerError",
-    "UnsupportedError", "NothingFoundError",
-)  # fmt: skip
+    "EffbenchError",
+    "UsageError",
+    "ConfigError",
+    "ResumeError",
+    "StoreError",
+    "SchemaError",
+    "WorkerError",
+    "UnsupportedError",
+    "NothingFoundError",
+)
 #: Public name -> its module.
 _PUBLIC = {
     **dict.fromkeys(("sweep", "results", "compare", "Sweep"), "effbench.api"),

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its results. The path `db` is
-    absolute, so that the results are found from another working directory."""
+    """A sweep that has run. `state` is `completed` or `interrupted`; failed cells are in its
+    results. The path `db` is absolute, so that the results are found from another working
+    directory."""
 
     id: str
     db: str = field(repr=False)  # it may contain a password
@@ -27,10 +28,11 @@ class Sweep:
 
 
 def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
-    """Run the sweep that `effbench -m *overrides` runs; `quiet` omits its progress on standard output.
+    """Run the sweep that `effbench -m *overrides` runs; `quiet` omits its progress on standard
+    output.
 
-    Raises EffbenchError for what is wrong before the first trial; a cell that fails is a row with a status.
-    """
+    Raises EffbenchError for what is wrong before the first trial; a cell that fails is a row with a
+    status."""
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
     from effbench.store.connect import sqlite_file
@@ -45,18 +47,23 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     return Sweep(outcome.sweep_id, str(file.absolute()) if file else outcome.db, outcome.state)
 
 
-def results(db: str = DEFAULT_DB, sweep: str | None = "last", compact: bool = False) -> pd.DataFrame:
-    """Return the view `results` as a DataFrame: one row per sweep, cell and environment, in the order of the plan.
+def results(
+    db: str = DEFAULT_DB, sweep: str | None = "last", compact: bool = False
+) -> pd.DataFrame:
+    """Return the view `results` as a DataFrame: one row per sweep, cell and environment, in the
+    order of the plan.
 
-    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps. `compact`: omit the
-    figures that no row has, such as GPU memory on a CPU.
+    `db`: a path or any SQLAlchemy URL. `sweep`: an id, a name, `last`, or None for all sweeps.
+    `compact`: omit the figures that no row has, such as GPU memory on a CPU.
 
-    Columns, units and dtypes are listed in docs/reference/results.md. The dtypes are the same for every selection, also
-    an empty one: `string` for text, `Int64` for counts and bytes, `float64` for other figures, `datetime64[ns, UTC]`
-    for times, `object` for `params` (dicts). Missing values are `pd.NA` or NaN.
+    Columns, units and dtypes are listed in docs/reference/results.md. The dtypes are the same for
+    every selection, also an empty one: `string` for text, `Int64` for counts and bytes, `float64`
+    for other figures, `datetime64[ns, UTC]` for times, `object` for `params` (dicts). Missing
+    values are `pd.NA` or NaN.
 
-    They are followed by one column for each swept parameter that has no column in the view, with its name in overrides
-    (`model.module.width`, `mode.fullgraph`): `Int64`, `float64`, `boolean` or `string`, by its values.
+    They are followed by one column for each swept parameter that has no column in the view, with
+    its name in overrides (`model.module.width`, `mode.fullgraph`): `Int64`, `float64`, `boolean` or
+    `string`, by its values.
 
     Raises StoreError if the database cannot be read, NothingFoundError for an unknown sweep.
     """
@@ -79,7 +86,9 @@ def results(db: str = DEFAULT_DB, sweep: str | None = "last", compact: bool = Fa
         frame = frame.drop(columns=empty)
     swept = swept_columns(labelled(rows, environments))
     more = {name: _typed(values) for name, values in swept.items() if name not in RESULT_DTYPES}
-    return pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns") if more else frame
+    return (
+        pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis="columns") if more else frame
+    )
 
 
 def _typed(values: Sequence[Any]) -> pd.Series[Any]:
@@ -91,23 +100,31 @@ def _typed(values: Sequence[Any]) -> pd.Series[Any]:
         return pd.Series(values, dtype="boolean")
     is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in known]
     if not all(is_number):
-        return pd.Series([None if value is None else str(value) for value in values], dtype="string")
+        return pd.Series(
+            [None if value is None else str(value) for value in values], dtype="string"
+        )
     is_whole = all(isinstance(value, int) and abs(value) < 2**63 for value in known)
     return pd.Series(values, dtype="Int64" if is_whole else "float64")
 
 
 def compare(
-    before: str, after: str | None = None, db: str = DEFAULT_DB, by: str | None = None,
-    metrics: Sequence[str] | None = None, config: str | None = None, values: Sequence[str] = (),
-) -> pd.DataFrame:  # fmt: skip
-    """Compare two sweeps cell by cell and metric by metric, as `effbench compare` does; what matters most first.
+    before: str,
+    after: str | None = None,
+    db: str = DEFAULT_DB,
+    by: str | None = None,
+    metrics: Sequence[str] | None = None,
+    config: str | None = None,
+    values: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Compare two sweeps cell by cell and metric by metric, as `effbench compare` does; what
+    matters most first.
 
-    `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …) two parts of the
-    sweep `before`, with the two `values`. `metrics`: only these. `config`: limits and exceptions, a file or a name
-    below conf/check. The columns are those of `--format csv` (docs/reference/api.md); the frame's `attrs` holds
-    `differences` and `notes`, lists of text, `limits`, where these come from, and `in_turns`: whether ratios are means
-    over pairs of trials from the same round. Raises NothingFoundError, UsageError, ConfigError.
-    """
+    `before`, `after`: ids, names, baselines or `last`; with `by` (`python`, `folder`, `dtype` …)
+    two parts of the sweep `before`, with the two `values`. `metrics`: only these. `config`: limits
+    and exceptions, a file or a name below conf/check. The columns are those of `--format csv`
+    (docs/reference/api.md); the frame's `attrs` holds `differences` and `notes`, lists of text,
+    `limits`, where these come from, and `in_turns`: whether ratios are means over pairs of trials
+    from the same round. Raises NothingFoundError, UsageError, ConfigError."""
     import pandas as pd
 
     from effbench.comparison.compare import compare_parts, compare_sweeps, find
@@ -134,6 +151,10 @@ def compare(
     # a column in which nothing is known would have another dtype than in other comparisons
     numbers = dict.fromkeys(frame.loc[:, "before":"smallest_slowdown"], float)
     frame = frame.astype({**dict.fromkeys(COLUMNS, "string"), **numbers, "gates": bool})
-    frame.attrs = {"differences": compared.differences, "notes": compared.notes, "limits": limits.source}
+    frame.attrs = {
+        "differences": compared.differences,
+        "notes": compared.notes,
+        "limits": limits.source,
+    }
     frame.attrs["in_turns"] = compared.interleaved
     return frame

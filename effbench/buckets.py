@@ -1,4 +1,5 @@
-"""Capture lists of inference servers: which batch sizes get a CUDA graph, and which graph runs a batch."""
+"""Capture lists of inference servers: which batch sizes get a CUDA graph, and which graph runs a
+batch."""
 
 from __future__ import annotations
 
@@ -22,18 +23,26 @@ PRESETS = (*LISTS, EXACT)
 
 
 def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """Return the batch sizes to capture, ascending, for batches of `sizes`. A preset is cut at the largest of `sizes`,
-    which replaces the preset's next larger entry, as in servers (except in `no-padding`). `exact`: the sizes that
-    occur. A list of numbers is used unchanged. Raises ConfigError for an unknown preset or invalid sizes."""
+    """Return the batch sizes to capture, ascending, for batches of `sizes`. A preset is cut at the
+    largest of `sizes`, which replaces the preset's next larger entry, as in servers (except in
+    `no-padding`). `exact`: the sizes that occur. A list of numbers is used unchanged. Raises
+    ConfigError for an unknown preset or invalid sizes."""
     if not isinstance(buckets, str):
         given = list(buckets) if isinstance(buckets, Sequence) else []
-        if not given or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given):
-            raise ConfigError(f"buckets: expected a preset or batch sizes such as [1,2,4,8], got {given or buckets!r}")
+        if not given or not all(
+            isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in given
+        ):
+            raise ConfigError(
+                "buckets: expected a preset or batch sizes such as [1,2,4,8], got"
+                f" {given or buckets!r}"
+            )
         return sorted(set(given))
     if buckets == EXACT:
         return sorted(set(sizes))
     if buckets not in LISTS:
-        raise ConfigError(f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]")
+        raise ConfigError(
+            f"unknown buckets={buckets}; allowed: {', '.join(PRESETS)}, or a list such as [1,2,4,8]"
+        )
     largest = max(sizes)
     kept = [size for size in LISTS[buckets] if size <= largest]
     if buckets != "no-padding" and largest < LISTS[buckets][-1] and largest not in kept:
@@ -42,15 +51,16 @@ def capture_sizes(buckets: str | Sequence[int], sizes: Sequence[int]) -> list[in
 
 
 def bucket_of(captured: Sequence[int], raw: int) -> int | None:
-    """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all are smaller."""
+    """Return the smallest of the `captured` sizes (ascending) that holds `raw` rows; None if all
+    are smaller."""
     index = bisect.bisect_left(captured, raw)
     return captured[index] if index < len(captured) else None
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by graphs, of which
-    `padded_rows` are padding; `by_bucket`: calls per captured size."""
+    """How calls use a capture list. `fallbacks`: calls without a graph; `rows`: rows computed by
+    graphs, of which `padded_rows` are padding; `by_bucket`: calls per captured size."""
 
     calls: int
     fallbacks: int

@@ -1,4 +1,5 @@
-"""The core types: what is measured (`Cell`), where (`Environment`) and the outcome (`Trial`, `Status`)."""
+"""The core types: what is measured (`Cell`), where (`Environment`) and the outcome (`Trial`,
+`Status`)."""
 
 from __future__ import annotations
 
@@ -38,13 +39,17 @@ class Status(StrEnum):
 
 
 SEVERITY = tuple(Status)
-#: Numerics that cells omit while they have these values, so that the keys of older cells stay valid.
+#: Numerics that cells omit while they have these values, so that the keys of older cells stay
+#: valid.
 LATER_NUMERICS = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
 
 
 def canonical_json(value: Any) -> str:
-    """Return compact JSON with sorted keys: equal values give equal text. Raises ValueError for NaN and infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    """Return compact JSON with sorted keys: equal values give equal text. Raises ValueError for NaN
+    and infinity."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def digest(value: Any) -> str:
@@ -53,13 +58,16 @@ def digest(value: Any) -> str:
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with lone surrogates escaped (`\udcff`), because they cannot be printed or stored."""
+    r"""Return `text` with lone surrogates escaped (`\udcff`), because they cannot be printed or
+    stored."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def mode_settings(mode: dict[str, Any]) -> dict[str, Any]:
     """Return a mode's own settings, the keyword arguments of its constructor."""
-    return {key: value for key, value in mode.items() if key not in ("name", "description", "_target_")}
+    return {
+        key: value for key, value in mode.items() if key not in ("name", "description", "_target_")
+    }
 
 
 def targets_in(node: Any) -> Iterator[str]:
@@ -78,13 +86,13 @@ def targets_in(node: Any) -> Iterator[str]:
 class Cell:
     """One point of the matrix: what is run, but not how it is measured. `key` identifies it.
 
-    `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of forward's arguments,
-    each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds `name`, `_target_` and the mode's settings.
-    `stream` is None if all calls have the same sizes; otherwise it holds what `streams.resolve` returns, and `bs` is
-    the largest batch size. `training` and `generate` hold the settings of their phases, otherwise None.
-    `threads` is None for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
-    `device` are never `auto`.
-    """
+    `model` holds `name`, `module` (`_target_` and arguments), `inputs` (a list in the order of
+    forward's arguments, each with its `name`), `tolerance` and `allow_nonfinite`; `mode` holds
+    `name`, `_target_` and the mode's settings. `stream` is None if all calls have the same sizes;
+    otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
+    `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
+    for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
+    `device` are never `auto`."""
 
     model: dict[str, Any]
     bs: int
@@ -122,7 +130,11 @@ class Cell:
 
         The values are the cell's own: do not change them.
         """
-        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
+        return {
+            name: value
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) is not None
+        }
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Cell:
@@ -189,16 +201,22 @@ class TrialRecord:
             # JSON does not reliably distinguish integers from floats
             allowed = kind | int | float if isinstance(1, kind) or isinstance(1.0, kind) else kind
             if not isinstance(value, allowed):
-                raise ValueError(f"{name}: expected {getattr(kind, '__name__', kind)}, got {str(value)[:100]!r}")
+                raise ValueError(
+                    f"{name}: expected {getattr(kind, '__name__', kind)}, got {str(value)[:100]!r}"
+                )
         trial.reason = trial.reason and encodable(trial.reason)
         return trial
 
 
 Trial = dataclasses.make_dataclass(
-    "Trial", [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS], bases=(TrialRecord,)
+    "Trial",
+    [(metric.name, metric.kind | None, None) for metric in TRIAL_METRICS],
+    bases=(TrialRecord,),
 )
 Trial.__module__ = __name__  # pickle looks the class up in this module
-Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`. A quantity that does not apply is None, never 0.
+Trial.__doc__ = """A TrialRecord with the quantities of `metrics.py`.
+
+A quantity that does not apply is None, never 0.
 
 `samples` maps a timer (`latency_ms`, `period_ms`, `warmup_ms`) to its raw values, in ms, in order.
 """

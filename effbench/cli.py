@@ -1,4 +1,5 @@
-"""The command line: a bare word selects a subcommand; any other arguments are Hydra overrides of a sweep."""
+"""The command line: a bare word selects a subcommand; any other arguments are Hydra overrides of a
+sweep."""
 
 from __future__ import annotations
 
@@ -24,14 +25,32 @@ from effbench.sweeping.interrupts import remembered
 from effbench.warning_filters import print_instead_of_raising
 
 _NAMES = (
-    "show", "ls", "report", "export", "import", "doctor", "reproduce", "claims", "compare", "duet", "baseline", "check",
-    "advise", "history", "db", "models",
-)  # fmt: skip
-#: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and `run(args) -> exit code`.
+    "show",
+    "ls",
+    "report",
+    "export",
+    "import",
+    "doctor",
+    "reproduce",
+    "claims",
+    "compare",
+    "duet",
+    "baseline",
+    "check",
+    "advise",
+    "history",
+    "db",
+    "models",
+)
+#: Subcommand -> module under effbench.commands; each has `HELP`, `add_arguments(parser)` and
+#: `run(args) -> exit code`.
 COMMANDS = {name: "imports" if name == "import" else name for name in _NAMES}
 #: Options of Hydra that run nothing, and settings for other fork servers than effbench's own.
-WITHOUT_SERVER = r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
-#: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data matches.
+WITHOUT_SERVER = (
+    r"(--hydra-help|--version|-c|--cfg|-i|--info|-sc|--shell-completion)(=|$)|(python|folder)="
+)
+#: Exit code of unexpected errors; 1 means a regression or failed cells, 3 means that no data
+#: matches.
 UNEXPECTED = 2
 
 
@@ -39,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of the codes in docs/reference/commands.md."""
     print_instead_of_raising()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a character that the encoding lacks must not end a sweep
+        if isinstance(
+            stream, TextIOWrapper
+        ):  # a character that the encoding lacks must not end a sweep
             stream.reconfigure(errors="backslashreplace")
     code = run(list(sys.argv[1:] if argv is None else argv))
     gc.freeze()  # the search for cycles at exit takes a tenth of a report's time
@@ -73,8 +94,9 @@ def run(argv: list[str]) -> int:
 def do(argv: list[str]) -> int:
     if not argv:
         raise UsageError(
-            "nothing to do: give overrides to run a sweep, for example: effbench -m mode=eager,default bs=1,8\n"
-            f"or a command: {', '.join(COMMANDS)}; effbench --help shows examples"
+            "nothing to do: give overrides to run a sweep, for example: effbench -m"
+            f" mode=eager,default bs=1,8\nor a command: {', '.join(COMMANDS)}; effbench --help"
+            " shows examples"
         )
     if argv == ["--version"]:
         print(f"effbench {__version__}")
@@ -88,14 +110,16 @@ def do(argv: list[str]) -> int:
 
 
 def asks_for_help(argv: list[str]) -> bool:
-    """Return whether the command line is `effbench --help`, with or without overrides; commands have their own."""
+    """Return whether the command line is `effbench --help`, with or without overrides; commands
+    have their own."""
     if argv[0] == "help":
         return True
     return not is_bare_word(argv[0]) and any(word in ("-h", "--help") for word in argv)
 
 
 def report_error(error: BaseException, message: str, argv: Sequence[str], code: int) -> int:
-    """Print the message (with EFFBENCH_DEBUG=1 the traceback) to stderr, without passwords, and return `code`."""
+    """Print the message (with EFFBENCH_DEBUG=1 the traceback) to stderr, without passwords, and
+    return `code`."""
     from effbench.store.secrets import masked_text
 
     if os.environ.get("EFFBENCH_DEBUG") == "1":
@@ -113,8 +137,8 @@ def print_error(text: str) -> None:
 
 
 def is_unread(stream: TextIO, number: int | None) -> bool:
-    """Return whether writing to this output fails with the error `number` because nobody reads it any more: EPIPE if
-    the reader has exited, such as `head`, EIO if the terminal was closed."""
+    """Return whether writing to this output fails with the error `number` because nobody reads it
+    any more: EPIPE if the reader has exited, such as `head`, EIO if the terminal was closed."""
     if number not in (errno.EPIPE, errno.EIO):
         return False
     try:
@@ -139,7 +163,11 @@ def discard(streams: Iterable[TextIO]) -> None:
 
 def failed_access(error: OSError) -> str:
     """Return a message about a file or connection that cannot be read or written."""
-    names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    names = [
+        os.fsdecode(name)
+        for name in (error.filename, error.filename2)
+        if isinstance(name, str | bytes)
+    ]
     if not names and error.errno == errno.ENOSPC:
         return f"the output cannot be written: {error.strerror}"
     what = " and ".join(names) or f"a file or connection (in {place_of(error)})"
@@ -148,8 +176,13 @@ def failed_access(error: OSError) -> str:
 
 
 def unexpected(error: Exception, argv: Sequence[str]) -> str:
-    """Return two lines about an unexpected error: its type, location and message, then what to do."""
-    hint = "; `effbench db check` finds damaged rows of a database" if argv[0] in COMMANDS and argv[0] != "db" else ""
+    """Return two lines about an unexpected error: its type, location and message, then what to
+    do."""
+    hint = (
+        "; `effbench db check` finds damaged rows of a database"
+        if argv[0] in COMMANDS and argv[0] != "db"
+        else ""
+    )
     return (
         f"unexpected {type(error).__name__} at {place_of(error)}: {one_line(error, 300)}\n"
         f"EFFBENCH_DEBUG=1 shows the traceback{hint}"
@@ -173,7 +206,9 @@ def run_command(name: str, words: list[str]) -> int:
         near = nearest(name, COMMANDS)
         hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
-    gc.set_threshold(1_000_000)  # at the default, a fifth of a report's time is spent on searching its rows for cycles
+    gc.set_threshold(
+        1_000_000
+    )  # at the default, a fifth of a report's time is spent on searching its rows for cycles
     from effbench.commands.options import Parser
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
@@ -199,11 +234,15 @@ def run_sweep(argv: list[str]) -> int:
         from effbench.commands.show import end_of_sweep
 
         return end_of_sweep(outcome)
-    except KeyboardInterrupt:  # a second Ctrl-C, before the table with the command that resumes the sweep is there
+    except (
+        KeyboardInterrupt
+    ):  # a second Ctrl-C, before the table with the command that resumes the sweep is there
         if outcome.state != "interrupted":
             raise
         from effbench.store.secrets import masked_url
         from effbench.sweeping.resume import resume_command
 
-        again = resume_command(outcome.sweep_id, outcome.db, masked_url(outcome.db), shard=outcome.shard)
+        again = resume_command(
+            outcome.sweep_id, outcome.db, masked_url(outcome.db), shard=outcome.shard
+        )
         raise KeyboardInterrupt(f"resume with: {again}") from None

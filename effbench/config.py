@@ -24,8 +24,8 @@ def db_option(name: str) -> str:
 
 
 def db_setting(db: str, name: str | None = None) -> str:
-    """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is the default database.
-    `name`: `db` without its password, if it has one."""
+    """Return ` db=NAME` for a sweep in a message, in quotes if Hydra needs them; empty if `db` is
+    the default database. `name`: `db` without its password, if it has one."""
     value = quoted(db if name is None else name)
     return "" if db == DEFAULT_DB else f" {shlex.quote(f'db={value}')}"
 
@@ -35,7 +35,9 @@ def quoted(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./:@+-]*", text):
         return text
     # within quotes, a backslash is special only before a quote or at the end
-    escaped = re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], text)
+    escaped = re.sub(
+        r'(\\*)("|$)', lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], text
+    )
     return f'"{escaped}"'
 
 
@@ -56,19 +58,25 @@ Eliminate = choice("Eliminate", "latency_ms", "period_ms")
 Artifact = choice("Artifact", "trace", "code", "snapshot", "graph")
 MatmulPrecision = choice("MatmulPrecision", "highest", "high", "medium")
 GradMode = choice("GradMode", "auto", "inference", "no_grad", "grad")
-Quantize = choice("Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8")
+Quantize = choice(
+    "Quantize", "int8-weight-only", "int4-weight-only", "float8-weight-only", "float8"
+)
 
 
 def number(
-    default: float | None, least: float | None = None, above: float | None = None, most: float = 2**31 - 1
+    default: float | None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float = 2**31 - 1,
 ) -> Any:
-    """Return a numeric setting whose value must be at least `least`, or greater than `above`, and at most `most`, by
-    default the largest integer of the database."""
+    """Return a numeric setting whose value must be at least `least`, or greater than `above`, and
+    at most `most`, by default the largest integer of the database."""
     return field(default=default, metadata={"least": least, "above": above, "most": most})
 
 
 def shipped(folder: str) -> Path:
-    """Return the path of `conf` or `experiments`: inside the package in a wheel, next to it in a checkout."""
+    """Return the path of `conf` or `experiments`: inside the package in a wheel, next to it in a
+    checkout."""
     package = Path(__file__).resolve().parent
     return package / folder if (package / folder).is_dir() else package.parent / folder
 
@@ -80,18 +88,33 @@ class Model:
     name: str | None = None  # name in results; null: last part of `model.module._target_`
     description: str = ""  # description for readers; not part of the cell
     module: Any = field(default_factory=dict)  # `_target_` and the constructor's arguments
-    inputs: Any = field(default_factory=dict)  # inputs of `forward` by name; null: the module has an attribute `inputs`
-    tolerance: float | None = number(None, above=0)  # relative tolerance against eager; null: by dtype
+    inputs: Any = field(
+        default_factory=dict
+    )  # inputs of `forward` by name; null: the module has an attribute `inputs`
+    tolerance: float | None = number(
+        None, above=0
+    )  # relative tolerance against eager; null: by dtype
     allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
     # settings of model=torchvision, timm and transformers, which `model.module` refers to:
     arch: str | None = None  # name of a network; `effbench models` lists them
-    task: str | None = None  # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
-    # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets itself
+    task: str | None = (
+        None  # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
+    )
+    # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets
+    # itself
     seq: int | None = number(None, least=1)
-    image_size: int | None = number(None, least=1)  # height and width of images; null: those of the published weights
-    pretrained: Any = None  # false: random weights; true: published ones; or a folder or .safetensors file
-    config: Any = field(default_factory=dict)  # transformers: configuration, such as model.config.num_labels=10
-    kwargs: Any = field(default_factory=dict)  # torchvision, timm: the constructor's arguments, by name
+    image_size: int | None = number(
+        None, least=1
+    )  # height and width of images; null: those of the published weights
+    pretrained: Any = (
+        None  # false: random weights; true: published ones; or a folder or .safetensors file
+    )
+    config: Any = field(
+        default_factory=dict
+    )  # transformers: configuration, such as model.config.num_labels=10
+    kwargs: Any = field(
+        default_factory=dict
+    )  # torchvision, timm: the constructor's arguments, by name
 
 
 @dataclass
@@ -101,28 +124,38 @@ class Numerics:
     tf32: bool = False  # TF32 in matrix products and cuDNN convolutions of float32
     # `torch.set_float32_matmul_precision`; below `highest` matrix products use TF32
     matmul_precision: MatmulPrecision = MatmulPrecision.highest
-    cudnn_benchmark: bool = False  # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
-    channels_last: bool = False  # store 4-d weights and inputs in the memory format `torch.channels_last`
-    # quantize linear layers with torchao: `int8-weight-only`, `int4-weight-only`, `float8-weight-only`; `float8` also
-    # quantizes activations
+    cudnn_benchmark: bool = (
+        False  # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
+    )
+    channels_last: bool = (
+        False  # store 4-d weights and inputs in the memory format `torch.channels_last`
+    )
+    # quantize linear layers with torchao: `int8-weight-only`, `int4-weight-only`,
+    # `float8-weight-only`; `float8` also quantizes activations
     quantize: Quantize | None = None
     deterministic: bool = False  # `torch.use_deterministic_algorithms(True)`
-    # how calls record gradients: `inference` mode, `no_grad` or `grad`; `auto`: the first of them in which eager does
-    # the same as with `no_grad`; training always uses `grad`
+    # how calls record gradients: `inference` mode, `no_grad` or `grad`; `auto`: the first of them
+    # in which eager does the same as with `no_grad`; training always uses `grad`
     grad_mode: GradMode = GradMode.auto
     seed: int = 0  # seed of weights and inputs
 
 
 @dataclass
 class Stream:
-    """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each kind."""
+    """A sequence of sizes instead of a single one; streams.KINDS lists the settings of each
+    kind."""
 
-    name: str = "none"  # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`, `arrivals`; set by `stream=`
+    # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`, `arrivals`; set by `stream=`
+    name: str = "none"
     length: int | None = None  # calls of one pass
-    low: int | None = None  # smallest size; `decode`: running requests at which new ones are admitted
+    low: int | None = (
+        None  # smallest size; `decode`: running requests at which new ones are admitted
+    )
     high: int | None = None  # largest size
     rate: float | None = None  # `arrivals`: average requests per second
-    dim: int | None = None  # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
+    dim: int | None = (
+        None  # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
+    )
     seed: int | None = None  # seed of a generated stream
     spell: int | None = None  # `bursty`: average calls until burst or quiet is drawn again
     share: float | None = None  # `bursty`: fraction of calls in bursts
@@ -141,7 +174,9 @@ class Training:
     lr: float = number(1e-4, above=0)  # learning rate, above 0
     # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
     loss: str = "mean-square"
-    set_to_none: bool = True  # true: set gradients to None before each step; false: fill them with zeros
+    set_to_none: bool = (
+        True  # true: set gradients to None before each step; false: fill them with zeros
+    )
 
 
 @dataclass
@@ -154,7 +189,9 @@ class Generate:
 
 @dataclass
 class SweepSettings:
-    name: str | None = None  # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
+    name: str | None = (
+        None  # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
+    )
     label: str | None = None  # free text; null: `git describe` of the working directory
     seed: int = 0  # seed of the random order of cells within each round
 
@@ -165,17 +202,25 @@ class Protocol:
 
     name: str = "standard"  # name of the protocol in results
     rounds: int = number(5, least=1, most=10_000)  # trials per cell, each in its own process
-    compilations: int = number(2, least=1)  # fresh compile caches per compiling cell, which rounds use in turn
+    compilations: int = number(
+        2, least=1
+    )  # fresh compile caches per compiling cell, which rounds use in turn
     # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: float = number(5.0, above=0)
-    min_time_s: float = number(0.5, least=0)  # minimum seconds of each timer, unless its budget is shorter
+    min_time_s: float = number(
+        0.5, least=0
+    )  # minimum seconds of each timer, unless its budget is shorter
     min_samples: int = number(30, least=2)  # minimum samples of each timer, at least 2
     # a timer stops when the median's 95 % interval is within ± this fraction
     target_interval: float = number(0.005, least=0)
     max_samples: int = number(100_000, least=2)  # maximum samples of each timer
-    warmup_calls: int = number(10, least=0)  # minimum calls before timing; 3 if a call takes longer than `warmup_s`
+    warmup_calls: int = number(
+        10, least=0
+    )  # minimum calls before timing; 3 if a call takes longer than `warmup_s`
     warmup_s: float = number(0.2, least=0)  # minimum seconds before timing
-    max_warmup_s: float = number(2.0, least=0)  # seconds after which warm-up ends even if not steady
+    max_warmup_s: float = number(
+        2.0, least=0
+    )  # seconds after which warm-up ends even if not steady
     min_block_ms: float = number(5.0, least=0)  # minimum length of a block of back-to-back calls
     # seconds of calls before the period is timed, while the GPU's power control settles
     load_s: float = number(0.3, least=0)
@@ -183,23 +228,31 @@ class Protocol:
     check_steps: int = number(5, least=1)  # training: number of steps compared with eager's
     # stop a cell's rounds once its result is known within ± this fraction; null: run all rounds
     enough_interval: float | None = number(None, above=0)
-    # stop the rounds of modes that are significantly slower than the best by `latency_ms` or `period_ms`; null: never
+    # stop the rounds of modes that are significantly slower than the best by `latency_ms` or
+    # `period_ms`; null: never
     eliminate: Eliminate | None = None
-    # the host counts as disturbed if fixed work takes longer than usual by more than this fraction (CPU: if threads
-    # wait for a core for more than half of it); null: 0.1, but disturbed samples are not discarded
+    # the host counts as disturbed if fixed work takes longer than usual by more than this fraction
+    # (CPU: if threads wait for a core for more than half of it); null: 0.1, but disturbed samples
+    # are not discarded
     host_tolerance: float | None = number(0.1, above=0)
     # a timer on a disturbed host may take this many times its budget to find undisturbed moments
     patience: float = number(2.0, least=1)
-    # time two versions of a cell (`folder=`, `python=`) as duets: both processes alive, their calls in turn
+    # time two versions of a cell (`folder=`, `python=`) as duets: both processes alive, their calls
+    # in turn
     duet: bool = True
-    profile: bool = True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
+    profile: bool = (
+        True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
+    )
 
 
 @dataclass
 class Executor:
-    name: ExecutorName = ExecutorName.local  # where trials run: `local`, or `slurm` for jobs of a cluster
+    name: ExecutorName = (
+        ExecutorName.local
+    )  # where trials run: `local`, or `slurm` for jobs of a cluster
     gpus: Any = "auto"  # `auto`: all visible GPUs; or indices among them, such as [0,1]
-    cores: Any = "auto"  # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
+    # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
+    cores: Any = "auto"
     renew_server: bool = True  # on CUDA: a new fork server for each round
     # trials per device that build and compile ahead, between the timings of others
     ahead: int = number(0, least=0, most=1000)
@@ -207,20 +260,30 @@ class Executor:
     foreign_wait_s: float = number(30.0, least=0)
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops
     lock_timeout_s: float = number(3600.0, least=0)
-    cache_dir: str | None = None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
+    cache_dir: str | None = (
+        None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
+    )
     keep_cache: bool = False  # true: keep the compile caches of a completed sweep
     partition: str | None = None  # SLURM: partition of the jobs; null: the cluster's default
     account: str | None = None  # SLURM: account to charge; null: the user's default
-    gres: str | None = None  # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
-    cpus: int | None = number(None, least=1)  # SLURM: CPU cores of a job; null: the cluster's default
+    gres: str | None = (
+        None  # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
+    )
+    cpus: int | None = number(
+        None, least=1
+    )  # SLURM: CPU cores of a job; null: the cluster's default
     time_limit_min: int = number(60, least=1)  # SLURM: minutes after which a job is ended
     # SLURM: further options of sbatch by name, for example {qos: high, mem: 64G, exclusive: true}
     sbatch: Any = field(default_factory=dict)
     # SLURM: cells per job; null: one job for all cells that differ only in their mode
     cells_per_job: int | None = number(None, least=1)
     max_jobs: int = number(100, least=1)  # SLURM: maximum number of jobs in the queue at a time
-    job_retries: int = number(1, least=0)  # SLURM: how often a trial is repeated after its job was lost
-    job_folder: str | None = None  # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
+    job_retries: int = number(
+        1, least=0
+    )  # SLURM: how often a trial is repeated after its job was lost
+    job_folder: str | None = (
+        None  # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
+    )
 
 
 @dataclass
@@ -229,7 +292,9 @@ class Config:
     bs: int = number(1, least=1)  # batch size, at least 1
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)  # `name`, `_target_` and the mode's own settings
-    dtype: Dtype = Dtype.auto  # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
+    dtype: Dtype = (
+        Dtype.auto
+    )  # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
     # `inference`: call the module; `training`: run training steps; `generate`: generate tokens
     phase: Phase = Phase.inference
     training: Training = field(default_factory=Training)
@@ -240,26 +305,40 @@ class Config:
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter
     env: Any = field(default_factory=dict)
-    python: str | None = None  # interpreter of the trials, a path or a name on `PATH`; null: the one that runs effbench
-    folder: str | None = None  # working directory of the trials, importable in them; null: the current one
+    python: str | None = (
+        # interpreter of the trials, a path or a name on `PATH`; null: the one that runs effbench
+        None
+    )
+    folder: str | None = (
+        None  # working directory of the trials, importable in them; null: the current one
+    )
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
-    # `fork`: fork trials from a server that has torch loaded; `spawn`: start a fresh interpreter per trial
+    # `fork`: fork trials from a server that has torch loaded; `spawn`: start a fresh interpreter
+    # per trial
     isolation: Isolation = Isolation.fork
-    timeout_s: float = number(900.0, above=0)  # maximum wall time of a trial; then its process tree is killed
+    timeout_s: float = number(
+        900.0, above=0
+    )  # maximum wall time of a trial; then its process tree is killed
     baseline_mode: str = "eager"  # mode that speedups refer to
-    # list of rules for cells that are not planned: values, patterns or comparisons by key of the cell
+    # list of rules for cells that are not planned: values, patterns or comparisons by key of the
+    # cell
     exclude: Any = None
-    shard: str | None = None  # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
+    shard: str | None = (
+        None  # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
+    )
     resume: str | None = None  # id, name, label or `last`: resume that sweep
-    artifacts: list[Artifact] = field(default_factory=list)  # files to keep from each cell's first trial
+    artifacts: list[Artifact] = field(
+        default_factory=list
+    )  # files to keep from each cell's first trial
     on_failure: OnFailure = OnFailure.fail  # `fail`: exit code 1 if cells failed; `ignore`: 0
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL
 
 
 def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
-    """Yield the name of each section with a fixed set of settings ("" is the top level), and its settings by name."""
+    """Yield the name of each section with a fixed set of settings ("" is the top level), and its
+    settings by name."""
     top = {setting.name: setting for setting in dataclasses.fields(Config)}
     yield "", top
     for name, setting in top.items():
@@ -268,20 +347,29 @@ def sections() -> Iterator[tuple[str, dict[str, dataclasses.Field]]]:
 
 
 def register() -> None:
-    """Add the typed configuration to Hydra's ConfigStore, unless it is there; users may add keys to its open nodes."""
+    """Add the typed configuration to Hydra's ConfigStore, unless it is there; users may add keys to
+    its open nodes."""
     # here, because most commands need only the constants of this module
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     store = ConfigStore.instance()
-    known = store.repo.get("schema.yaml")  # another application of this process may use the name too
+    known = store.repo.get(
+        "schema.yaml"
+    )  # another application of this process may use the name too
     if known and known.provider == "effbench":
         return
     schema = OmegaConf.structured(Config)
     OmegaConf.set_struct(schema, True)
     model = schema.model
     for open_node in (
-        model.module, model.inputs, model.config, model.kwargs, schema.env, schema.mode, schema.executor.sbatch
-    ):  # fmt: skip
+        model.module,
+        model.inputs,
+        model.config,
+        model.kwargs,
+        schema.env,
+        schema.mode,
+        schema.executor.sbatch,
+    ):
         OmegaConf.set_struct(open_node, False)
     store.store(name="schema", node=schema, provider="effbench")

@@ -9,7 +9,8 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 def parse_cores(text: str) -> list[int]:
-    """Return the cores of a list in the kernel's notation, ascending: 0, 1, 2, 3, 8 for `0-3,8`. Raises ValueError."""
+    """Return the cores of a list in the kernel's notation, ascending: 0, 1, 2, 3, 8 for `0-3,8`.
+    Raises ValueError."""
     cores: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -20,14 +21,17 @@ def parse_cores(text: str) -> list[int]:
 
 
 def physical_cores(usable: Collection[int], topology: Path = TOPOLOGY) -> list[tuple[int, ...]]:
-    """Return the usable hardware threads of each physical core; one thread per core if the kernel lists no siblings."""
+    """Return the usable hardware threads of each physical core; one thread per core if the kernel
+    lists no siblings."""
     cores: list[tuple[int, ...]] = []
     left = set(usable)
     for thread in sorted(left):
         if thread not in left:
             continue
         try:
-            siblings = parse_cores((topology / f"cpu{thread}" / "topology" / "thread_siblings_list").read_text())
+            siblings = parse_cores(
+                (topology / f"cpu{thread}" / "topology" / "thread_siblings_list").read_text()
+            )
         except (OSError, ValueError):
             siblings = []
         core = {thread, *siblings} & left

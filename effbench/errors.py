@@ -1,4 +1,5 @@
-"""Errors that effbench raises on purpose, in one or two lines: what is wrong, what is allowed, what to do."""
+"""Errors that effbench raises on purpose, in one or two lines: what is wrong, what is allowed, what
+to do."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ INTERRUPTED = 130
 
 
 class EffbenchError(Exception):
-    """Base class of errors that effbench raises on purpose; they are printed without a traceback."""
+    """Base class of errors that effbench raises on purpose; they are printed without a
+    traceback."""
 
     exit_code = 2
 
@@ -51,7 +53,8 @@ class WorkerError(EffbenchError):
 
 
 class UnsupportedError(EffbenchError):
-    """A model, mode or behaviour check cannot run on this machine. The message becomes the reason for `unsupported`."""
+    """A model, mode or behaviour check cannot run on this machine. The message becomes the reason
+    for `unsupported`."""
 
 
 class NothingFoundError(EffbenchError):
@@ -61,11 +64,11 @@ class NothingFoundError(EffbenchError):
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the entry of `known` that is most similar to `word`, or None if no entry is similar enough.
+    """Return the entry of `known` that is most similar to `word`, or None if no entry is similar
+    enough.
 
-    A word with swapped letters is nearer than one with a missing letter, and of equally similar ones that with the same
-    first letter. `cutoff`: minimum similarity, from 0 to 1.
-    """
+    A word with swapped letters is nearer than one with a missing letter, and of equally similar
+    ones that with the same first letter. `cutoff`: minimum similarity, from 0 to 1."""
 
     def distance(name: str) -> tuple[bool, float, bool]:
         ratio = difflib.SequenceMatcher(None, name, word).ratio()
@@ -79,6 +82,7 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def suggest(word: str, known: Iterable[str], cutoff: float = 0.5, before: str = ": ") -> str:
-    """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is similar enough."""
+    """Return `: did you mean eager?` with the most similar entry of `known`; empty if no entry is
+    similar enough."""
     near = nearest(word, known, cutoff)
     return f"{before}did you mean {near}?" if near else ""

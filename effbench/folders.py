@@ -1,4 +1,5 @@
-"""Folders of the user: home, caches and state, also for a user without a home; paths that compilers can read."""
+"""Folders of the user: home, caches and state, also for a user without a home; paths that compilers
+can read."""
 
 from __future__ import annotations
 
@@ -33,24 +34,31 @@ def home_folder() -> Path | None:
 
 
 def expand_user(path: str, setting: str) -> str:
-    """Return the path with its leading `~` or `~user` replaced by that home folder. Raises ConfigError if there is
-    none. `setting`: what names the path."""
+    """Return the path with its leading `~` or `~user` replaced by that home folder. Raises
+    ConfigError if there is none. `setting`: what names the path."""
     if not path.startswith("~"):
         return path
     user, separator, rest = path.partition("/")
     if user == "~":
         home = home_folder()
         if home is None:
-            raise ConfigError(f"{setting}={path}: this user has no home folder; set HOME, or write the path without ~")
+            raise ConfigError(
+                f"{setting}={path}: this user has no home folder; set HOME, or write the path"
+                " without ~"
+            )
         return f"{home}{separator}{rest}"
     expanded = os.path.expanduser(path)  # noqa: PTH111 - Path drops the ./ that marks a path
     if expanded == path:
-        raise ConfigError(f"{setting}={path}: there is no user {user[1:]!r}; write ./{path} for a folder of this name")
+        raise ConfigError(
+            f"{setting}={path}: there is no user {user[1:]!r}; write ./{path} for a folder of this"
+            " name"
+        )
     return expanded
 
 
 def cache_home() -> Path:
-    """Return effbench's folder in the user's cache folder, or below the temporary folder if no home can be written.
+    """Return effbench's folder in the user's cache folder, or below the temporary folder if no home
+    can be written.
 
     Raises ConfigError if neither can be used.
     """
@@ -64,8 +72,8 @@ def cache_home() -> Path:
 
 
 def state_file(name: str) -> Path:
-    """Return effbench's file of this name in the user's state folder, or below the temporary folder if the file is
-    missing and no home can be written. Raises ConfigError if neither can be used."""
+    """Return effbench's file of this name in the user's state folder, or below the temporary folder
+    if the file is missing and no home can be written. Raises ConfigError if neither can be used."""
     named = os.environ.get("XDG_STATE_HOME")
     if named:
         return Path(named).absolute() / "effbench" / name
@@ -86,16 +94,20 @@ def is_writable(folder: Path) -> bool:
 def temporary_home(setting: str) -> Path:
     """Return this user's own folder below the temporary folder; create it if it is missing.
 
-    Raises ConfigError, which proposes to set HOME or the variable `setting`, if it cannot be created or another user
-    could write to it.
-    """
+    Raises ConfigError, which proposes to set HOME or the variable `setting`, if it cannot be
+    created or another user could write to it."""
     advice = f"set HOME or {setting} to a folder of your own"
     try:
         path = own_folder(Path(tempfile.gettempdir()))
     except OSError as error:
-        raise ConfigError(f"this user has no home folder, and no temporary one ({error}); {advice}") from None
+        raise ConfigError(
+            f"this user has no home folder, and no temporary one ({error}); {advice}"
+        ) from None
     if path is None:
-        raise ConfigError(f"this user has no home folder, and {own_name()} in TMPDIR belongs to another user; {advice}")
+        raise ConfigError(
+            f"this user has no home folder, and {own_name()} in TMPDIR belongs to another user;"
+            f" {advice}"
+        )
     return path
 
 
@@ -104,25 +116,32 @@ def own_name() -> str:
 
 
 def own_folder(parent: Path) -> Path | None:
-    """Return this user's own folder in a folder of all users; create it if it is missing. Return None if another user
-    has created it, or could write to it. Raises OSError."""
+    """Return this user's own folder in a folder of all users; create it if it is missing. Return
+    None if another user has created it, or could write to it. Raises OSError."""
     path = parent / own_name()
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    is_own = (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    )
     return path if is_own else None
 
 
 def worker_variables() -> dict[str, str]:
-    """Return the variables that libraries in workers need if the user has no name, or no home that can be used.
+    """Return the variables that libraries in workers need if the user has no name, or no home that
+    can be used.
 
-    Without them, Python's `getpass.getuser` raises, and `~` becomes a folder of this name in the working directory.
-    """
+    Without them, Python's `getpass.getuser` raises, and `~` becomes a folder of this name in the
+    working directory."""
     variables: dict[str, str] = {}
     home = home_folder()
     if home is None or not home.is_dir():
         variables["HOME"] = str(temporary_home("XDG_CACHE_HOME"))
-    elif not os.environ.get("XDG_CACHE_HOME") and not is_writable(home / ".cache") and not (home / ".cache").exists():
+    elif (
+        not os.environ.get("XDG_CACHE_HOME")
+        and not is_writable(home / ".cache")
+        and not (home / ".cache").exists()
+    ):
         variables["XDG_CACHE_HOME"] = str(cache_home().parent)
     try:
         getpass.getuser()
@@ -142,9 +161,9 @@ def is_plain(path: str | os.PathLike[str]) -> bool:
 def plain_path(folder: Path, setting: str) -> Path:
     """Return a path of this folder that compilers can read: its own, or that of a link to it.
 
-    Inductor does not quote all paths in the commands of the C++ compiler, so a space in one ends every compilation.
-    Raises ConfigError, which proposes to choose another folder with `setting`, if no link can be created.
-    """
+    Inductor does not quote all paths in the commands of the C++ compiler, so a space in one ends
+    every compilation. Raises ConfigError, which proposes to choose another folder with `setting`,
+    if no link can be created."""
     folder = folder.absolute()
     if is_plain(folder):
         return folder
@@ -154,8 +173,8 @@ def plain_path(folder: Path, setting: str) -> Path:
         except OSError:  # such as a full disk: try the next one
             continue
     raise ConfigError(
-        f"C++ compilers cannot read the path {folder}: it has characters other than letters, digits and . _ - + / = @\n"
-        f"choose another folder with {setting}"
+        f"C++ compilers cannot read the path {folder}: it has characters other than letters, digits"
+        f" and . _ - + / = @\nchoose another folder with {setting}"
     )
 
 

@@ -1,8 +1,8 @@
-"""The socket at which the two members of a duet meet, and the messages that they exchange: lines of plain JSON.
+"""The socket at which the two members of a duet meet, and the messages that they exchange: lines of
+plain JSON.
 
-The member that was started first listens. The sweep connects instead of its partner if that one does not come.
-Standard library only, because the sweep and its workers import this module.
-"""
+The member that was started first listens. The sweep connects instead of its partner if that one
+does not come. Standard library only, because the sweep and its workers import this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 from effbench.message import MessageError, decode, encode
 
-#: Key in `Trial.extra` of a member of a duet: a mapping, which has the key ALONE if it was timed alone.
+#: Key in `Trial.extra` of a member of a duet: a mapping, which has the key ALONE if it was timed
+#: alone.
 DUET, ALONE = "duet", "alone"
 NAME = "duet"
 READ_BYTES = 1 << 16
@@ -27,8 +28,8 @@ class PartnerLostError(Exception):
 
 @contextmanager
 def address(folder: Path) -> Iterator[str]:
-    """Yield an address of the socket in this folder. The paths of sockets may have 107 characters, those of temporary
-    folders are sometimes longer, and a descriptor shortens them."""
+    """Yield an address of the socket in this folder. The paths of sockets may have 107 characters,
+    those of temporary folders are sometimes longer, and a descriptor shortens them."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{NAME}"
@@ -51,7 +52,8 @@ def listen(folder: Path) -> socket.socket:
 
 
 def connect(folder: Path) -> socket.socket:
-    """Return a connection to the process that listens in this folder. Raises OSError if none does."""
+    """Return a connection to the process that listens in this folder. Raises OSError if none
+    does."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with address(folder) as path:
@@ -63,7 +65,8 @@ def connect(folder: Path) -> socket.socket:
 
 
 def call_off(folder: Path, reason: str) -> None:
-    """Tell the member that waits in this folder, if one does, that its partner will not come, and why."""
+    """Tell the member that waits in this folder, if one does, that its partner will not come, and
+    why."""
     with suppress(OSError), connect(folder) as connection:
         connection.sendall(encode({"op": "absent", "reason": reason}))
 
@@ -118,7 +121,9 @@ class Partner:
 
     def lost(self, error: OSError) -> PartnerLostError:
         if isinstance(error, TimeoutError):
-            return PartnerLostError(f"the other member of the duet did not answer for {self.answer_s:g} s")
+            return PartnerLostError(
+                f"the other member of the duet did not answer for {self.answer_s:g} s"
+            )
         return PartnerLostError(f"the other member of the duet ended ({error.strerror or error})")
 
 

@@ -1,19 +1,27 @@
 """Messages between a sweep and its fork server: versioned lines of plain JSON.
 
-Sweep to server:   {"v", "op": "run", "id", "task", "payload", "env"}   task: probe, preload, ceilings,
-                                                                        check or trial
-                   {"v", "op": "kill", "id"}
-Server to sweep:   {"v", "event": "ready", "pid"}
-                   {"v", "event": "started", "id", "pid"}
-                   {"v", "event": "phase", "id", "phase"}
-                   {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
-                    "reason" | null, "exit_message" | null}
-                                                        reason: why the server ended the task; exit_message: what the
-                                                        task passed to `sys.exit`, if that is no number
-                   {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
-                                                        failed: why the server could not start the task
-Task to server:    {"v", "phase"} and, once, {"v", "result"} or {"v", "exit_message"}, through the task's own
-                   result pipe
+Sweep to server:
+
+    {"v", "op": "run", "id", "task", "payload", "env"}
+        task: probe, preload, ceilings, check or trial
+    {"v", "op": "kill", "id"}
+
+Server to sweep:
+
+    {"v", "event": "ready", "pid"}
+    {"v", "event": "started", "id", "pid"}
+    {"v", "event": "phase", "id", "phase"}
+    {"v", "event": "ended", "id", "pid", "result" | null, "exit", "signal", "log", "oom_killed",
+     "reason" | null, "exit_message" | null}
+        reason: why the server ended the task
+        exit_message: what the task passed to `sys.exit`, if that is no number
+    {"v", "event": "ended", "id", "result": null, "exit", "signal", "failed"}
+        failed: why the server could not start the task
+
+Task to server, through the task's own result pipe:
+
+    {"v", "phase"}
+    {"v", "result"} or {"v", "exit_message"}, once
 
 Standard library only, because both sides import this module.
 """
@@ -25,17 +33,21 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 VERSION = 1
-#: Longest line that a task may send. A record with 100,000 samples per timer (three timers) takes 6 MiB.
+#: Longest line that a task may send. A record with 100,000 samples per timer (three timers) takes 6
+#: MiB.
 MOST_BYTES = 64 * 2**20
 #: The phases in which a trial and a probe first touch a GPU.
 DEVICE_PHASE, PROBE_PHASE = "device", "environment"
 #: Phases before any user code runs: a failure in them is the harness's.
 BEFORE_USER_CODE = (None, DEVICE_PHASE)
-#: The phase in which a trial waits until no other of its device is timed. The next phase means that it has its turn.
+#: The phase in which a trial waits until no other of its device is timed. The next phase means that
+#: it has its turn.
 TURN_PHASE = "turn"
-#: The phase in which a trial waits for the other member of its duet, which does not count towards its timeout.
+#: The phase in which a trial waits for the other member of its duet, which does not count towards
+#: its timeout.
 DUET_PHASE = "duet"
-#: Environment variable with the task's id, inherited by all its processes: it identifies leftover processes.
+#: Environment variable with the task's id, inherited by all its processes: it identifies leftover
+#: processes.
 TRIAL_VARIABLE = "EFFBENCH_TRIAL"
 
 
@@ -44,12 +56,14 @@ class MessageError(ValueError):
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """Return the message as one line with its newline. NaN and infinity are written as Python's JSON does."""
+    """Return the message as one line with its newline. NaN and infinity are written as Python's
+    JSON does."""
     return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode() + b"\n"
 
 
 def decode(line: bytes | bytearray | str) -> dict[str, Any]:
-    """Return the message of a line. Raises MessageError for anything but a JSON object of this version."""
+    """Return the message of a line. Raises MessageError for anything but a JSON object of this
+    version."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -69,12 +83,13 @@ class Payload:
 
 @dataclass
 class DuetRequest(Payload):
-    """How a trial meets the other member of its duet, which runs at the same time on the same device.
+    """How a trial meets the other member of its duet, which runs at the same time on the same
+    device.
 
-    `folder`: of the socket at which they meet. `leads`: whether this member was started first and decides when the
-    series ends. `answer_s`: seconds after which a partner that does not answer counts as lost. `is_alike`: whether both
-    wait for the host in the same way, as two versions of one mode do.
-    """
+    `folder`: of the socket at which they meet. `leads`: whether this member was started first and
+    decides when the series ends. `answer_s`: seconds after which a partner that does not answer
+    counts as lost. `is_alike`: whether both wait for the host in the same way, as two versions of
+    one mode do."""
 
     folder: str
     leads: bool
@@ -91,18 +106,34 @@ class TrialRequest(Payload):
     round: int = 0
     attempt: int = 0
     gpu_uuid: str | None = None
-    cache_dir: str | None = None  # compile caches of this cell in this sweep, environment and compilation
+    cache_dir: str | None = (
+        None  # compile caches of this cell in this sweep, environment and compilation
+    )
     compilation: int = 0  # number of these compile caches
     is_cold: bool = False  # whether these caches are still empty
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
-    host_ms: float | None = None  # undisturbed time of the work that shows the host's speed, where known
-    host_high_ms: float | None = None  # its time in the slower moments of undisturbed trials, where known
-    baseline: dict[str, Any] | None = None  # mode whose calls alternate with the trial's, for the speedup
-    turn: str | None = None  # file that the trial locks when others prepare meanwhile; None: it runs alone
-    is_ahead: bool = False  # lock it before timing, not before the build: times of the preparation do not count
-    artifacts: dict[str, Any] | None = None  # kinds, the folder to write them to, its name in the record
-    duet: DuetRequest | None = None  # the trial alternates with another one; None: it is timed alone
+    host_ms: float | None = (
+        None  # undisturbed time of the work that shows the host's speed, where known
+    )
+    host_high_ms: float | None = (
+        None  # its time in the slower moments of undisturbed trials, where known
+    )
+    baseline: dict[str, Any] | None = (
+        None  # mode whose calls alternate with the trial's, for the speedup
+    )
+    turn: str | None = (
+        None  # file that the trial locks when others prepare meanwhile; None: it runs alone
+    )
+    is_ahead: bool = (
+        False  # lock it before timing, not before the build: times of the preparation do not count
+    )
+    artifacts: dict[str, Any] | None = (
+        None  # kinds, the folder to write them to, its name in the record
+    )
+    duet: DuetRequest | None = (
+        None  # the trial alternates with another one; None: it is timed alone
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.duet, dict):  # from JSON
@@ -113,9 +144,9 @@ class TrialRequest(Payload):
 class ProbeRequest(Payload):
     """A check that targets can be imported; the answer also has the environment.
 
-    `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`, and `passed`, which
-    maps their names, in order, to whether they are passed by name; `others`: targets among the arguments, and losses.
-    """
+    `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`,
+    and `passed`, which maps their names, in order, to whether they are passed by name; `others`:
+    targets among the arguments, and losses."""
 
     modules: dict[str, list[str]] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)

@@ -29,12 +29,15 @@ _HEAD = 20_000
 
 
 @contextmanager
-def output(path: Path, names: set[str], *, database: Path | None = None, force: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends in `.gz`.
+def output(
+    path: Path, names: set[str], *, database: Path | None = None, force: bool = False
+) -> Iterator[IO[bytes]]:
+    """Yield a stream that becomes the file at `path` once it is complete, compressed if `path` ends
+    in `.gz`.
 
-    An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the database in use. Pipes
-    and devices are written directly. Raises UsageError if the file must not be replaced or cannot be written.
-    """
+    An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the
+    database in use. Pipes and devices are written directly. Raises UsageError if the file must not
+    be replaced or cannot be written."""
     try:
         refuse_database(path, database)
         if is_special(path):
@@ -58,11 +61,14 @@ def output(path: Path, names: set[str], *, database: Path | None = None, force: 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream whose file replaces the one at `path` atomically; an error leaves `path` unchanged."""
+    """Yield a stream whose file replaces the one at `path` atomically; an error leaves `path`
+    unchanged."""
     refuse_database(path)
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
     try:
-        with part.open("xb") as stream:  # in a shared folder, another user must not be able to put a link there
+        with part.open(
+            "xb"
+        ) as stream:  # in a shared folder, another user must not be able to put a link there
             yield stream
         if path.exists():
             shutil.copymode(path, part)
@@ -72,40 +78,58 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def refuse_database(path: Path, database: Path | None = None) -> None:
-    """Raise UsageError if `path` is a SQLite database, or belongs to the database in use, at `database`."""
+    """Raise UsageError if `path` is a SQLite database, or belongs to the database in use, at
+    `database`."""
     for ending in ("", "-wal", "-shm", "-journal") if database is not None else ():
         used = Path(os.path.realpath(database) + ending)
-        if os.path.realpath(path) == str(used) or (path.exists() and used.exists() and path.samefile(used)):
-            raise UsageError(f"{path} belongs to the database in use ({database}); name another file")
-    # only now, because opening and closing the database in use would release the locks that SQLite holds on it
+        if os.path.realpath(path) == str(used) or (
+            path.exists() and used.exists() and path.samefile(used)
+        ):
+            raise UsageError(
+                f"{path} belongs to the database in use ({database}); name another file"
+            )
+    # only now, because opening and closing the database in use would release the locks that SQLite
+    # holds on it
     if path.is_file():
         with suppress(PermissionError), path.open("rb") as file:
             head = file.read(100)
             if head.startswith(SQLITE) and not _is_export(head):
-                raise UsageError(f"{path} is a SQLite database, which effbench does not overwrite; name another file")
+                raise UsageError(
+                    f"{path} is a SQLite database, which effbench does not overwrite; name another"
+                    " file"
+                )
 
 
 def _is_export(head: bytes) -> bool:
-    """Return whether a file is an unused export of whole sweeps; writing to it would enable write-ahead logging."""
-    return head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
+    """Return whether a file is an unused export of whole sweeps; writing to it would enable
+    write-ahead logging."""
+    return (
+        head.startswith(SQLITE) and head[18:20] == b"\1\1" and head[68:72] == EXPORT_ID.to_bytes(4)
+    )
 
 
 def require_folder(folder: Path, is_ours: Callable[[Path], bool], force: bool) -> None:
-    """Raise UsageError if `folder` has content other than README.md and hidden files, unless `force` or `is_ours`."""
+    """Raise UsageError if `folder` has content other than README.md and hidden files, unless
+    `force` or `is_ours`."""
     with suppress(OSError):  # writing to it will fail as well
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file; name a folder with --out")
     if force or is_ours(folder):
         return
     with suppress(OSError):  # the folder does not exist yet, or writing to it will fail as well
-        if any(entry.name != "README.md" and not entry.name.startswith(".") for entry in folder.iterdir()):
+        if any(
+            entry.name != "README.md" and not entry.name.startswith(".")
+            for entry in folder.iterdir()
+        ):
             hint = "name another folder with --out or use --force"
-            raise UsageError(f"{folder} is not empty and not an earlier output of this command; {hint}")
+            raise UsageError(
+                f"{folder} is not empty and not an earlier output of this command; {hint}"
+            )
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder for outputs unless it exists. In a default folder that is new, git ignores everything: databases
-    and sites are no source."""
+    """Create a folder for outputs unless it exists. In a default folder that is new, git ignores
+    everything: databases and sites are no source."""
     defaults = [Path(name).absolute() for name in DEFAULT_FOLDERS]
     folders = (folder.absolute(), *folder.absolute().parents)
     new = [path for path in folders if path in defaults and not path.exists()]
@@ -116,14 +140,18 @@ def create_folder(folder: Path) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Return whether `path` is written directly: a pipe, a device, or a name such as /dev/stdout or /dev/fd/3."""
+    """Return whether `path` is written directly: a pipe, a device, or a name such as /dev/stdout or
+    /dev/fd/3."""
     with suppress(OSError):
-        return any(path.is_relative_to(name) for name in _OPEN_FILES) or (path.exists() and not path.is_file())
+        return any(path.is_relative_to(name) for name in _OPEN_FILES) or (
+            path.exists() and not path.is_file()
+        )
     return False
 
 
 def names_in(stream: IO[bytes]) -> set[str]:
-    """Return names that identify an output: columns of CSV or Parquet, JSON keys, an XML tag, or `SQLite`."""
+    """Return names that identify an output: columns of CSV or Parquet, JSON keys, an XML tag, or
+    `SQLite`."""
     head = stream.read(_HEAD)
     if head.startswith(b"PAR1"):
         import pyarrow.parquet
@@ -139,7 +167,8 @@ def names_in(stream: IO[bytes]) -> set[str]:
 
 
 def _is_like(path: Path, names: set[str]) -> bool:
-    """Return whether at least half of the names are in both files. Names vary between sweeps and versions."""
+    """Return whether at least half of the names are in both files. Names vary between sweeps and
+    versions."""
     with suppress(OSError, EOFError, ValueError, ImportError, zlib.error):
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             old = names_in(file)

@@ -1,4 +1,5 @@
-"""Make text from models, files and databases safe to print: it can neither control a terminal nor forge a line."""
+"""Make text from models, files and databases safe to print: it can neither control a terminal nor
+forge a line."""
 
 from __future__ import annotations
 
@@ -6,25 +7,36 @@ from collections.abc import Sequence
 
 
 def printable(text: object, keep: str = "\n") -> str:
-    """Return the text with each unprintable character replaced by a space: control characters (C0, C1), bidi
-    overrides, tabs, lone surrogates. `keep`: characters that are not replaced."""
+    """Return the text with each unprintable character replaced by a space: control characters (C0,
+    C1), bidi overrides, tabs, lone surrogates. `keep`: characters that are not replaced."""
     text = str(text)
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else " " for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() or c in keep else " " for c in text)
+    )
 
 
 def one_line(text: object, longest: int | None = None) -> str:
-    """Return the printable text on one line with single spaces, shortened with `…` to `longest` characters."""
+    """Return the printable text on one line with single spaces, shortened with `…` to `longest`
+    characters."""
     line = " ".join(printable(text, keep="").split())
     return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
 
 
 def csv_value(value: object) -> object:
-    """Return text that a spreadsheet would run as a formula with an apostrophe before it, other values unchanged."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    """Return text that a spreadsheet would run as a formula with an apostrophe before it, other
+    values unchanged."""
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        else value
+    )
 
 
 def excerpt(text: str, first: int = 1000, last: int = 4000) -> str:
-    """Return the text. A longer one is cut to its `first` and `last` characters and the number of omitted ones."""
+    """Return the text. A longer one is cut to its `first` and `last` characters and the number of
+    omitted ones."""
     if len(text) <= first + last:
         return text
     return f"{text[:first]}\n[{len(text) - first - last} characters omitted]\n{text[-last:]}"
@@ -66,12 +78,14 @@ def between(low_s: float, high_s: float) -> str:
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Return `eager, default and 2 more`: at most `most` names, and the number of the others."""
-    return between.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return between.join(names[:most]) + (
+        f" and {len(names) - most} more" if len(names) > most else ""
+    )
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the first line of an exception, with the second one if the first only announces it, as
-    `backend='inductor' raised:` does. Frames are no second line."""
+    """Return the type and the first line of an exception, with the second one if the first only
+    announces it, as `backend='inductor' raised:` does. Frames are no second line."""
     first, second = [*filter(None, map(str.strip, text_of(error).splitlines())), "", ""][:2]
     if first.endswith(":") and not second.startswith(('File "', "Traceback")):
         first = f"{first} {second}"

@@ -22,7 +22,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent ends; exit immediately if it has already ended."""
+    """Make the kernel kill this process when its parent ends; exit immediately if it has already
+    ended."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -40,7 +41,8 @@ def prefer_as_oom_victim() -> None:
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed since boot because memory ran out (0 if unknown)."""
+    """Return how many processes the kernel has killed since boot because memory ran out (0 if
+    unknown)."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -55,7 +57,8 @@ def process_table() -> dict[int, tuple[int, int]]:
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # the command's name is in parentheses and may contain any character: split after the last parenthesis
+            # the command's name is in parentheses and may contain any character: split after the
+            # last parenthesis
             fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
             if fields[0] != "Z":
                 table[int(entry.name)] = (int(fields[1]), int(fields[3]))
@@ -63,7 +66,8 @@ def process_table() -> dict[int, tuple[int, int]]:
 
 
 def descendants(root: int) -> set[int]:
-    """Return all descendants of `root` and all processes in its session, without `root` and this process."""
+    """Return all descendants of `root` and all processes in its session, without `root` and this
+    process."""
     table = process_table()
     tree = {root} | {pid for pid, (_, session) in table.items() if session == root}
     while more := {pid for pid, (parent, _) in table.items() if parent in tree} - tree:
@@ -72,7 +76,8 @@ def descendants(root: int) -> set[int]:
 
 
 def wait_until_gone(pid: int, timeout_s: float) -> None:
-    """Wait until the process has ended, for at most `timeout_s`. It need not be a child of this process."""
+    """Wait until the process has ended, for at most `timeout_s`. It need not be a child of this
+    process."""
     deadline = time.monotonic() + timeout_s
     while pid in process_table() and time.monotonic() < deadline:
         time.sleep(GONE_POLL_S)
@@ -89,7 +94,8 @@ def environment_of(pid: int, name: str) -> str | None:
 
 
 def kill_all(find: Callable[[], set[int]]) -> None:
-    """Send SIGKILL to the processes that `find` returns, until it returns none (at most five times)."""
+    """Send SIGKILL to the processes that `find` returns, until it returns none (at most five
+    times)."""
     for _ in range(5):
         pids = find()
         if not pids:
@@ -100,7 +106,8 @@ def kill_all(find: Callable[[], set[int]]) -> None:
 
 
 def signal_tree(root: int, number: signal.Signals) -> None:
-    """Send a signal to `root`, its descendants and its session, also to those that start meanwhile."""
+    """Send a signal to `root`, its descendants and its session, also to those that start
+    meanwhile."""
     sent: set[int] = set()
     while new := ({root} if not sent else descendants(root)) - sent:
         for pid in new:
@@ -110,7 +117,8 @@ def signal_tree(root: int, number: signal.Signals) -> None:
 
 
 def siblings(pids: set[int]) -> set[int]:
-    """Return which of these processes are trials of the same sweep: they have the same grandparent as this process."""
+    """Return which of these processes are trials of the same sweep: they have the same grandparent
+    as this process."""
     table = process_table()
     sweep = table.get(os.getppid(), (None, 0))[0]
     return {pid for pid in pids if pid in table and table.get(table[pid][0], (0, 0))[0] == sweep}
@@ -124,10 +132,15 @@ def kill_tree(root: int) -> None:
 
 
 def kill_marked(session: int | None, name: str, value: str) -> None:
-    """Kill the processes of a session, and all processes with this variable in their environment."""
+    """Kill the processes of a session, and all processes with this variable in their
+    environment."""
 
     def marked() -> set[int]:
         table = process_table()
-        return {pid for pid, (_, sid) in table.items() if sid == session or environment_of(pid, name) == value}
+        return {
+            pid
+            for pid, (_, sid) in table.items()
+            if sid == session or environment_of(pid, name) == value
+        }
 
     kill_all(marked)

@@ -1,4 +1,5 @@
-"""The console for commands and progress. It removes control characters from the data that it prints."""
+"""The console for commands and progress. It removes control characters from the data that it
+prints."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class Console(rich.console.Console):
     def __init__(self, **settings: object) -> None:
         super().__init__(**{"emoji": False, **settings})
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control or text.isprintable() or text == "\n":
@@ -33,21 +36,33 @@ class Console(rich.console.Console):
                 yield Segment(kept, segment.style)
 
     def print_table(self, table: Any, **form: bool) -> None:
-        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If words would break,
-        such as ids that are to be copied, wide columns move below their rows."""
+        """Print a `table.Table` as wide as the console; `form`: arguments of its method `rich`. If
+        words would break, such as ids that are to be copied, wide columns move below their rows."""
         drawn = table.rich(width=self.width, **form)
         if Measurement.get(self, self.options.update(max_width=10_000), drawn).maximum > self.width:
             is_wide = any(column.wide for column in table.columns)
-            drawn = table.split(self.width) if is_wide else table.rich(width=self.width, breaks=True, **form)
+            drawn = (
+                table.split(self.width)
+                if is_wide
+                else table.rich(width=self.width, breaks=True, **form)
+            )
         self.print(drawn)
 
     def fitted(self, table: Any) -> RenderableType | None:
-        """Return the first form of a `table.Table` that the console is wide enough for: second lines in brackets,
-        second lines below the first, the same without borders and at last with narrow gaps. None if none fits."""
+        """Return the first form of a `table.Table` that the console is wide enough for: second
+        lines in brackets, second lines below the first, the same without borders and at last with
+        narrow gaps. None if none fits."""
         unbounded = self.options.update(max_width=10_000)
-        forms = ({"lines": True}, {"lines": True, "stacked": True}, {"stacked": True}, {"stacked": True, "gap": 1})
+        forms = (
+            {"lines": True},
+            {"lines": True, "stacked": True},
+            {"stacked": True},
+            {"stacked": True, "gap": 1},
+        )
         drawn = (table.rich(width=self.width, **form) for form in forms)
-        return next((it for it in drawn if Measurement.get(self, unbounded, it).maximum <= self.width), None)
+        return next(
+            (it for it in drawn if Measurement.get(self, unbounded, it).maximum <= self.width), None
+        )
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print a line of markup that is neither wrapped nor highlighted."""
@@ -55,7 +70,8 @@ class Console(rich.console.Console):
 
 
 def terminal() -> Console:
-    """Return a console for standard output, as wide as the terminal; PLAIN_WIDTH columns without a terminal."""
+    """Return a console for standard output, as wide as the terminal; PLAIN_WIDTH columns without a
+    terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 

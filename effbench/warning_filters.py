@@ -1,10 +1,12 @@
-"""Keep a user's warning filters from raising exceptions in effbench's code and in the libraries that it uses."""
+"""Keep a user's warning filters from raising exceptions in effbench's code and in the libraries
+that it uses."""
 
 from __future__ import annotations
 
 import warnings
 
-#: The environment variable with Python's warning filters, and the one of them that raises exceptions.
+#: The environment variable with Python's warning filters, and the one of them that raises
+#: exceptions.
 VARIABLE = "PYTHONWARNINGS"
 RAISING = "error"
 #: Prints the first warning of each line of code.
@@ -12,10 +14,11 @@ PRINTING = "default"
 
 
 def print_instead_of_raising() -> None:
-    """Change this process's warning filters: those that raise an exception print the warning instead.
+    """Change this process's warning filters: those that raise an exception print the warning
+    instead.
 
-    With `PYTHONWARNINGS=error` or `python -W error`, any library's warning about a future release would end a sweep.
-    """
+    With `PYTHONWARNINGS=error` or `python -W error`, any library's warning about a future release
+    would end a sweep."""
     filters = []
     for action, *rest in warnings.filters:
         filters.append((PRINTING if action == RAISING else action, *rest))
@@ -24,8 +27,9 @@ def print_instead_of_raising() -> None:
 
 
 def without_errors(filters: str) -> str:
-    """Return the value of PYTHONWARNINGS with filters that print instead of raise: `default::UserWarning` for
-    `error::UserWarning`. Python also accepts the first letters of an action."""
+    """Return the value of PYTHONWARNINGS with filters that print instead of raise:
+    `default::UserWarning` for `error::UserWarning`. Python also accepts the first letters of an
+    action."""
     changed = []
     for single in filters.split(","):
         action, separator, rest = single.partition(":")

@@ -19,7 +19,8 @@ PAUSE_S = 0.1
 
 
 def in_fork(function: Callable[[], Any]) -> Any:
-    """Return the function's result, as JSON, from a fork of this process. Raises RuntimeError if the fork dies."""
+    """Return the function's result, as JSON, from a fork of this process. Raises RuntimeError if
+    the fork dies."""
     reader, writer = os.pipe()
     if not (child := os.fork()):
         os.close(reader)
@@ -34,7 +35,9 @@ def in_fork(function: Callable[[], Any]) -> Any:
         text = answer.read()
     _, status = os.waitpid(child, 0)
     if not text:
-        raise RuntimeError(f"a forked process ended with status {os.waitstatus_to_exitcode(status)}")
+        raise RuntimeError(
+            f"a forked process ended with status {os.waitstatus_to_exitcode(status)}"
+        )
     value, error = json.loads(text)
     if value is None:
         raise RuntimeError(f"{error['error_type']} in a forked process: {error['error']}")
@@ -43,8 +46,9 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
 @contextmanager
 def tree_memory() -> Iterator[dict[str, int]]:
-    """Sample the memory of this process and its descendants in this context: `peak_bytes`, the largest sum of their
-    proportional set sizes (shared pages count once); `processes`, the most at once. Compile workers are descendants."""
+    """Sample the memory of this process and its descendants in this context: `peak_bytes`, the
+    largest sum of their proportional set sizes (shared pages count once); `processes`, the most at
+    once. Compile workers are descendants."""
     peaks = {"peak_bytes": 0, "processes": 0}
     done = threading.Event()
 

@@ -1,4 +1,5 @@
-"""Time several variants in turn, so that drift and disturbances of the host affect all of them equally."""
+"""Time several variants in turn, so that drift and disturbances of the host affect all of them
+equally."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from effbench.measure.host import LOW, piece
 from effbench.measure.timing import no_garbage_collection, synchronizer
 from effbench.stats.intervals import median_interval
 
-#: A measurement counts if fixed work before and after it took at most this many times its usual time.
+#: A measurement counts if fixed work before and after it took at most this many times its usual
+#: time.
 TOLERANCE = 1.1
 #: Undisturbed measurements that a variant needs; with fewer, all of them count.
 FEWEST = 12
 
 
 def in_turn(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Measure each variant once per round, in a new random order. Return the measurements by variant and round, with
-    NaN where the host was disturbed."""
+    """Measure each variant once per round, in a new random order. Return the measurements by
+    variant and round, with NaN where the host was disturbed."""
     order, random_order = list(variants), random.Random(0)
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     with no_garbage_collection():
@@ -41,22 +43,27 @@ def in_turn(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 
 def reading() -> float:
-    """Return the time of a fixed piece of host work in ms; the first of two warms the core's cache."""
+    """Return the time of a fixed piece of host work in ms; the first of two warms the core's
+    cache."""
     return min(piece(), piece())
 
 
 def undisturbed(pairs: Sequence[tuple[float, float]], limit: float) -> list[float]:
-    """Return the values; NaN for those with a host reading above the limit, unless too few others are left."""
+    """Return the values; NaN for those with a host reading above the limit, unless too few others
+    are left."""
     quiet = sum(host <= limit for _, host in pairs)
     return [value if host <= limit or quiet < FEWEST else math.nan for value, host in pairs]
 
 
 def figure(samples: Sequence[float]) -> dict[str, float]:
-    """Return the median and its 95 % interval between two order statistics, as a fact that claims read as a Figure.
-    NaN does not count. Fewer than six samples have no interval: their bounds are the extremes."""
+    """Return the median and its 95 % interval between two order statistics, as a fact that claims
+    read as a Figure. NaN does not count. Fewer than six samples have no interval: their bounds are
+    the extremes."""
     known = [value for value in samples if not math.isnan(value)]
     interval = median_interval(known)
-    low, high = (interval.low, interval.high) if interval.low is not None else (min(known), max(known))
+    low, high = (
+        (interval.low, interval.high) if interval.low is not None else (min(known), max(known))
+    )
     return {"value": interval.value, "low": low, "high": high}
 
 
@@ -75,9 +82,11 @@ def disturbed_fraction(measured: Mapping[str, Sequence[float]]) -> float:
     return sum(map(math.isnan, values)) / len(values)
 
 
-def host_us(function: Callable[[], Any], device: torch.device, calls: int = 8) -> Callable[[], float]:
-    """Return a measurement of the host time per call in µs, from an idle device until the call returns. A few calls do
-    not fill the queue of launches."""
+def host_us(
+    function: Callable[[], Any], device: torch.device, calls: int = 8
+) -> Callable[[], float]:
+    """Return a measurement of the host time per call in µs, from an idle device until the call
+    returns. A few calls do not fill the queue of launches."""
     synchronize, clock = synchronizer(device), time.perf_counter_ns
 
     def measure() -> float:
@@ -93,7 +102,9 @@ def host_us(function: Callable[[], Any], device: torch.device, calls: int = 8) -
     return measure
 
 
-def latency_ms(function: Callable[[], Any], device: torch.device, calls: int = 5) -> Callable[[], float]:
+def latency_ms(
+    function: Callable[[], Any], device: torch.device, calls: int = 5
+) -> Callable[[], float]:
     """Return a measurement of the mean time of a synchronised call in ms."""
 
     def measure() -> float:
@@ -103,8 +114,11 @@ def latency_ms(function: Callable[[], Any], device: torch.device, calls: int = 5
     return measure
 
 
-def period_ms(function: Callable[[], Any], device: torch.device, calls: int = 20) -> Callable[[], float]:
-    """Return a measurement of the time per back-to-back call in ms, by CUDA events; on the CPU by the host clock."""
+def period_ms(
+    function: Callable[[], Any], device: torch.device, calls: int = 20
+) -> Callable[[], float]:
+    """Return a measurement of the time per back-to-back call in ms, by CUDA events; on the CPU by
+    the host clock."""
     if device.type != "cuda":
         return lambda: call_ms(lambda: [function() for _ in range(calls)], device=device) / calls
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

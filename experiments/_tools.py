@@ -1,4 +1,5 @@
-"""Tools that shipped experiments share: values as JSON, timing, compile caches, a counting backend, logs, graphs."""
+"""Tools that shipped experiments share: values as JSON, timing, compile caches, a counting backend,
+logs, graphs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from effbench.printable import first_line
 
 
 def listed(tensor: torch.Tensor, most: int = 8) -> list:
-    """Return the first row of a tensor (B, ...) as a list of at most `most` values, with NaN as text for JSON."""
+    """Return the first row of a tensor (B, ...) as a list of at most `most` values, with NaN as
+    text for JSON."""
     row = tensor.detach().cpu()
     if row.dim() > 1:
         row = row.flatten(1)[0]
@@ -32,8 +34,11 @@ def finite(value: float) -> float | str:
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Return whether two tensors differ at most by the rounding of reordered float32 sums; NaN equals nothing."""
-    return actual.shape == expected.shape and torch.allclose(actual.float(), expected.float(), rtol=1e-4, atol=1e-5)
+    """Return whether two tensors differ at most by the rounding of reordered float32 sums; NaN
+    equals nothing."""
+    return actual.shape == expected.shape and torch.allclose(
+        actual.float(), expected.float(), rtol=1e-4, atol=1e-5
+    )
 
 
 def call_ms(function: Callable[..., Any], *args: Any, device: torch.device) -> float:
@@ -67,7 +72,9 @@ class Counting:
         self.graphs: list[torch.fx.GraphModule] = []
         self.calls = 0
 
-    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    def __call__(
+        self, graph: torch.fx.GraphModule, example_inputs: list[Any]
+    ) -> Callable[..., Any]:
         self.graphs.append(graph)
 
         def run(*args: Any) -> Any:
@@ -92,7 +99,8 @@ def logged(name: str) -> Iterator[list[str]]:
 
 @dataclass
 class Recorded:
-    """A CUDA graph that reads its inputs at their addresses during capture. Each replay overwrites `output`."""
+    """A CUDA graph that reads its inputs at their addresses during capture. Each replay overwrites
+    `output`."""
 
     captured: Captured
     inputs: tuple[Any, ...]

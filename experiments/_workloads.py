@@ -14,7 +14,8 @@ from effbench.errors import UnsupportedError
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
-    """Return `value` if it is allowed; raise a ValueError that lists the allowed values otherwise."""
+    """Return `value` if it is allowed; raise a ValueError that lists the allowed values
+    otherwise."""
     allowed = list(allowed)
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; allowed: {', '.join(map(str, allowed))}")
@@ -23,7 +24,12 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> Any:
 
 def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
     """Return `value` if it is an integer from `low` to `high`; raise ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < low
+        or (high is not None and value > high)
+    ):
         upto = "" if high is None else f" to {high}"
         raise ValueError(f"{name} is {value!r}; allowed: whole numbers from {low}{upto}")
     return value
@@ -31,23 +37,29 @@ def whole(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
 
 def power_of_two(name: str, value: Any, low: int, high: int) -> int:
     """Return `value` if it is a power of two from `low` to `high`; raise ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high or value & (value - 1):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not low <= value <= high
+        or value & (value - 1)
+    ):
         raise ValueError(f"{name} is {value!r}; allowed: powers of two from {low} to {high}")
     return value
 
 
 def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Callable[..., Any]:
-    """Return the kernel `name` of `source`, which includes no header; launch it as `kernel(grid, block, args)`.
+    """Return the kernel `name` of `source`, which includes no header; launch it as `kernel(grid,
+    block, args)`.
 
-    Raises UnsupportedError, which names `who` needs the kernel and what is missing, and NVRTC's errors about the
-    source.
-    """
+    Raises UnsupportedError, which names `who` needs the kernel and what is missing, and NVRTC's
+    errors about the source."""
     if device.type != "cuda":
         raise UnsupportedError(f"{who} is a CUDA kernel, but this cell runs on {device.type}")
     compiler = getattr(torch.cuda, "_compile_kernel", None)
     if compiler is None:
         raise UnsupportedError(
-            f"{who} needs torch.cuda._compile_kernel, which PyTorch {torch.__version__} does not have"
+            f"{who} needs torch.cuda._compile_kernel, which PyTorch {torch.__version__} does not"
+            " have"
         )
     load_library()
     try:
@@ -69,7 +81,8 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
 
 
 def load_library() -> None:
-    """Load the NVRTC of PyTorch's wheels, which is in a folder that the dynamic loader does not search."""
+    """Load the NVRTC of PyTorch's wheels, which is in a folder that the dynamic loader does not
+    search."""
     packages = Path(torch.__file__).parents[1] / "nvidia"
     major = (torch.version.cuda or "").partition(".")[0]
     for path in sorted(packages.glob(f"*/lib/libnvrtc.so.{major}*")):

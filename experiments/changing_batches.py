@@ -48,13 +48,15 @@ Step = Callable[[torch.Tensor], Any]
 
 @check(needs=(CUDA, COMPILER))
 def streams(device: torch.device, length: int = 256, largest: int = 64, rounds: int = 20) -> Facts:
-    """Serve a stream of random batch sizes with each strategy: from nothing, with all compilations and captures, and
-    once all sizes are known. Each runs in a process of its own, in turn with eager."""
+    """Serve a stream of random batch sizes with each strategy: from nothing, with all compilations
+    and captures, and once all sizes are known. Each runs in a process of its own, in turn with
+    eager."""
     sizes = random.Random(0).choices(range(1, largest + 1), k=length)
     facts: Facts = {}
     for model in ("mlp", "attention"):
         served = {
-            name: attempt(in_fork, partial(serve, name, model, sizes, rounds, device)) for name in (*STRATEGIES, LAZY)
+            name: attempt(in_fork, partial(serve, name, model, sizes, rounds, device))
+            for name in (*STRATEGIES, LAZY)
         }
         strategies = {name: tried.value or tried.facts() for name, tried in served.items()}
         facts[model] = {"calls": length, "sizes": len(set(sizes)), "strategies": strategies}
@@ -62,14 +64,22 @@ def streams(device: torch.device, length: int = 256, largest: int = 64, rounds: 
 
 
 def serve(name: str, model: str, sizes: Sequence[int], rounds: int, device: torch.device) -> Facts:
-    module, shape = (MLP(1024, 8), (1024,)) if model == "mlp" else (AttentionBlock(64, 1024), (64, 1024))
+    module, shape = (
+        (MLP(1024, 8), (1024,)) if model == "mlp" else (AttentionBlock(64, 1024), (64, 1024))
+    )
     module = module.to(device, torch.bfloat16).eval().requires_grad_(False)
-    inputs = {size: torch.randn(size, *shape, device=device, dtype=torch.bfloat16) for size in sorted(set(sizes))}
+    inputs = {
+        size: torch.randn(size, *shape, device=device, dtype=torch.bfloat16)
+        for size in sorted(set(sizes))
+    }
     stream = [inputs[size] for size in sizes]
     with torch.inference_mode():
         from_nothing("eager", module, stream, sizes)  # libraries load their kernels
         runs = COLD_RUNS_COMPILED if name.startswith("reduce") else COLD_RUNS
-        cold = {each: [from_nothing(each, module, stream, sizes) for _ in range(runs)] for each in {"eager", name}}
+        cold = {
+            each: [from_nothing(each, module, stream, sizes) for _ in range(runs)]
+            for each in {"eager", name}
+        }
         torch._dynamo.reset()
         passes = {each: pass_ms(prepared(each, module, stream, sizes), stream) for each in cold}
         for measure in passes.values():  # cudagraph trees warm up, record and replay each size
@@ -84,7 +94,9 @@ def serve(name: str, model: str, sizes: Sequence[int], rounds: int, device: torc
     }
 
 
-def from_nothing(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]) -> float:
+def from_nothing(
+    name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> float:
     """Return the seconds in which a new step is prepared and serves a whole stream."""
     torch._dynamo.reset()
     gc.collect()
@@ -95,7 +107,9 @@ def from_nothing(name: str, module: nn.Module, stream: Sequence[torch.Tensor], s
         return time.perf_counter() - began
 
 
-def prepared(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]) -> Step:
+def prepared(
+    name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> Step:
     """Return a new step that has served the stream."""
     if name == LAZY:
         step = lazy_graphs(module)
@@ -110,7 +124,8 @@ def prepared(name: str, module: nn.Module, stream: Sequence[torch.Tensor], sizes
 
 
 def lazy_graphs(module: nn.Module) -> Step:
-    """Return a step that captures a graph when a size occurs for the first time, and replays it afterwards."""
+    """Return a step that captures a graph when a size occurs for the first time, and replays it
+    afterwards."""
     graphs: dict[int, Any] = {}
 
     def step(x: torch.Tensor) -> Any:
@@ -138,8 +153,11 @@ def pass_ms(step: Step, stream: Sequence[torch.Tensor]) -> Callable[[], float]:
     return measure
 
 
-def calls_to_pay(cold: dict[str, list[float]], steady: dict[str, list[float]], name: str, length: int) -> float | None:
-    """Return after how many calls the strategy has been as fast as eager from the start; None if never."""
+def calls_to_pay(
+    cold: dict[str, list[float]], steady: dict[str, list[float]], name: str, length: int
+) -> float | None:
+    """Return after how many calls the strategy has been as fast as eager from the start; None if
+    never."""
     own, eager = figure(steady[name])["value"], figure(steady["eager"])["value"]
     lost_ms = 1e3 * figure(cold[name])["value"] - eager * length
     return None if own >= eager else max(0.0, length + lost_ms / (eager - own))

@@ -1,4 +1,5 @@
-"""What does compilation gain at which batch size, and how much of that does a CUDA graph gain alone?
+"""What does compilation gain at which batch size, and how much of that does a CUDA graph gain
+alone?
 
 B batch, D width.
 """
@@ -10,11 +11,30 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._timing import disturbed_fraction, figure, in_turn, latency_ms, period_ms, ratio
+from effbench.experiments._timing import (
+    disturbed_fraction,
+    figure,
+    in_turn,
+    latency_ms,
+    period_ms,
+    ratio,
+)
 from effbench.experiments._tools import fresh_compile_cache
 from torch import nn
 
-from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, log, lowest, only, relative, where
+from effbench.experiments import (
+    Claim,
+    Found,
+    Pivot,
+    between,
+    geomean,
+    highest,
+    log,
+    lowest,
+    only,
+    relative,
+    where,
+)
 from effbench.experiments.checks import COMPILER, CUDA, Facts, attempt, check
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.mlp import MLP
@@ -62,7 +82,9 @@ def made(name: str, batch: int, device: torch.device) -> tuple[nn.Module, tuple[
     if name == "mlp":
         module, shape = MLP(1024, 8), (1024,)
     elif name == "gpt2":
-        module = GPT2Decoder(batch, 256, 128, layers=4, vocab=8192).to(device, torch.bfloat16).eval()
+        module = (
+            GPT2Decoder(batch, 256, 128, layers=4, vocab=8192).to(device, torch.bfloat16).eval()
+        )
         token = torch.randint(8192, (batch, 1), device=device)
         return module.requires_grad_(False), (token, torch.tensor([128], device=device))
     else:
@@ -80,9 +102,9 @@ def batch_sizes(
     batches: Sequence[int] = BATCHES,
     rounds: int = 20,
 ) -> Facts:
-    """Time eager, its CUDA graph, the compiled module, and its CUDA graph, in turn, at each batch size: latency and
-    period. The compiled module and its graph run the same kernels, so that ln(E/C) ÷ ln(E/CG) is compilation's share of
-    the gain of both."""
+    """Time eager, its CUDA graph, the compiled module, and its CUDA graph, in turn, at each batch
+    size: latency and period. The compiled module and its graph run the same kernels, so that
+    ln(E/C) ÷ ln(E/CG) is compilation's share of the gain of both."""
     facts: Facts = {}
     for name in models:
         for batch in batches:
@@ -111,7 +133,11 @@ def gains(name: str, batch: int, device: torch.device, rounds: int) -> Facts:
         for measure in measures.values():
             measure()
         times = in_turn(measures, rounds)
-    facts: Facts = {"disturbed_fraction": disturbed_fraction({str(key): values for key, values in times.items()})}
+    facts: Facts = {
+        "disturbed_fraction": disturbed_fraction(
+            {str(key): values for key, values in times.items()}
+        )
+    }
     for kind in KINDS:
         eager = times["eager", kind]
         facts[kind] = {
@@ -125,20 +151,25 @@ def gains(name: str, batch: int, device: torch.device, rounds: int) -> Facts:
     "P4",
     "At bs 1 to 8 graphs win most, from 8 to 64 both, above 64 compilation contributes more.",
     unit="%",
-    published="SGLang pull request 1008, a graph against graph and compilation: bs 1 7.37 to 6.42 ms, bs 128 11.84 to "
-    "12.31 ms. Another model and GPU.",
+    published=(
+        "SGLang pull request 1008, a graph against graph and compilation: bs 1 7.37 to 6.42 ms, bs"
+        " 128 11.84 to 12.31 ms. Another model and GPU."
+    ),
 )
 def p4(batch_sizes):
     def compilation(kind, batches, models):
-        """Return compilation's fraction of the gain of compilation and a graph together; the geometric mean of the
-        gains of the models that gain at least 5 % together."""
+        """Return compilation's fraction of the gain of compilation and a graph together; the
+        geometric mean of the gains of the models that gain at least 5 % together."""
         gains = [
             batch_sizes[key][kind]
             for key in batch_sizes
-            if batch_sizes[key].model in models and any(batch_sizes[key].bs.value == batch for batch in batches)
+            if batch_sizes[key].model in models
+            and any(batch_sizes[key].bs.value == batch for batch in batches)
         ]
         gains = [gain for gain in gains if gain["compiled graph"].value > 1.05]
-        alone, together = (geomean([gain[label] for gain in gains]) for label in ("compiled", "compiled graph"))
+        alone, together = (
+            geomean([gain[label] for gain in gains]) for label in ("compiled", "compiled graph")
+        )
         return log(alone) / log(together)
 
     models = list(dict.fromkeys(batch_sizes[key].model for key in batch_sizes))
@@ -149,7 +180,10 @@ def p4(batch_sizes):
             holds[f"{model}, {kind}, {SMALL}: the graph more"] = shares[SMALL] < 0.5
             holds[f"{model}, {kind}, {MIDDLE}: both"] = between(shares[MIDDLE], 0.2, 0.8)
             holds[f"{model}, {kind}, {LARGE}: compilation more"] = shares[LARGE] > 0.5
-            also |= {f"{model}, {kind}, {name}: compilation's share": share for name, share in shares.items()}
+            also |= {
+                f"{model}, {kind}, {name}: compilation's share": share
+                for name, share in shares.items()
+            }
     for key in batch_sizes:
         for kind in KINDS:
             for label in ("graph", "compiled", "compiled graph"):
@@ -157,14 +191,18 @@ def p4(batch_sizes):
     return Found(holds, compilation("period", RANGES[LARGE], models), also)
 
 
-@Claim("P2", "torch.compile gains 10 to 30 % in compute efficiency.", unit="%", each=["model", "bs"])
+@Claim(
+    "P2", "torch.compile gains 10 to 30 % in compute efficiency.", unit="%", each=["model", "bs"]
+)
 def p2(rows):
     gains = relative(where(rows, mode="default"), "gpu_busy_ms", "mode", "eager")
     gain = geomean(gains) - 1
     return Found(between(gain, 0.1, 0.3), gain, {"least": lowest(gains), "largest": highest(gains)})
 
 
-@Claim("P7", "Compilation speeds an MLP up 1.3x, attention 1.1x, a model end to end 1.2x.", unit="×")
+@Claim(
+    "P7", "Compilation speeds an MLP up 1.3x, attention 1.1x, a model end to end 1.2x.", unit="×"
+)
 def p7(rows, batch_sizes):
     ranges = {"mlp": (1.2, 1.4), "attention": (1.05, 1.15), "gpt2": (1.1, 1.3)}
     holds, also = {}, {}

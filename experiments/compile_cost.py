@@ -1,4 +1,5 @@
-"""How long do the first and a second compilation take at real layer counts, and how much memory do they need?
+"""How long do the first and a second compilation take at real layer counts, and how much memory do
+they need?
 
 B batch, T sequence.
 """
@@ -22,12 +23,21 @@ from effbench.models.llama import LlamaPrefill
 GPU_SECONDS = 180
 NEEDS = "cuda"
 
-#: Size -> settings of LlamaPrefill, as in Llama 3.2 1B and Llama 2 7B. Compile time depends on the number of layers.
+#: Size -> settings of LlamaPrefill, as in Llama 3.2 1B and Llama 2 7B. Compile time depends on the
+#: number of layers.
 SIZES: dict[str, dict[str, Any]] = {
     "1b": {},
-    "7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000, "theta": 10000.0,
-           "tied": False},
-}  # fmt: skip
+    "7b": {
+        "layers": 32,
+        "width": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "ffn": 11008,
+        "vocab": 32000,
+        "theta": 10000.0,
+        "tied": False,
+    },
+}
 COMPILATIONS = 5
 
 
@@ -38,35 +48,46 @@ def first_s(step: Any, x: torch.Tensor, device: torch.device) -> float:
 
 
 @check(needs=(CUDA, COMPILER))
-def small(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
-    """Compile Llama 1B five times, each in a new process with an empty cache, and once for a second batch size."""
+def small(
+    device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any
+) -> Facts:
+    """Compile Llama 1B five times, each in a new process with an empty cache, and once for a second
+    batch size."""
     return compilations(device, {**SIZES["1b"], **dimensions}, seq, count, again=1)
 
 
 @check(needs=(CUDA, COMPILER))
-def large(device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any) -> Facts:
+def large(
+    device: torch.device, seq: int = 512, count: int = COMPILATIONS, **dimensions: Any
+) -> Facts:
     """Compile Llama 7B five times, each in a new process with an empty cache."""
     return compilations(device, {**SIZES["7b"], **dimensions}, seq, count, again=0)
 
 
-def compilations(device: torch.device, dimensions: dict[str, Any], seq: int, count: int, again: int) -> Facts:
-    """Return compile seconds, time to the first output and memory of `count` cold compilations, as figures. The first
-    `again` processes also compile for a second batch size, with dynamic=None as torch.compile chooses it."""
+def compilations(
+    device: torch.device, dimensions: dict[str, Any], seq: int, count: int, again: int
+) -> Facts:
+    """Return compile seconds, time to the first output and memory of `count` cold compilations, as
+    figures. The first `again` processes also compile for a second batch size, with dynamic=None as
+    torch.compile chooses it."""
     answers = [
-        in_fork(lambda number=number: compiled_once(device, dimensions, seq, number < again)) for number in range(count)
+        in_fork(lambda number=number: compiled_once(device, dimensions, seq, number < again))
+        for number in range(count)
     ]
     names = dict.fromkeys(name for answer in answers for name in answer)
     facts = {name: figure([answer[name] for answer in answers if name in answer]) for name in names}
     if again:
-        facts["warm_s"] = in_fork(lambda: compiled_once(device, dimensions, seq, again=False, cold=False))["compile_s"]
+        facts["warm_s"] = in_fork(
+            lambda: compiled_once(device, dimensions, seq, again=False, cold=False)
+        )["compile_s"]
     return {**facts, "compilations": count}
 
 
 def compiled_once(
     device: torch.device, dimensions: dict[str, Any], seq: int, again: bool, cold: bool = True
 ) -> dict[str, float]:
-    """Build a Llama, compile it in this process and return the figures of the compilation. `cold`: with an empty cache;
-    else with one that a compilation in this process has just filled."""
+    """Build a Llama, compile it in this process and return the figures of the compilation. `cold`:
+    with an empty cache; else with one that a compilation in this process has just filled."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with device:  # the host would need a minute for the weights of 7B
         module = LlamaPrefill(seq, **dimensions).to(dtype).eval().requires_grad_(False)
@@ -82,8 +103,11 @@ def compiled_once(
             compiled = torch.compile(module)
             with peaks(device) as memory:
                 seconds = first_s(compiled, x, device)
-            result = {"compile_s": seconds, "tree_bytes": memory["peak_bytes"] - eager["peak_bytes"],
-                      "processes": memory["processes"]}  # fmt: skip
+            result = {
+                "compile_s": seconds,
+                "tree_bytes": memory["peak_bytes"] - eager["peak_bytes"],
+                "processes": memory["processes"],
+            }
             if device.type == "cuda":
                 result["device_ratio"] = memory["device_bytes"] / eager["device_bytes"]
             if again:
@@ -107,7 +131,11 @@ def tokens(module: nn.Module, batch: int, seq: int, device: torch.device) -> tor
     return torch.randint(module.tokens.num_embeddings, (batch, seq), device=device)
 
 
-@Claim("P8", "The first compilation takes 30 s (1B), 2 min (7B), 10 min (70B), a recompilation about 5 s.", unit="s")
+@Claim(
+    "P8",
+    "The first compilation takes 30 s (1B), 2 min (7B), 10 min (70B), a recompilation about 5 s.",
+    unit="s",
+)
 def p8(small, large):
     cold_1b, cold_7b, again = small.compile_s, large.compile_s, small.again_s
     holds = {

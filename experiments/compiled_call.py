@@ -58,8 +58,9 @@ _numbers = count()
 
 
 class Layers(nn.Module):
-    """(B, D) -> (B, D). All instances share their layers, but each has its own code object: Dynamo keeps compiled code
-    by code object, and would check the guards of several variants in each call."""
+    """(B, D) -> (B, D). All instances share their layers, but each has its own code object: Dynamo
+    keeps compiled code by code object, and would check the guards of several variants in each
+    call."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -81,21 +82,28 @@ class AddOne(nn.Module):
 
 
 class Recording:
-    """A backend of torch.compile that is Inductor and keeps the parts of a call: `wrapped`, AOTAutograd's wrapper,
-    called with `args` by Dynamo; and `inner`, Inductor's code, called with the list `inner_args` by the wrapper."""
+    """A backend of torch.compile that is Inductor and keeps the parts of a call: `wrapped`,
+    AOTAutograd's wrapper, called with `args` by Dynamo; and `inner`, Inductor's code, called with
+    the list `inner_args` by the wrapper."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
 
-    def __call__(self, graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    def __call__(
+        self, graph: torch.fx.GraphModule, example_inputs: list[Any]
+    ) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
         def compile_inner(*args: Any, **kwargs: Any) -> Any:
             self.inner = compile_fx_inner(*args, **kwargs)
             return self.inner
 
-        with torch._functorch.config.patch(enable_autograd_cache=False):  # a hit would not compile the inner part
-            self.wrapped = compile_fx(graph, example_inputs, inner_compile=compile_inner, config_patches=self.options)
+        with torch._functorch.config.patch(
+            enable_autograd_cache=False
+        ):  # a hit would not compile the inner part
+            self.wrapped = compile_fx(
+                graph, example_inputs, inner_compile=compile_inner, config_patches=self.options
+            )
 
         def run(*args: Any) -> Any:
             self.args = args
@@ -119,11 +127,14 @@ class Recording:
 
 
 class Calls:
-    """The variants of a call of one stack of layers, as functions without arguments. `missing`: variant -> reason."""
+    """The variants of a call of one stack of layers, as functions without arguments. `missing`:
+    variant -> reason."""
 
     def __init__(self, device: torch.device, width: int, depth: int, batch: int) -> None:
         self.device = device
-        self.layers = [nn.Linear(width, width, device=device).requires_grad_(False) for _ in range(depth)]
+        self.layers = [
+            nn.Linear(width, width, device=device).requires_grad_(False) for _ in range(depth)
+        ]
         self.x = torch.randn(batch, width, device=device)
         self.measures: dict[str, Callable[[], float]] = {}
         self.missing: dict[str, Facts] = {}
@@ -136,8 +147,8 @@ class Calls:
         grad_mode: Callable[[], AbstractContextManager] = torch.no_grad,
         stance: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
-        """Add the call that `make` returns, or the reason why it failed. It compiles in `grad_mode` alone, and is timed
-        in `grad_mode` and `stance`."""
+        """Add the call that `make` returns, or the reason why it failed. It compiles in `grad_mode`
+        alone, and is timed in `grad_mode` and `stance`."""
 
         def prepare() -> Callable[[], Any]:
             with grad_mode():
@@ -161,10 +172,15 @@ class Calls:
         self.measures[name] = measured
 
     def compiled(
-        self, mode: str, options: dict[str, Any] | None = None, in_place: bool = False, **settings: Any
+        self,
+        mode: str,
+        options: dict[str, Any] | None = None,
+        in_place: bool = False,
+        **settings: Any,
     ) -> Callable[[], Any]:
-        """Return a call of a newly compiled module. A guard filter may be given by its name in torch.compiler.
-        `in_place`: with `Module.compile()`, which needs no module around the module."""
+        """Return a call of a newly compiled module. A guard filter may be given by its name in
+        torch.compiler. `in_place`: with `Module.compile()`, which needs no module around the
+        module."""
         chosen = mode_options(mode, {})
         for name, value in (options or {}).items():
             chosen[name] = getattr(torch.compiler, value) if name == "guard_filter_fn" else value
@@ -179,7 +195,9 @@ class Calls:
     def add_mode(self, mode: str) -> None:
         """Add a mode of torch.compile: whole, without parts of it, and with each setting."""
         self.add(mode, partial(self.compiled, mode))
-        counts = [metrics.guard_count for metrics in get_compilation_metrics()]  # None: something else was compiled
+        counts = [
+            metrics.guard_count for metrics in get_compilation_metrics()
+        ]  # None: something else was compiled
         self.guards[mode] = next((count for count in reversed(counts) if count is not None), None)
         self.add(f"{mode}, inference_mode", partial(self.compiled, mode), torch.inference_mode)
         without_guards = partial(torch.compiler.set_stance, skip_guard_eval_unsafe=True)
@@ -203,11 +221,15 @@ class Calls:
             return lambda: (new_step(), backend.wrapped(*backend.args))[0]
 
         self.add(f"{mode}: AOT wrapper", wrapped)
-        self.add(f"{mode}: Inductor's code", lambda: lambda: (new_step(), backend.inner([*backend.inner_args]))[0])
+        self.add(
+            f"{mode}: Inductor's code",
+            lambda: lambda: (new_step(), backend.inner([*backend.inner_args]))[0],
+        )
 
 
 def add_graphs(calls: Calls) -> None:
-    """Add the variants that need CUDA: cudagraph trees with a fixed input, and graphs captured by hand."""
+    """Add the variants that need CUDA: cudagraph trees with a fixed input, and graphs captured by
+    hand."""
     x = calls.x
 
     def at_fixed_address() -> Callable[[], Any]:
@@ -231,32 +253,47 @@ def add_graphs(calls: Calls) -> None:
         return recorded[0].captured.replay
 
     calls.add("graph by hand: replay", replay)
-    calls.add("graph by hand", lambda: partial(capture(torch.compile(Layers(calls.layers)), (x,), {}, 3).step, x))
+    calls.add(
+        "graph by hand",
+        lambda: partial(capture(torch.compile(Layers(calls.layers)), (x,), {}, 3).step, x),
+    )
 
 
 @check(needs=(COMPILER,))
 def host_time(
-    device: torch.device, width: int | None = None, depth: int = 8, batch: int = 8, rounds: int = 200
+    device: torch.device,
+    width: int | None = None,
+    depth: int = 8,
+    batch: int = 8,
+    rounds: int = 200,
 ) -> Facts:
-    """Time the parts of a compiled call and the settings that remove them, all in turn in random order.
+    """Time the parts of a compiled call and the settings that remove them, all in turn in random
+    order.
 
-    A part is the difference between two calls, taken within each round: guards = the call - the call with
-    skip_guard_eval_unsafe; Dynamo besides guards = the latter - AOTAutograd's wrapper called directly; and so on.
-    """
+    A part is the difference between two calls, taken within each round: guards = the call - the
+    call with skip_guard_eval_unsafe; Dynamo besides guards = the latter - AOTAutograd's wrapper
+    called directly; and so on."""
     width = width or (256 if device.type == "cuda" else 32)
     calls = Calls(device, width, depth, batch)
     with fresh_compile_cache():
         calls.add("eager", lambda: partial(Layers(calls.layers), calls.x))
         calls.add("one operator", lambda: partial(AddOne(), calls.x))
         in_eager = partial(torch.compiler.set_stance, "force_eager")
-        calls.add("one operator, force_eager", lambda: partial(torch.compile(AddOne()), calls.x), stance=in_eager)
+        calls.add(
+            "one operator, force_eager",
+            lambda: partial(torch.compile(AddOne()), calls.x),
+            stance=in_eager,
+        )
         calls.add_mode(DEFAULT)
         packaged = AotInductor()
         if reason := packaged.missing(device):
             calls.missing["aot-inductor"] = {"error": reason}
         else:
             calls.add(
-                "aot-inductor", lambda: partial(packaged.prepare(Layers(calls.layers), (calls.x,), {}).step, calls.x)
+                "aot-inductor",
+                lambda: partial(
+                    packaged.prepare(Layers(calls.layers), (calls.x,), {}).step, calls.x
+                ),
             )
         if device.type == "cuda":
             add_graphs(calls)
@@ -277,7 +314,8 @@ def host_time(
 
 
 def taken_apart(mode: str, measured: dict[str, list[float]]) -> Facts:
-    """Return the parts of a mode's call and what each setting saves, in µs, with the parts' fraction of the call."""
+    """Return the parts of a mode's call and what each setting saves, in µs, with the parts'
+    fraction of the call."""
     times = {name: np.array(samples) for name, samples in measured.items()}
     needed = (mode, f"{mode}, {SKIP_GUARDS}", f"{mode}: AOT wrapper", f"{mode}: Inductor's code")
     parts = {}
@@ -313,17 +351,20 @@ def max_by_value(figures: dict[str, dict[str, float]]) -> str | None:
 
 
 def whole_calls(device: torch.device, width: int, depth: int, batch: int) -> Facts:
-    """Time whole calls in this process: in a new interpreter, to compare with the check's own, which is forked."""
+    """Time whole calls in this process: in a new interpreter, to compare with the check's own,
+    which is forked."""
     calls = Calls(device, width, depth, batch)
     for mode in (DEFAULT, REDUCED) if device.type == "cuda" else (DEFAULT,):
         calls.add(mode, partial(calls.compiled, mode))
-    return {"calls_us": {name: figure(samples) for name, samples in in_turn(calls.measures, 60).items()}}
+    return {
+        "calls_us": {name: figure(samples) for name, samples in in_turn(calls.measures, 60).items()}
+    }
 
 
 @Claim(
     "O11",
-    "Before its kernels, a small compiled call mostly checks Dynamo's guards; skipping them removes most of its host "
-    "time.",
+    "Before its kernels, a small compiled call mostly checks Dynamo's guards; skipping them removes"
+    " most of its host time.",
     unit="%",
 )
 def o11(host_time):
@@ -341,7 +382,9 @@ def o11(host_time):
         also |= {f"{mode}: {name} removes (µs)": saved[name] for name in saved}
         also |= {f"{mode}: in a spawned process (µs)": host_time.spawned.calls_us[mode]}
         also |= {f"{mode}: guards": host_time.guards[mode]}
-    names = [name for name in ("graph by hand", "aot-inductor", "eager") if name in host_time.calls_us]
+    names = [
+        name for name in ("graph by hand", "aot-inductor", "eager") if name in host_time.calls_us
+    ]
     also |= {f"{name}: the call (µs)": host_time.calls_us[name] for name in names}
     last = host_time[REDUCED if REDUCED in host_time else DEFAULT]
     return Found(holds, last.parts_fraction.guards, also)

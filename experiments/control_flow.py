@@ -63,14 +63,15 @@ class BranchAndLoop(nn.Module):
 
 @check()
 def branch(device: torch.device, width: int = 4) -> Facts:
-    """Report graphs, graph breaks and the effect of fullgraph=True for a branch on data and for torch.where."""
+    """Report graphs, graph breaks and the effect of fullgraph=True for a branch on data and for
+    torch.where."""
     inputs = (torch.ones(2, width, device=device), -torch.ones(2, width, device=device))
     return {"if": breaks(Branch(), inputs), "where": breaks(Where(), inputs)}
 
 
 def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
-    """Return graph breaks of calls with inputs (B, D) from torch._dynamo.explain and from Dynamo's counters, which miss
-    a branch on data in the outermost function."""
+    """Return graph breaks of calls with inputs (B, D) from torch._dynamo.explain and from Dynamo's
+    counters, which miss a branch on data in the outermost function."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(module)(inputs[0])
     torch._dynamo.reset()
@@ -95,8 +96,9 @@ def breaks(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
 
 @check()
 def methods(device: torch.device, width: int = 2) -> Facts:
-    """Capture modules with a branch, a loop and both by jit.trace, jit.script, fx.symbolic_trace, make_fx, Dynamo and
-    lazy tensors, with one input, and call the results with this input and another."""
+    """Capture modules with a branch, a loop and both by jit.trace, jit.script, fx.symbolic_trace,
+    make_fx, Dynamo and lazy tensors, with one input, and call the results with this input and
+    another."""
     methods = {
         "jit_trace": lambda module, x: torch.jit.trace(module, (x,), check_trace=False),
         "jit_script": lambda module, x: torch.jit.script(module),
@@ -115,7 +117,8 @@ def methods(device: torch.device, width: int = 2) -> Facts:
 
 
 def cases(device: torch.device, width: int) -> dict[str, tuple[nn.Module, list[torch.Tensor]]]:
-    """Return modules, each with two inputs: one for the capture, and one that takes another path."""
+    """Return modules, each with two inputs: one for the capture, and one that takes another
+    path."""
     two, four = (torch.ones(rows, width, device=device) for rows in (2, 4))
     return {
         "branch": (Branch(), [two, -two]),
@@ -125,20 +128,31 @@ def cases(device: torch.device, width: int) -> dict[str, tuple[nn.Module, list[t
 
 
 def captured_with(
-    module: nn.Module, inputs: Sequence[torch.Tensor], method: Callable[[nn.Module, torch.Tensor], Any]
+    module: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    method: Callable[[nn.Module, torch.Tensor], Any],
 ) -> Facts:
-    """Capture with the first of two inputs (B, D), and call with both. `baked_in`: right only for the first."""
+    """Capture with the first of two inputs (B, D), and call with both. `baked_in`: right only for
+    the first."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tried = attempt(method, module, inputs[0])
-    warned = [first_line(str(w.message)) for w in caught if not issubclass(w.category, DeprecationWarning)]
-    facts: Facts = {"captured": tried.succeeded, **error_facts(tried.raised), "warnings": warned[:2]}
+    warned = [
+        first_line(str(w.message)) for w in caught if not issubclass(w.category, DeprecationWarning)
+    ]
+    facts: Facts = {
+        "captured": tried.succeeded,
+        **error_facts(tried.raised),
+        "warnings": warned[:2],
+    }
     if tried.succeeded:
         facts |= called_with(tried.value, module, inputs)
     return facts
 
 
-def called_with(captured: Callable[..., Any], module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
+def called_with(
+    captured: Callable[..., Any], module: nn.Module, inputs: Sequence[torch.Tensor]
+) -> Facts:
     right, outputs = [], []
     for x in inputs:
         called = attempt(captured, x)
@@ -154,7 +168,8 @@ def called_with(captured: Callable[..., Any], module: nn.Module, inputs: Sequenc
 
 
 def through_dynamo(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
-    """Report the graphs compiled for the first input and for both, and the graph breaks of the first."""
+    """Report the graphs compiled for the first input and for both, and the graph breaks of the
+    first."""
     torch._dynamo.reset()
     explained = torch._dynamo.explain(module)(inputs[0])
     torch._dynamo.reset()
@@ -174,8 +189,8 @@ def through_dynamo(module: nn.Module, inputs: Sequence[torch.Tensor]) -> Facts:
 
 
 def lazy_tensors(device: torch.device, width: int) -> Facts:
-    """Call each module with both inputs, twice: lazy tensors are traced again in every call, and the hash of the trace
-    finds its compiled code."""
+    """Call each module with both inputs, twice: lazy tensors are traced again in every call, and
+    the hash of the trace finds its compiled code."""
     import torch._lazy
     import torch._lazy.metrics as metrics
     import torch._lazy.ts_backend
@@ -216,7 +231,10 @@ def s5(branch):
         & replaced.outputs_equal_eager
     )
     also = {
-        "graphs with the branch, with where": [breaking.graphs_for_one_input, replaced.graphs_for_one_input],
+        "graphs with the branch, with where": [
+            breaking.graphs_for_one_input,
+            replaced.graphs_for_one_input,
+        ],
         "why it breaks": breaking.reasons,
         "fullgraph=True raises": breaking.fullgraph_error_type,
     }
@@ -225,11 +243,16 @@ def s5(branch):
 
 @Claim(
     "S7",
-    "Capture methods differ: trace bakes branches in, script keeps them, fx and make_fx refuse, lazy tensors capture "
-    "again, Dynamo breaks the graph.",
+    "Capture methods differ: trace bakes branches in, script keeps them, fx and make_fx refuse,"
+    " lazy tensors capture again, Dynamo breaks the graph.",
 )
 def s7(methods):
-    trace, script, fx, make = methods.jit_trace, methods.jit_script, methods.fx_symbolic_trace, methods.make_fx
+    trace, script, fx, make = (
+        methods.jit_trace,
+        methods.jit_script,
+        methods.fx_symbolic_trace,
+        methods.make_fx,
+    )
     lazy, dynamo = methods.lazy_tensors.branch, methods.dynamo
     compiled, reused = lazy.traces_compiled_in_each_pass, lazy.traces_reused_in_each_pass
     holds = {
@@ -240,7 +263,9 @@ def s7(methods):
         "make_fx refuses a loop": ~make.loop.captured,
         "lazy tensors follow the branch": lazy.follows_its_input,
         "lazy tensors capture again": compiled[1] + reused[1] > 0,
-        "Dynamo breaks the graph at a branch": dynamo.branch.follows_its_input & (dynamo.branch.graph_breaks > 0),
+        "Dynamo breaks the graph at a branch": (
+            dynamo.branch.follows_its_input & (dynamo.branch.graph_breaks > 0)
+        ),
         "Dynamo breaks the graph at a loop": dynamo.loop.graph_breaks > 0,
     }
     also = {

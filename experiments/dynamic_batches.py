@@ -1,6 +1,16 @@
 """How much memory do CUDA graphs for many batch sizes cost?"""
 
-from effbench.experiments import Claim, Found, Pivot, between, highest, lowest, mean, relative, where
+from effbench.experiments import (
+    Claim,
+    Found,
+    Pivot,
+    between,
+    highest,
+    lowest,
+    mean,
+    relative,
+    where,
+)
 
 GPU_SECONDS = 240
 NEEDS = "cuda"
@@ -15,8 +25,17 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Period over a stream of random batch sizes (ms)", "period_ms", "stream", rows=["model", "buckets"]),
-    Pivot("Memory of the graphs (MiB)", lambda rows: rows.graph_pool_bytes / 2**20, rows=["model", "buckets"]),
+    Pivot(
+        "Period over a stream of random batch sizes (ms)",
+        "period_ms",
+        "stream",
+        rows=["model", "buckets"],
+    ),
+    Pivot(
+        "Memory of the graphs (MiB)",
+        lambda rows: rows.graph_pool_bytes / 2**20,
+        rows=["model", "buckets"],
+    ),
 ]
 
 

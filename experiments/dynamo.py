@@ -19,7 +19,8 @@ GPU_SECONDS = 10
 
 @check()
 def reset(device: torch.device) -> Facts:
-    """Compare Dynamo's counters before and after torch._dynamo.reset(), and check whether it discards compiled code."""
+    """Compare Dynamo's counters before and after torch._dynamo.reset(), and check whether it
+    discards compiled code."""
     return observe_reset(device, torch._dynamo.reset)
 
 
@@ -65,7 +66,8 @@ def snapshot() -> dict[str, dict[str, int]]:
 
 @check()
 def level(device: torch.device) -> Facts:
-    """Check whether torch._dynamo.config.log_level can be read and set, and what does set the level of Dynamo's log."""
+    """Check whether torch._dynamo.config.log_level can be read and set, and what does set the level
+    of Dynamo's log."""
     config = torch._dynamo.config
     read = attempt(lambda: config.log_level)
     written = attempt(setattr, config, "log_level", logging.INFO)
@@ -87,7 +89,9 @@ def level(device: torch.device) -> Facts:
         **{f"read_{key}": value for key, value in error_facts(read.raised).items()},
         "log_level_can_be_set": written.succeeded,
         **{f"set_{key}": value for key, value in error_facts(written.raised).items()},
-        "settings_about_logging": sorted(name for name in names if "log" in name or "verbose" in name),
+        "settings_about_logging": sorted(
+            name for name in names if "log" in name or "verbose" in name
+        ),
         "set_logs_changes_the_level": asked.succeeded and raised and lowered,
         "set_logs_arguments": list(inspect.signature(torch._logging.set_logs).parameters)[:12],
     }

@@ -41,12 +41,13 @@ VARIANTS = ("eval", "train")
 
 
 class FusionLayer(nn.Module):
-    """Linear, LayerNorm, GELU and dropout: four kernels in `train`, three in `eval`, where dropout does nothing.
+    """Linear, LayerNorm, GELU and dropout: four kernels in `train`, three in `eval`, where dropout
+    does nothing.
 
-    Random outputs cannot be compared, so the default `p` is tiny but not 0 (at 0, PyTorch omits the kernel): the
-    dropout kernel runs, practically nothing is dropped, and `train` gives the values of `eval`. With a usual `p` such
-    as 0.1, outputs are random and `train` is `incorrect`, whatever its speed.
-    """
+    Random outputs cannot be compared, so the default `p` is tiny but not 0 (at 0, PyTorch omits the
+    kernel): the dropout kernel runs, practically nothing is dropped, and `train` gives the values
+    of `eval`. With a usual `p` such as 0.1, outputs are random and `train` is `incorrect`, whatever
+    its speed."""
 
     def __init__(self, variant: str = "eval", width: int = 1024, p: float = 1e-9):
         super().__init__()
@@ -63,11 +64,11 @@ class FusionLayer(nn.Module):
 
 
 class Pointwise(nn.Module):
-    """A linear layer, ReLU, and `multiplications` multiplications of all outputs by a number, each a separate operator.
+    """A linear layer, ReLU, and `multiplications` multiplications of all outputs by a number, each
+    a separate operator.
 
-    The factors alternate between 2 and 1/2. Both are exact in every float type, so a fused kernel that rounds only once
-    gives the same values as separate kernels.
-    """
+    The factors alternate between 2 and 1/2. Both are exact in every float type, so a fused kernel
+    that rounds only once gives the same values as separate kernels."""
 
     def __init__(self, in_features: int = 1000, features: int = 20000, multiplications: int = 50):
         super().__init__()
@@ -101,8 +102,10 @@ def p10(layer):
     "P11",
     "Fusion cuts launches and memory traffic.",
     unit="×",
-    published="16.3 to 2.29 ms, 7.1x, on an RTX 3090 in float32 (a book on PyTorch's speed). Another GPU and dtype "
-    "than ours.",
+    published=(
+        "16.3 to 2.29 ms, 7.1x, on an RTX 3090 in float32 (a book on PyTorch's speed). Another GPU"
+        " and dtype than ours."
+    ),
 )
 def p11(chain):
     compiled = where(chain, mode="default")
@@ -113,5 +116,9 @@ def p11(chain):
         "less memory traffic, seen by the time of kernels that it bounds": busy > 1,
         "faster": speedup > 1,
     }
-    also = {"kernels in eager": before, "kernels compiled": after, "GPU busy, eager ÷ compiled": busy}
+    also = {
+        "kernels in eager": before,
+        "kernels compiled": after,
+        "GPU busy, eager ÷ compiled": busy,
+    }
     return Found(holds, speedup, also)

@@ -1,4 +1,5 @@
-"""What does a CUDA graph refuse, what does it silently get wrong, and how many warm-ups does it need?
+"""What does a CUDA graph refuse, what does it silently get wrong, and how many warm-ups does it
+need?
 
 B batch, D width.
 """
@@ -29,10 +30,11 @@ MIB = 2**20
 
 @check(needs=(CUDA,))
 def limits(device: torch.device, batch: int = 4, width: int = 1024) -> Facts:
-    """Try another shape, a branch on data, an output of unknown size and an allocation with a CUDA graph.
+    """Try another shape, a branch on data, an output of unknown size and an allocation with a CUDA
+    graph.
 
-    A failed capture may leave CUDA unusable, so captures that should fail run in separate processes.
-    """
+    A failed capture may leave CUDA unusable, so captures that should fail run in separate
+    processes."""
     with ThreadPoolExecutor() as pool:  # they measure no time
         refused = {
             name: pool.submit(in_fresh_process, capture_refused, device, what=name)
@@ -46,7 +48,8 @@ def limits(device: torch.device, batch: int = 4, width: int = 1024) -> Facts:
 
 
 def capture_refused(device: torch.device, what: str) -> Facts:
-    """Try a capture that should fail, and check whether CUDA still works in this process afterwards."""
+    """Try a capture that should fail, and check whether CUDA still works in this process
+    afterwards."""
     x = torch.ones(8, device=device)
     function = {
         "branch_on_data": lambda: x + 1 if x.sum() > 0 else x - 1,
@@ -76,7 +79,11 @@ def host_branch(device: torch.device) -> Facts:
     recorded = record(branch)
     flag[0] = False
     replayed, eager = recorded.replay(), branch()
-    return {"replay_follows_the_flag": close(replayed, eager), "replay": listed(replayed), "eager": listed(eager)}
+    return {
+        "replay_follows_the_flag": close(replayed, eager),
+        "replay": listed(replayed),
+        "eager": listed(eager),
+    }
 
 
 def other_shape(device: torch.device, batch: int, width: int) -> Facts:
@@ -94,12 +101,15 @@ def other_shape(device: torch.device, batch: int, width: int) -> Facts:
         "rows_given": batch - 1,
         "rows_replayed": replayed.shape[0],
         "rows_given_are_right": close(replayed[: batch - 1], fewer * 2),
-        "last_row_is_of_the_call_before": close(replayed[batch - 1], torch.full((width,), 2.0, device=device)),
+        "last_row_is_of_the_call_before": close(
+            replayed[batch - 1], torch.full((width,), 2.0, device=device)
+        ),
     }
 
 
 def allocation(device: torch.device, batch: int, width: int) -> Facts:
-    """Allocate tensors in the captured function, which come from a private pool that the graph keeps."""
+    """Allocate tensors in the captured function, which come from a private pool that the graph
+    keeps."""
     x = torch.ones(batch, width, MIB // width, device=device)  # 4 MiB per row
 
     def allocates() -> torch.Tensor:
@@ -126,21 +136,33 @@ def allocation(device: torch.device, batch: int, width: int) -> Facts:
 
 @check(needs=(CUDA,))
 def warmups(
-    device: torch.device, counts: tuple[int, ...] = (0, 1, 2, 3), width: int = 256, compiled: bool = False
+    device: torch.device,
+    counts: tuple[int, ...] = (0, 1, 2, 3),
+    width: int = 256,
+    compiled: bool = False,
 ) -> Facts:
-    """Capture after 0, 1, 2 and 3 warm-up calls, each in a new process: success, first replay, steady replay.
+    """Capture after 0, 1, 2 and 3 warm-up calls, each in a new process: success, first replay,
+    steady replay.
 
     `compiled`: capture the module compiled by Inductor instead of the eager module.
     """
     tries = [
         {
             "warmups": count,
-            **in_fresh_process(capture_after, device, warmups=count, width=width, compiled=compiled),
+            **in_fresh_process(
+                capture_after, device, warmups=count, width=width, compiled=compiled
+            ),
         }
         for count in counts
     ]
-    working = [tried["warmups"] for tried in tries if tried["succeeded"] and tried["replay_equals_eager"]]
-    return {"compiled": compiled, "tries": tries, "fewest_warmups_that_work": min(working, default=None)}
+    working = [
+        tried["warmups"] for tried in tries if tried["succeeded"] and tried["replay_equals_eager"]
+    ]
+    return {
+        "compiled": compiled,
+        "tries": tries,
+        "fewest_warmups_that_work": min(working, default=None),
+    }
 
 
 @check(needs=(CUDA,))
@@ -150,10 +172,15 @@ def warmups_compiled(device: torch.device) -> Facts:
 
 
 def capture_after(device: torch.device, warmups: int, width: int, compiled: bool) -> Facts:
-    """Capture a convolution and matrix products in a fresh process, as cuDNN and cuBLAS initialise in their first call.
-    Return the times in ms of each warm-up, the capture, the first replay and a steady replay."""
+    """Capture a convolution and matrix products in a fresh process, as cuDNN and cuBLAS initialise
+    in their first call. Return the times in ms of each warm-up, the capture, the first replay and a
+    steady replay."""
     module = nn.Sequential(
-        nn.Conv1d(1, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, width)
+        nn.Conv1d(1, 4, 3, padding=1),
+        nn.Flatten(),
+        nn.Linear(4 * width, width),
+        nn.GELU(),
+        nn.Linear(width, width),
     )
     module = module.to(device).eval().requires_grad_(False)
     x = torch.randn(8, 1, width, device=device)
@@ -197,10 +224,15 @@ class MixesRows(nn.Module):
 
 
 @check(needs=(CUDA,))
-def padding(device: torch.device, captured: Sequence[int] = (1, 2, 4, 8, 16), width: int = 32) -> Facts:
-    """Run every batch size through the smallest graph that fits, with the tail of its input full of stale values, and
-    compare with eager at that size. Also try a module that mixes rows, for which no padding can be right."""
-    rows_apart = nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width))
+def padding(
+    device: torch.device, captured: Sequence[int] = (1, 2, 4, 8, 16), width: int = 32
+) -> Facts:
+    """Run every batch size through the smallest graph that fits, with the tail of its input full of
+    stale values, and compare with eager at that size. Also try a module that mixes rows, for which
+    no padding can be right."""
+    rows_apart = nn.Sequential(
+        nn.Linear(width, width), nn.LayerNorm(width), nn.GELU(), nn.Linear(width, width)
+    )
     rows_apart = rows_apart.to(device).requires_grad_(False)
 
     def capture(function: Callable[..., Any], x: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -209,7 +241,9 @@ def padding(device: torch.device, captured: Sequence[int] = (1, 2, 4, 8, 16), wi
     return {
         "captured_sizes": sorted(captured),
         "rows_apart": observe(rows_apart, width, captured, device, capture),
-        "rows_apart_tail_of_nan": observe(rows_apart, width, captured, device, capture, poison=float("nan")),
+        "rows_apart_tail_of_nan": observe(
+            rows_apart, width, captured, device, capture, poison=float("nan")
+        ),
         "rows_mixed": observe(MixesRows(), width, captured, device, capture),
     }
 
@@ -222,8 +256,9 @@ def observe(
     capture: Capture,
     poison: float = 1e4,
 ) -> Facts:
-    """Compare padded replays with eager for every batch size. All graphs read the first rows of one input buffer
-    (max B, D). Before each replay, the buffer is filled with `poison` and the largest graph replayed."""
+    """Compare padded replays with eager for every batch size. All graphs read the first rows of one
+    input buffer (max B, D). Before each replay, the buffer is filled with `poison` and the largest
+    graph replayed."""
     largest = max(captured)
     buffer = torch.zeros(largest, width, device=device)
     wrong, unequal_bits = [], []
@@ -241,7 +276,11 @@ def observe(
                 unequal_bits.append(raw)
             if not close(padded, expected):
                 wrong.append(raw)
-                example = example or {"raw_size": raw, "padded": listed(padded), "eager": listed(expected)}
+                example = example or {
+                    "raw_size": raw,
+                    "padded": listed(padded),
+                    "eager": listed(expected),
+                }
             worst = max(worst, (padded - expected).abs().nan_to_num(nan=float("inf")).max().item())
     return {
         "rows_equal_eager": not wrong,
@@ -299,7 +338,11 @@ def s4(warmups, warmups_compiled):
     fewest = warmups.fewest_warmups_that_work
     also = {
         "enough for a compiled module": warmups_compiled.fewest_warmups_that_work,
-        "first replays (ms)": [tried.first_replay_ms for tried in warmups.tries if "first_replay_ms" in tried],
-        "steady replays (ms)": [tried.steady_replay_ms for tried in warmups.tries if "steady_replay_ms" in tried],
+        "first replays (ms)": [
+            tried.first_replay_ms for tried in warmups.tries if "first_replay_ms" in tried
+        ],
+        "steady replays (ms)": [
+            tried.steady_replay_ms for tried in warmups.tries if "steady_replay_ms" in tried
+        ],
     }
     return Found((fewest <= 2) & warmups.tries[2].replay_equals_eager, fewest, also)

@@ -26,16 +26,27 @@ OUTPUTS = ("held", "dropped")
 
 @check(needs=(CUDA,))
 def pools(
-    device: torch.device, sizes: Sequence[int] = (1, 2, 4, 8, 12, 16, 24, 32), seq: int = 256, width: int = 1024
+    device: torch.device,
+    sizes: Sequence[int] = (1, 2, 4, 8, 12, 16, 24, 32),
+    seq: int = 256,
+    width: int = 1024,
 ) -> Facts:
-    """Capture a graph for each batch size, in a shared or in private pools, in both orders, with outputs held or
-    dropped, and measure the pools with the allocator's snapshot."""
-    module = AttentionBlock(seq, width, mlp_ratio=4).to(device, torch.bfloat16).eval().requires_grad_(False)
-    inputs = {size: torch.randn(size, seq, width, device=device, dtype=torch.bfloat16) for size in sizes}
+    """Capture a graph for each batch size, in a shared or in private pools, in both orders, with
+    outputs held or dropped, and measure the pools with the allocator's snapshot."""
+    module = (
+        AttentionBlock(seq, width, mlp_ratio=4)
+        .to(device, torch.bfloat16)
+        .eval()
+        .requires_grad_(False)
+    )
+    inputs = {
+        size: torch.randn(size, seq, width, device=device, dtype=torch.bfloat16) for size in sizes
+    }
     facts: Facts = {"sizes": list(sizes)}
     for order, outputs in product(ORDERS, OUTPUTS):
         kinds = {
-            kind: captured(module, inputs, kind == "shared", order, outputs, device) for kind in ("shared", "private")
+            kind: captured(module, inputs, kind == "shared", order, outputs, device)
+            for kind in ("shared", "private")
         }
         facts[f"{order}, outputs {outputs}"] = kinds
     return facts
@@ -51,8 +62,8 @@ def captured(
 ) -> Facts:
     """Capture the graphs and return the bytes of their pools.
 
-    `needed_bytes`: what the captures had allocated at once: in a shared pool the largest peak, in private pools the sum
-    of the peaks. `fragmentation_bytes`: what the pools reserved beyond that.
+    `needed_bytes`: what the captures had allocated at once: in a shared pool the largest peak, in
+    private pools the sum of the peaks. `fragmentation_bytes`: what the pools reserved beyond that.
     """
     reset_peaks(device)
     before = torch.cuda.memory_stats(device)["inactive_split_bytes.all.current"]
@@ -71,7 +82,11 @@ def captured(
             peaks.append(torch.cuda.max_memory_allocated(device) - (base if shared else started))
             kept.append((graph.replay, graph.outputs if outputs == "held" else None))
             del graph
-    segments = [segment for segment in torch.cuda.memory_snapshot() if tuple(segment["segment_pool_id"]) != (0, 0)]
+    segments = [
+        segment
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment["segment_pool_id"]) != (0, 0)
+    ]
     reserved = sum(segment["total_size"] for segment in segments)
     needed = max(peaks) if shared else sum(peaks)
     facts = {
@@ -79,7 +94,9 @@ def captured(
         "needed_bytes": needed,
         "fragmentation_bytes": reserved - needed,
         "allocated_bytes": sum(segment["active_size"] for segment in segments),
-        "inactive_split_bytes": torch.cuda.memory_stats(device)["inactive_split_bytes.all.current"] - before,
+        "inactive_split_bytes": (
+            torch.cuda.memory_stats(device)["inactive_split_bytes.all.current"] - before
+        ),
         "segments": len(segments),
     }
     kept.clear()
@@ -89,12 +106,17 @@ def captured(
 @Claim("P6", "One pool shared by all captured sizes reduces fragmentation.", unit="×")
 def p6(pools):
     cases = [name for name in pools if name != "sizes"]
-    holds = {name: pools[name].shared.fragmentation_bytes < pools[name].private.fragmentation_bytes for name in cases}
+    holds = {
+        name: pools[name].shared.fragmentation_bytes < pools[name].private.fragmentation_bytes
+        for name in cases
+    }
     also = {}
     for name, kind in product(cases, ("shared", "private")):
         facts = pools[name][kind]
         also[f"{name}, {kind}: reserved (MiB)"] = facts.reserved_bytes / 2**20
         also[f"{name}, {kind}: fragmentation (MiB)"] = facts.fragmentation_bytes / 2**20
-        also[f"{name}, {kind}: fragmentation, fraction of reserved"] = facts.fragmentation_bytes / facts.reserved_bytes
+        also[f"{name}, {kind}: fragmentation, fraction of reserved"] = (
+            facts.fragmentation_bytes / facts.reserved_bytes
+        )
     usual = pools["largest-first, outputs held"]
     return Found(holds, usual.private.reserved_bytes / usual.shared.reserved_bytes, also)

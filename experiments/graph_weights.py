@@ -16,13 +16,15 @@ from effbench.experiments.checks import CUDA, Facts, check
 
 GPU_SECONDS = 10
 
-#: Captures module(x); returns a function that replays and returns a tensor (B, D) that no replay overwrites.
+#: Captures module(x); returns a function that replays and returns a tensor (B, D) that no replay
+#: overwrites.
 Capture = Callable[[nn.Module, torch.Tensor], Callable[[], torch.Tensor]]
 
 
 @check(needs=(CUDA,))
 def weights(device: torch.device, width: int = 4, batch: int = 2) -> Facts:
-    """Compare replays with eager after the weight was updated in place, bound to a new tensor, or given another dtype.
+    """Compare replays with eager after the weight was updated in place, bound to a new tensor, or
+    given another dtype.
 
     Also free a weight: the replay then reads whatever is stored at its address.
     """
@@ -55,7 +57,9 @@ def observe(module: nn.Linear, x: torch.Tensor, capture: Capture) -> Facts:
         now = module(x)
         facts["address_changed_by_rebinding"] = module.weight.data_ptr() != kept.data_ptr()
         facts["replay_follows_rebinding"] = close(replay(), now)
-        facts["replay_is_stale_after_rebinding"] = close(replay(), before) and not close(now, before)
+        facts["replay_is_stale_after_rebinding"] = close(replay(), before) and not close(
+            now, before
+        )
         facts["rebinding"] = outputs(replay(), now, before)
         facts["capturing_again_follows_rebinding"] = close(capture(module, x)(), now)
 
@@ -67,7 +71,9 @@ def observe(module: nn.Linear, x: torch.Tensor, capture: Capture) -> Facts:
         facts["eager_dtype_after_dtype_change"] = str(now.dtype)
         facts["replay_dtype_after_dtype_change"] = str(replayed.dtype)
         facts["replay_follows_dtype_change"] = replayed.dtype == now.dtype and close(replayed, now)
-        facts["replay_is_stale_after_dtype_change"] = replayed.dtype == before.dtype and close(replayed, before)
+        facts["replay_is_stale_after_dtype_change"] = replayed.dtype == before.dtype and close(
+            replayed, before
+        )
         facts["dtype_change"] = outputs(replayed, now, before)
         facts["capturing_again_follows_dtype_change"] = close(capture(module, x.bfloat16())(), now)
         del kept
@@ -80,7 +86,8 @@ def outputs(replayed: torch.Tensor, now: torch.Tensor, before: torch.Tensor) -> 
 
 
 def freed_weight(device: torch.device, width: int) -> Facts:
-    """Free a captured weight: a graph keeps no weight alive, and its replay reads the address of the old one."""
+    """Free a captured weight: a graph keeps no weight alive, and its replay reads the address of
+    the old one."""
     weight = torch.ones(width, width, device=device)
     x = torch.ones(1, width, device=device)
     holder = [weight]
@@ -96,8 +103,13 @@ def freed_weight(device: torch.device, width: int) -> Facts:
     replayed = recorded.replay()
     return {
         "freed_address_was_given_away": was_given_away,
-        "replay_reads_what_took_the_freed_address": close(replayed, x @ takers[-1]) if was_given_away else None,
-        "freed_weight": {"replay": listed(replayed), "with_the_weight_captured": [float(width)] * width},
+        "replay_reads_what_took_the_freed_address": (
+            close(replayed, x @ takers[-1]) if was_given_away else None
+        ),
+        "freed_weight": {
+            "replay": listed(replayed),
+            "with_the_weight_captured": [float(width)] * width,
+        },
     }
 
 
@@ -113,6 +125,8 @@ def s1(weights):
     also = {
         "stale output after rebinding": weights.rebinding.replay,
         "eager then": weights.rebinding.eager_now,
-        "a freed weight's address is read, whoever owns it": weights.replay_reads_what_took_the_freed_address,
+        "a freed weight's address is read, whoever owns it": (
+            weights.replay_reads_what_took_the_freed_address
+        ),
     }
     return Found(holds, also=also)

@@ -10,7 +10,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from effbench.experiments._timing import difference, figure, host_us, in_turn, latency_ms, period_ms, ratio
+from effbench.experiments._timing import (
+    difference,
+    figure,
+    host_us,
+    in_turn,
+    latency_ms,
+    period_ms,
+    ratio,
+)
 from effbench.experiments._tools import call_ms
 from effbench.experiments.overheads import GRADIENTS, IN_PLACE, GradMode, InPlace, Selection, spin
 
@@ -24,7 +32,8 @@ GPU_SECONDS = 35
 
 
 def peak_bytes(function: Callable[[], Any], device: torch.device) -> int | None:
-    """Return the peak of allocated device memory during a call, above what was allocated before; None on the CPU."""
+    """Return the peak of allocated device memory during a call, above what was allocated before;
+    None on the CPU."""
     if device.type != "cuda":
         return None
     function()
@@ -38,8 +47,11 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int | None:
 
 
 @check()
-def in_place(device: torch.device, elements: Sequence[int] = (2**14, 2**18, 2**22, 2**25), rounds: int = 60) -> Facts:
-    """Compare a ReLU and a clamp in place and out of place: time, peak memory, and the address of the result."""
+def in_place(
+    device: torch.device, elements: Sequence[int] = (2**14, 2**18, 2**22, 2**25), rounds: int = 60
+) -> Facts:
+    """Compare a ReLU and a clamp in place and out of place: time, peak memory, and the address of
+    the result."""
     facts: Facts = {}
     for count in elements if device.type == "cuda" else elements[:2]:
         x = torch.randn(1, count, device=device)
@@ -66,11 +78,11 @@ def in_place(device: torch.device, elements: Sequence[int] = (2**14, 2**18, 2**2
 
 @check(needs=(CUDA,))
 def waits(device: torch.device, batches: Sequence[int] = (1, 4096), rounds: int = 400) -> Facts:
-    """Attribute the wait of `nonzero` after a stack of linear layers: to the forward before it, or to itself.
+    """Attribute the wait of `nonzero` after a stack of linear layers: to the forward before it, or
+    to itself.
 
-    `alone`: host time of `nonzero` on an idle device; `after`: directly after the forward was launched. Without a
-    synchronisation, the forward is still running when the call returns.
-    """
+    `alone`: host time of `nonzero` on an idle device; `after`: directly after the forward was
+    launched. Without a synchronisation, the forward is still running when the call returns."""
     model = Selection().to(device, torch.bfloat16).eval().requires_grad_(False)
     return {f"bs {batch}": wait_of(model, batch, device, rounds) for batch in batches}
 
@@ -89,7 +101,9 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
         "mask": lambda positive: torch.where(positive, 1.0, 0.0).sum(),
     }
 
-    def selection_us(select: Callable[[torch.Tensor], Any], name: str, idle: bool) -> Callable[[], float]:
+    def selection_us(
+        select: Callable[[torch.Tensor], Any], name: str, idle: bool
+    ) -> Callable[[], float]:
         def measure() -> float:
             positive = mask()
             forward_ends.record()
@@ -111,17 +125,26 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
         for name, select in selections.items():
             measures[f"{name} after"] = selection_us(select, name, idle=False)
             measures[f"{name} alone"] = selection_us(select, name, idle=True)
-        measures["work, then nonzero"] = latency_ms(lambda: (p := mask(), spin(work_us), p.nonzero()), device, 3)
-        measures["nonzero, then work"] = latency_ms(lambda: (mask().nonzero(), spin(work_us)), device, 3)
+        measures["work, then nonzero"] = latency_ms(
+            lambda: (p := mask(), spin(work_us), p.nonzero()), device, 3
+        )
+        measures["nonzero, then work"] = latency_ms(
+            lambda: (mask().nonzero(), spin(work_us)), device, 3
+        )
         for measure in measures.values():
             measure()
         running.clear()
         times = in_turn(measures, rounds)
     overlap_ms = difference(times["nonzero, then work"], times["work, then nonzero"])
-    waited = [after - alone for after, alone in zip(times["nonzero after"], times["nonzero alone"], strict=True)]
+    waited = [
+        after - alone
+        for after, alone in zip(times["nonzero after"], times["nonzero alone"], strict=True)
+    ]
     return {
         "forward_us": {name: 1e3 * value for name, value in forward.items()},
-        "host_us": {name: figure(times[name]) for name in times if not name.startswith(("work", "nonzero,"))},
+        "host_us": {
+            name: figure(times[name]) for name in times if not name.startswith(("work", "nonzero,"))
+        },
         "wait_for_forward_us": figure(waited),
         "wait_for_forward_fraction": ratio(waited, times["nonzero after"]),
         "forward_runs_after": {name: sum(values) / len(values) for name, values in running.items()},
@@ -131,13 +154,19 @@ def wait_of(model: Selection, batch: int, device: torch.device, rounds: int) -> 
 
 
 #: Case -> batch and width: bound by launches, and by the device.
-SIZES = {"bs 8, width 64": (8, 64), "bs 8, width 256": (8, 256), "bs 4096, width 1024": (4096, 1024)}
+SIZES = {
+    "bs 8, width 64": (8, 64),
+    "bs 8, width 256": (8, 256),
+    "bs 4096, width 1024": (4096, 1024),
+}
 
 
 @check()
-def gradients(device: torch.device, sizes: dict[str, tuple[int, int]] | None = None, rounds: int = 60) -> Facts:
-    """Compare forwards with gradients, with no_grad and in inference_mode, at several sizes: latency, host time and
-    peak memory."""
+def gradients(
+    device: torch.device, sizes: dict[str, tuple[int, int]] | None = None, rounds: int = 60
+) -> Facts:
+    """Compare forwards with gradients, with no_grad and in inference_mode, at several sizes:
+    latency, host time and peak memory."""
     facts: Facts = {}
     sizes = sizes or (SIZES if device.type == "cuda" else dict(list(SIZES.items())[:2]))
     for case, (batch, width) in sizes.items():
@@ -178,16 +207,27 @@ def o4(in_place):
     return Found(holds, in_place[list(in_place)[-1]].latency_gain, also)
 
 
-@Claim("O5", "nonzero synchronises, and the wait is really for the forward before it.", unit="%", needs="cuda")
+@Claim(
+    "O5",
+    "nonzero synchronises, and the wait is really for the forward before it.",
+    unit="%",
+    needs="cuda",
+)
 def o5(waits):
     holds, also = {}, {}
     for case in waits:
         facts = waits[case]
-        holds[f"{case}: nonzero waits until the forward is done"] = facts.forward_runs_after.nonzero <= 0
-        holds[f"{case}: most of the wait is for the forward"] = facts.wait_for_forward_fraction > 0.5
+        holds[f"{case}: nonzero waits until the forward is done"] = (
+            facts.forward_runs_after.nonzero <= 0
+        )
+        holds[f"{case}: most of the wait is for the forward"] = (
+            facts.wait_for_forward_fraction > 0.5
+        )
         static, alone = (facts.host_us[f"nonzero_static {when}"] for when in ("after", "alone"))
         holds[f"{case}: nonzero_static does not wait"] = static < 1.2 * alone
-        holds[f"{case}: host work before nonzero is hidden by the forward"] = facts.overlap_saves_us > 0
+        holds[f"{case}: host work before nonzero is hidden by the forward"] = (
+            facts.overlap_saves_us > 0
+        )
         also[f"{case}: the forward on the GPU (µs)"] = facts.forward_us
         for name in facts.host_us:
             also[f"{case}: {name}, host (µs)"] = facts.host_us[name]

@@ -14,14 +14,23 @@ from torch import nn
 from torch._inductor.utils import run_and_get_code
 
 from effbench.experiments import Claim, Found
-from effbench.experiments.checks import COMPILER, CPP_COMPILER, CUDA, Facts, attempt, check, error_facts
+from effbench.experiments.checks import (
+    COMPILER,
+    CPP_COMPILER,
+    CUDA,
+    Facts,
+    attempt,
+    check,
+    error_facts,
+)
 from effbench.experiments.fresh import in_fresh_process
 
 GPU_SECONDS = 45
 
 
 class LongLived(nn.Module):
-    """(B, D) -> (B, D). All products are computed first and used one by one later, which keeps all of them alive."""
+    """(B, D) -> (B, D). All products are computed first and used one by one later, which keeps all
+    of them alive."""
 
     def __init__(self, width: int, branches: int) -> None:
         super().__init__()
@@ -36,7 +45,8 @@ class LongLived(nn.Module):
         return total
 
 
-#: Options of torch.compile. reorder_for_peak_memory also orders buffers, so reorder_for_locality runs with and without.
+#: Options of torch.compile. reorder_for_peak_memory also orders buffers, so reorder_for_locality
+#: runs with and without.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as_shipped": {},
     "memory_planning": {"memory_planning": True},
@@ -47,24 +57,35 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @check(needs=(CUDA, COMPILER))
-def memory(device: torch.device, batch: int = 4096, width: int = 512, branches: int = 6, layers: int = 2) -> Facts:
-    """Measure the peak memory of compiled calls with memory_planning and reorder_for_locality on and off: a module with
-    long-lived buffers, and a transformer's forward and backward."""
+def memory(
+    device: torch.device, batch: int = 4096, width: int = 512, branches: int = 6, layers: int = 2
+) -> Facts:
+    """Measure the peak memory of compiled calls with memory_planning and reorder_for_locality on
+    and off: a module with long-lived buffers, and a transformer's forward and backward."""
     long_lived = LongLived(width, branches).to(device).eval().requires_grad_(False)
-    layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+    layer = nn.TransformerEncoderLayer(
+        width, 8, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+    )
     transformer = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(device)
-    x, tokens = torch.randn(batch, width, device=device), torch.randn(batch // 256, 256, width, device=device)
+    x, tokens = (
+        torch.randn(batch, width, device=device),
+        torch.randn(batch // 256, 256, width, device=device),
+    )
     cases = {
         "long-lived buffers": (long_lived, x, False),
         "transformer, forward and backward": (transformer, tokens, True),
     }
     config = torch._inductor.config
-    defaults = {name: getattr(config, name, None) for name in ("memory_planning", *VARIANTS["no_reordering"])}
+    defaults = {
+        name: getattr(config, name, None)
+        for name in ("memory_planning", *VARIANTS["no_reordering"])
+    }
     return {"defaults": defaults, "cases": {name: peaks_of(*case) for name, case in cases.items()}}
 
 
 def peaks_of(module: nn.Module, x: torch.Tensor, backward: bool) -> Facts:
-    """Measure a module in eager and with each variant; `backward`: with the gradients of its parameters."""
+    """Measure a module in eager and with each variant; `backward`: with the gradients of its
+    parameters."""
     variants = {name: peak(module, x, options, backward) for name, options in VARIANTS.items()}
     return {
         "eager_peak_bytes": peak_of_call(module, x, backward),
@@ -98,15 +119,23 @@ def peak(module: nn.Module, x: torch.Tensor, options: dict[str, Any], backward: 
         del tried
         call(compiled, x, backward)
         peak_bytes = peak_of_call(compiled, x, backward)
-        return {"ran": True, "options": options, "peak_bytes": peak_bytes, "output_equals_eager": right}
+        return {
+            "ran": True,
+            "options": options,
+            "peak_bytes": peak_bytes,
+            "output_equals_eager": right,
+        }
 
 
 def call(function: Any, x: torch.Tensor, backward: bool) -> torch.Tensor:
-    """Return the output; with `backward`, also compute the gradients of the parameters and drop them."""
+    """Return the output; with `backward`, also compute the gradients of the parameters and drop
+    them."""
     with torch.set_grad_enabled(backward):
         output = function(x)
         if backward:
-            torch.autograd.grad(output.square().mean(), [p for p in function.parameters() if p.requires_grad])
+            torch.autograd.grad(
+                output.square().mean(), [p for p in function.parameters() if p.requires_grad]
+            )
     return output.detach()
 
 
@@ -122,8 +151,8 @@ def peak_of_call(function: Any, x: torch.Tensor, backward: bool) -> int:
 
 @check(needs=(CPP_COMPILER,))
 def triton(device: torch.device, width: int = 16) -> Facts:
-    """Run Inductor in interpreters without Triton: its C++ backend on the CPU, and on a GPU also CUDA, next to an
-    interpreter with Triton."""
+    """Run Inductor in interpreters without Triton: its C++ backend on the CPU, and on a GPU also
+    CUDA, next to an interpreter with Triton."""
     runs: dict[str, tuple[str, tuple[str, ...]]] = {"cpu": ("cpu", ("triton",))}
     if device.type == "cuda":
         runs |= {"cuda": (str(device), ("triton",)), "cuda_with_triton": (str(device), ())}
@@ -134,7 +163,9 @@ def triton(device: torch.device, width: int = 16) -> Facts:
         }
     facts = {name: answer.result() for name, answer in answers.items()}
     if device.type != "cuda":
-        facts["cuda"] = {"unsupported": f"Inductor for a GPU needs CUDA, but this runs on {device.type}"}
+        facts["cuda"] = {
+            "unsupported": f"Inductor for a GPU needs CUDA, but this runs on {device.type}"
+        }
     return facts
 
 
@@ -148,7 +179,11 @@ def compile_here(device: torch.device, width: int) -> Facts:
     with fresh_compile_cache():
         tried = attempt(run_and_get_code, torch.compile(module), x)
     if not tried.succeeded:
-        return {**facts, "compiles": False, **{f"compile_{k}": v for k, v in error_facts(tried.raised).items()}}
+        return {
+            **facts,
+            "compiles": False,
+            **{f"compile_{k}": v for k, v in error_facts(tried.raised).items()},
+        }
     output, codes = tried.value
     code = "\n".join(codes)
     return {
@@ -177,7 +212,10 @@ def s11(memory):
 
 @Claim("S16", "Inductor does not need Triton.")
 def s16(triton):
-    holds = {"the CPU": triton.cpu.compiles & triton.cpu.output_equals_eager, "a GPU": triton.cuda.compiles}
+    holds = {
+        "the CPU": triton.cpu.compiles & triton.cpu.output_equals_eager,
+        "a GPU": triton.cuda.compiles,
+    }
     also = {
         "what it raises for a GPU": triton.cuda.compile_error_type,
         "on the CPU its kernels are C++": triton.cpu.kernels_in_cpp,

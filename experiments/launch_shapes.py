@@ -51,8 +51,16 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Period of the Triton kernel (ms)", "period_ms", "triton", ["elements", "num_warps"], "block"),
-    Pivot("Period of the CUDA kernels (ms)", "period_ms", "cuda", ["elements", "variant"], "threads"),
+    Pivot(
+        "Period of the Triton kernel (ms)",
+        "period_ms",
+        "triton",
+        ["elements", "num_warps"],
+        "block",
+    ),
+    Pivot(
+        "Period of the CUDA kernels (ms)", "period_ms", "cuda", ["elements", "variant"], "threads"
+    ),
     Pivot("Period of torch.add (ms)", "period_ms", "torch", ["elements"], "variant"),
 ]
 
@@ -67,7 +75,8 @@ TYPES = {
     torch.float16: ("unsigned short", "from_half(x)", "to_half(x)"),
 }
 SOURCE = r"""
-__device__ inline float from_bfloat16(unsigned short x) { return __uint_as_float((unsigned)x << 16); }
+__device__ inline float from_bfloat16(unsigned short x)
+{ return __uint_as_float((unsigned)x << 16); }
 __device__ inline unsigned short to_bfloat16(float x)
 { unsigned short y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
 __device__ inline float from_half(unsigned short x)
@@ -120,12 +129,12 @@ if triton is not None:
 class VectorAdd(nn.Module):
     """z = x + y.
 
-    `triton` runs one program per `block` elements (a power of two from 32 to 16384) with `num_warps` warps (1 to 32).
-    `cuda` is compiled by NVRTC and runs `threads` threads per block: one element per thread, or `blocks` blocks in a
-    grid-stride loop. `cuda-vectorised` loads and stores 16 bytes at once and needs a multiple of that. Both launch from
-    Python, which takes tens of µs, so use vectors that take longer. All kernels need contiguous tensors and do not
-    broadcast. Settings of one variant have no effect on the others.
-    """
+    `triton` runs one program per `block` elements (a power of two from 32 to 16384) with
+    `num_warps` warps (1 to 32). `cuda` is compiled by NVRTC and runs `threads` threads per block:
+    one element per thread, or `blocks` blocks in a grid-stride loop. `cuda-vectorised` loads and
+    stores 16 bytes at once and needs a multiple of that. Both launch from Python, which takes tens
+    of µs, so use vectors that take longer. All kernels need contiguous tensors and do not
+    broadcast. Settings of one variant have no effect on the others."""
 
     def __init__(
         self,
@@ -157,7 +166,9 @@ class VectorAdd(nn.Module):
 
     def triton(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
         if x.device.type != "cuda":
-            raise UnsupportedError(f"variant=triton is a CUDA kernel, but this cell runs on {x.device.type}")
+            raise UnsupportedError(
+                f"variant=triton is a CUDA kernel, but this cell runs on {x.device.type}"
+            )
         if triton is None:
             raise UnsupportedError("variant=triton needs Triton: pip install triton")
         n = x.numel()
@@ -170,12 +181,16 @@ class VectorAdd(nn.Module):
 
     def cuda(self, x: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
         if x.dtype not in TYPES:
-            raise UnsupportedError(f"variant={self.variant} supports {', '.join(map(str, TYPES))}, not {x.dtype}")
+            raise UnsupportedError(
+                f"variant={self.variant} supports {', '.join(map(str, TYPES))}, not {x.dtype}"
+            )
         vectors = self.variant == "cuda-vectorised"
         name, width = ("add_vectors", VECTOR_BYTES // x.element_size()) if vectors else ("add", 1)
         n, rest = divmod(whole("elements of the batch", x.numel(), high=2**31 - 1), width)
         if rest:
-            raise UnsupportedError(f"variant=cuda-vectorised needs a multiple of {width} elements, not {x.numel()}")
+            raise UnsupportedError(
+                f"variant=cuda-vectorised needs a multiple of {width} elements, not {x.numel()}"
+            )
         kernel = compile_kernel(source(x.dtype), name, x.device, f"variant={self.variant}")
         grid = (self.blocks or -(-n // self.threads), 1, 1)
         block = (self.threads, 1, 1)
@@ -205,10 +220,14 @@ def p13(rows):
     best = lowest([cuda, vectorised])
     holds = {
         "too many blocks hurt (of 32 elements each)": period("triton", block=32) > 1.1 * triton,
-        "too few blocks hurt (of 16384 elements each)": period("triton", block=16384) > 1.1 * triton,
+        "too few blocks hurt (of 16384 elements each)": (
+            period("triton", block=16384) > 1.1 * triton
+        ),
         "too few threads hurt (32 in a block)": period("cuda", threads=32) > 1.1 * cuda,
         "too many threads hurt (1024 in a block)": period("cuda", threads=1024) > 1.1 * cuda,
-        "too few threads hurt (32 in a block), 16 bytes each": period("cuda-vectorised", threads=32) > 1.1 * vectorised,
+        "too few threads hurt (32 in a block), 16 bytes each": (
+            period("cuda-vectorised", threads=32) > 1.1 * vectorised
+        ),
         "Triton's is as good as CUDA's": (best / triton > 0.95) & (torch_add / triton > 0.95),
     }
     also = {

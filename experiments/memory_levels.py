@@ -20,7 +20,8 @@ from effbench.experiments.checks import CUDA, Facts, check
 GPU_SECONDS = 20
 NEEDS = "cuda"
 
-#: Level -> settings of PointerChase. The chain on one register measures arithmetic, not the register.
+#: Level -> settings of PointerChase. The chain on one register measures arithmetic, not the
+#: register.
 LEVELS: dict[str, dict[str, Any]] = {
     "arithmetic": {"variant": "register"},
     "shared memory": {"variant": "shared"},
@@ -35,28 +36,34 @@ LINE_BYTES = 128
 WORD_BYTES = 4
 #: Shared memory that a block gets without opting in to more.
 SHARED_BYTES = 48 * 1024
-#: Repeated multiply-add modulo 2^32; passed to the kernel at run time, so that no compiler can shorten the chain.
+#: Repeated multiply-add modulo 2^32; passed to the kernel at run time, so that no compiler can
+#: shorten the chain.
 SEED, FACTOR, SUMMAND = 12345, 1664525, 1013904223
 
 SOURCE = r"""
-// one thread follows pointers; each line holds the address of the next line and its own rank in the cycle
-extern "C" __global__ void chase_memory(long long* place, long long* walked, long long* cycles, int lines, int hops)
+// one thread follows pointers; each line holds the address of the next line and its own rank in
+// the cycle
+extern "C" __global__ void chase_memory(
+    long long* place, long long* walked, long long* cycles, int lines, int hops)
 {
     long long start, at = place[0], first, last;
     start = at;
     long long began = clock64();
     for (int k = 0; k < hops; ++k)
         asm volatile("ld.global.u64 %0, [%1];" : "=l"(at) : "l"(at));
-    cycles[0] = clock64() - began + (at == 0);  // the sum needs the last value, so the clock is read after it
+    // the sum needs the last value, so the clock is read after it
+    cycles[0] = clock64() - began + (at == 0);
     first = ((const long long*)start)[1];
     last = ((const long long*)at)[1];
     place[0] = at;
     walked[0] = (last - first + lines) % lines;
 }
 
-// the block copies the byte offsets of a cycle into shared memory, then its first thread follows them
+// the block copies the byte offsets of a cycle into shared memory, then its first thread follows
+// them
 extern "C" __global__ void chase_shared(
-    const int* next, const int* rank, int* place, long long* walked, long long* cycles, int words, int hops)
+    const int* next, const int* rank, int* place, long long* walked, long long* cycles, int words,
+    int hops)
 {
     __shared__ int table[12288];
     for (int i = threadIdx.x; i < words; i += blockDim.x)
@@ -74,8 +81,8 @@ extern "C" __global__ void chase_shared(
     walked[0] = (rank[at / 4] - rank[start / 4] + words) % words;
 }
 
-// a chain of multiply-adds on one register; adding the thread's number, 0, keeps the value out of the slower uniform
-// registers of the warp
+// a chain of multiply-adds on one register; adding the thread's number, 0, keeps the value out of
+// the slower uniform registers of the warp
 extern "C" __global__ void chase_register(
     long long* walked, long long* cycles, int seed, int factor, int summand, int hops)
 {
@@ -91,25 +98,30 @@ extern "C" __global__ void chase_register(
 
 
 class PointerChase(nn.Module):
-    """One thread of one block takes `hops` steps, each of which needs the result of the previous step.
+    """One thread of one block takes `hops` steps, each of which needs the result of the previous
+    step.
 
-    `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1 cache, a few MiB in
-    the L2 cache, and larger buffers in the GPU's memory. `shared` follows a cycle through words of shared memory, at
-    most 48 KiB. `register` is a chain of multiply-adds. Each call continues where the previous one stopped, so that a
-    large buffer is read completely before a line repeats. `cycles` [1] has the clock cycles of the newest call's chain.
+    `memory` follows a random cycle through all lines of a buffer of `bytes`: 8 KiB stay in the L1
+    cache, a few MiB in the L2 cache, and larger buffers in the GPU's memory. `shared` follows a
+    cycle through words of shared memory, at most 48 KiB. `register` is a chain of multiply-adds.
+    Each call continues where the previous one stopped, so that a large buffer is read completely
+    before a line repeats. `cycles` [1] has the clock cycles of the newest call's chain.
 
-    The latency per hop is `gpu_busy_ms` · 10⁶ ÷ `hops` in ns. The difference between two numbers of hops excludes the
-    fixed cost of a kernel, which includes filling the L1 cache. The number of lines is odd, so that no power of two of
-    hops ends where it began.
+    The latency per hop is `gpu_busy_ms` · 10⁶ ÷ `hops` in ns. The difference between two numbers of
+    hops excludes the fixed cost of a kernel, which includes filling the L1 cache. The number of
+    lines is odd, so that no power of two of hops ends where it began.
 
-    Returns a number that depends on the whole chain: for `memory` and `shared` the distance along the cycle (`hops`
-    modulo its length), read from the buffer; for `register` the last value.
-    """
+    Returns a number that depends on the whole chain: for `memory` and `shared` the distance along
+    the cycle (`hops` modulo its length), read from the buffer; for `register` the last value."""
 
-    def __init__(self, variant: str = "memory", bytes: int = 8192, hops: int = 16384, seed: int = 0):
+    def __init__(
+        self, variant: str = "memory", bytes: int = 8192, hops: int = 16384, seed: int = 0
+    ):
         super().__init__()
         self.variant = one_of("variant", variant, VARIANTS)
-        self.bytes = whole("bytes", bytes, low=4 * LINE_BYTES, high=SHARED_BYTES if variant == "shared" else None)
+        self.bytes = whole(
+            "bytes", bytes, low=4 * LINE_BYTES, high=SHARED_BYTES if variant == "shared" else None
+        )
         self.hops = whole("hops", hops, high=2**31 - 1)
         self.seed = whole("seed", seed, low=0)
         self.launch: Callable[[Tensor], Any] | None = None
@@ -126,19 +138,25 @@ class PointerChase(nn.Module):
     def prepare(self, device: torch.device) -> Callable[[Tensor], Any]:
         """Return a function that launches the kernel on a prepared buffer."""
         if device.type != "cuda":
-            raise UnsupportedError(f"pointer-chase is a CUDA kernel, but this cell runs on {device.type}")
+            raise UnsupportedError(
+                f"pointer-chase is a CUDA kernel, but this cell runs on {device.type}"
+            )
         kernel = compile_kernel(SOURCE, f"chase_{self.variant}", device, "pointer-chase")
         single = (1, 1, 1)
         self.cycles = cycles = torch.zeros(1, dtype=torch.int64, device=device)
         if self.variant == "register":
-            return lambda walked: kernel(single, single, [walked, cycles, SEED, FACTOR, SUMMAND, self.hops])
+            return lambda walked: kernel(
+                single, single, [walked, cycles, SEED, FACTOR, SUMMAND, self.hops]
+            )
         if self.variant == "shared":
             following, rank = cycle(odd(self.bytes // WORD_BYTES), self.seed)
             words = len(following)
             offsets = (WORD_BYTES * following).to(device, torch.int32)
             ranks = rank.to(device, torch.int32)
             place = torch.zeros(1, dtype=torch.int32, device=device)
-            return lambda walked: kernel(single, (256, 1, 1), [offsets, ranks, place, walked, cycles, words, self.hops])
+            return lambda walked: kernel(
+                single, (256, 1, 1), [offsets, ranks, place, walked, cycles, words, self.hops]
+            )
         buffer = lines_of(*cycle(odd(self.bytes // LINE_BYTES), self.seed), device)
         place = torch.tensor([buffer.data_ptr()], device=device)
 
@@ -154,7 +172,8 @@ def odd(number: int) -> int:
 
 
 def cycle(length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return a random cycle through `length` places: the successor of each place, and its rank along the cycle."""
+    """Return a random cycle through `length` places: the successor of each place, and its rank
+    along the cycle."""
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
     following, rank = torch.empty_like(order), torch.empty_like(order)
     following[order] = order.roll(-1)
@@ -163,7 +182,8 @@ def cycle(length: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
-    """Return the cycle as memory lines [L, 16] int64: address of the next line, own rank, and zeros."""
+    """Return the cycle as memory lines [L, 16] int64: address of the next line, own rank, and
+    zeros."""
     buffer = torch.zeros(len(following), LINE_BYTES // 8, dtype=torch.int64, device=device)
     buffer[:, 0] = buffer.data_ptr() + LINE_BYTES * following.to(device)
     buffer[:, 1] = rank.to(device)
@@ -172,8 +192,9 @@ def lines_of(following: Tensor, rank: Tensor, device: torch.device) -> Tensor:
 
 @check(needs=(CUDA,))
 def levels(device: torch.device, rounds: int = 20) -> Facts:
-    """Time a hop at each level, in ns by CUDA events and in cycles by the GPU's own counter, all levels in turn. The
-    difference between two numbers of hops excludes the fixed cost of a kernel."""
+    """Time a hop at each level, in ns by CUDA events and in cycles by the GPU's own counter, all
+    levels in turn. The difference between two numbers of hops excludes the fixed cost of a
+    kernel."""
     like = torch.zeros(1, device=device)
     measures, cycles = {}, {}
     for name, settings in LEVELS.items():
@@ -189,7 +210,9 @@ def levels(device: torch.device, rounds: int = 20) -> Facts:
     facts: Facts = {}
     for name in LEVELS:
         ms = [many - few for few, many in zip(times[name, FEW], times[name, MANY], strict=True)]
-        count = [many - few for few, many in zip(cycles[name, FEW], cycles[name, MANY], strict=True)]
+        count = [
+            many - few for few, many in zip(cycles[name, FEW], cycles[name, MANY], strict=True)
+        ]
         facts[name] = {
             "ns": figure([1e6 * value / (MANY - FEW) for value in ms]),
             "cycles": figure([value / (MANY - FEW) for value in count]),
@@ -211,13 +234,18 @@ def chain_ms(module: PointerChase, like: Tensor, counted: list[int]) -> Callable
 
 @Claim(
     "P12",
-    "Latencies: register below 1 ns, shared memory 5 to 10, L1 7 to 15, L2 30 to 100, memory 100 to 300 ns.",
+    "Latencies: register below 1 ns, shared memory 5 to 10, L1 7 to 15, L2 30 to 100, memory 100 to"
+    " 300 ns.",
     unit="ns",
 )
 def p12(levels):
     ranges = {"shared memory": (5, 10), "L1": (7, 15), "L2": (30, 100), "memory": (100, 300)}
     holds = {name: between(levels[name].ns, low, high) for name, (low, high) in ranges.items()}
-    also = {"a register": "not measurable this way: a chain of instructions has the latency of their arithmetic"}
+    also = {
+        "a register": (
+            "not measurable this way: a chain of instructions has the latency of their arithmetic"
+        )
+    }
     for name in levels:
         title = "a multiply-add on a register" if name == "arithmetic" else name
         also[f"{title} (ns)"] = levels[name].ns

@@ -1,6 +1,17 @@
 """Which execution mode wins where, and by how much?"""
 
-from effbench.experiments import Claim, Found, Pivot, between, geomean, highest, lowest, median, relative, where
+from effbench.experiments import (
+    Claim,
+    Found,
+    Pivot,
+    between,
+    geomean,
+    highest,
+    lowest,
+    median,
+    relative,
+    where,
+)
 
 GPU_SECONDS = 940
 NEEDS = "cuda"
@@ -31,9 +42,12 @@ TABLES = [
     "Graph and compilation combined give 30 to 60 %.",
     unit="%",
     each=["model", "bs"],
-    published="2.27x in inference and 1.41x in training, geometric means of more than 180 models on an A100 (PyTorch "
-    "2 paper, ASPLOS 2024); Llama-7B on an A100, bs 1, with reduce-overhead and a static cache: 25.5 to 107 tokens/s "
-    "(gpt-fast); Llama-3-8B, bs 1: 8.23 to 7.35 ms (SGLang pull request 1401). Other GPUs and models than ours.",
+    published=(
+        "2.27x in inference and 1.41x in training, geometric means of more than 180 models on an"
+        " A100 (PyTorch 2 paper, ASPLOS 2024); Llama-7B on an A100, bs 1, with reduce-overhead and"
+        " a static cache: 25.5 to 107 tokens/s (gpt-fast); Llama-3-8B, bs 1: 8.23 to 7.35 ms"
+        " (SGLang pull request 1401). Other GPUs and models than ours."
+    ),
 )
 def p3(rows):
     combined = where(rows, mode=["reduce-overhead", "max-autotune", "compile+graph"]).speedup
@@ -44,23 +58,31 @@ def p3(rows):
 
 @Claim(
     "P16",
-    "Bound by latency: a graph first; bound by throughput: compilation first; in production both, with "
-    "reduce-overhead, and max-autotune when tuning.",
+    "Bound by latency: a graph first; bound by throughput: compilation first; in production both,"
+    " with reduce-overhead, and max-autotune when tuning.",
 )
 def p16(rows):
     def speedup(mode, among=rows):
         return geomean(where(among, mode=mode).speedup)
 
     def period(mode):
-        return geomean(relative(where(rows[rows.bs >= 64], mode=mode), "period_ms", "mode", "eager"))
+        return geomean(
+            relative(where(rows[rows.bs >= 64], mode=mode), "period_ms", "mode", "eager")
+        )
 
     single = where(rows, bs=1)
-    tuned = rows[rows.model != "resnet18"]  # without max-autotune; compare only models that have every mode
-    graph, compiled, both = (speedup(mode, tuned) for mode in ("cuda-graph", "default", "compile+graph"))
+    tuned = rows[
+        rows.model != "resnet18"
+    ]  # without max-autotune; compare only models that have every mode
+    graph, compiled, both = (
+        speedup(mode, tuned) for mode in ("cuda-graph", "default", "compile+graph")
+    )
     reduced, most = speedup("reduce-overhead", tuned), speedup("max-autotune", tuned)
     either = highest([speedup("cuda-graph"), speedup("default")])
     holds = {
-        "bs 1: a graph before compilation": speedup("cuda-graph", single) > speedup("default", single),
+        "bs 1: a graph before compilation": (
+            speedup("cuda-graph", single) > speedup("default", single)
+        ),
         "bs 64 and more: compilation before a graph": period("default") > period("cuda-graph"),
         "both together (compile+graph) before either": both > highest([graph, compiled]),
         "reduce-overhead before either": speedup("reduce-overhead") > either,
@@ -75,6 +97,8 @@ def p16(rows):
         "compile+graph": both,
         "reduce-overhead": reduced,
         "max-autotune": most,
-        "calls until max-autotune has paid for itself": median(where(rows, mode="max-autotune").break_even_calls),
+        "calls until max-autotune has paid for itself": median(
+            where(rows, mode="max-autotune").break_even_calls
+        ),
     }
     return Found(holds, also=also)

@@ -16,10 +16,13 @@ GPU_SECONDS = 5
 
 @check()
 def registry(device: torch.device) -> Facts:
-    """Count the registered operators: prims, ATen by overload and by name, and those tagged as core ATen."""
+    """Count the registered operators: prims, ATen by overload and by name, and those tagged as core
+    ATen."""
     names = torch._C._dispatch_get_all_op_names()
     aten = count("aten", names)
-    prims = [value for value in vars(torch._prims).values() if isinstance(value, torch._ops.OpOverload)]
+    prims = [
+        value for value in vars(torch._prims).values() if isinstance(value, torch._ops.OpOverload)
+    ]
     core = {str(op): op for op in core_overloads("aten", names)}
     return {
         "prims": len({str(op) for op in prims}),
@@ -30,20 +33,26 @@ def registry(device: torch.device) -> Facts:
         "core_aten_overloads": len(core),
         "core_aten_names": len({name.rsplit(".", 1)[0] for name in core}),
         # unrelated operators with the same prefix: TorchScript's
-        "jit_prim_names": len({s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("prim::")}),
+        "jit_prim_names": len(
+            {s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("prim::")}
+        ),
         "torch_version": torch.__version__,
     }
 
 
 def count(namespace: str, names: Iterable[str]) -> dict[str, int]:
-    """Count the operators of a namespace; `names`: such as `aten::add.Tensor`. Public and functional names have neither
-    a leading nor a trailing underscore."""
-    members = [name.removeprefix(f"{namespace}::") for name in names if name.startswith(f"{namespace}::")]
+    """Count the operators of a namespace; `names`: such as `aten::add.Tensor`. Public and
+    functional names have neither a leading nor a trailing underscore."""
+    members = [
+        name.removeprefix(f"{namespace}::") for name in names if name.startswith(f"{namespace}::")
+    ]
     bases = {name.partition(".")[0] for name in members}
     return {
         "overloads": len(members),
         "names": len(bases),
-        "public_functional_names": sum(not base.startswith("_") and not base.endswith("_") for base in bases),
+        "public_functional_names": sum(
+            not base.startswith("_") and not base.endswith("_") for base in bases
+        ),
     }
 
 

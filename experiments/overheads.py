@@ -1,7 +1,7 @@
 """What do small habits in PyTorch code cost?
 
-Each workload has variants that do the same thing in different ways. They return the same values and differ only in
-cost, unless the class documents another result.
+Each workload has variants that do the same thing in different ways. They return the same values and
+differ only in cost, unless the class documents another result.
 
 B batch, D width, N elements, P parameter tensors.
 """
@@ -23,8 +23,18 @@ from effbench.models.mlp import MLP, LinearStack
 GPU_SECONDS = 210
 SWEEPS = {
     "tiny": ["model=matmul32", "mode=eager,cuda-graph", "protocol.rounds=3", "protocol.budget_s=2"],
-    "elements": ["model=elements", "model.module.variant=loop,whole", "protocol.rounds=3", "protocol.budget_s=2"],
-    "creation": ["model=creation", "model.module.variant=device,host", "protocol.rounds=3", "protocol.budget_s=2"],
+    "elements": [
+        "model=elements",
+        "model.module.variant=loop,whole",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
+    "creation": [
+        "model=creation",
+        "model.module.variant=device,host",
+        "protocol.rounds=3",
+        "protocol.budget_s=2",
+    ],
     "transfer": [
         "model=transfer",
         "model.module.variant=uint8,float32",
@@ -42,7 +52,13 @@ SWEEPS = {
     ],
 }
 TABLES = [
-    Pivot("Latency (ms) of the optimizers", "latency_ms", "optimizer", rows=["model"], columns="variant"),
+    Pivot(
+        "Latency (ms) of the optimizers",
+        "latency_ms",
+        "optimizer",
+        rows=["model"],
+        columns="variant",
+    ),
 ]
 
 
@@ -62,8 +78,8 @@ ELEMENTS = ("loop", "whole")
 
 
 class Elements(nn.Module):
-    """Multiply N elements by 3: `loop` indexes them one by one from Python (with a batch, one row of B numbers at a
-    time), `whole` is a single operation on the tensor."""
+    """Multiply N elements by 3: `loop` indexes them one by one from Python (with a batch, one row
+    of B numbers at a time), `whole` is a single operation on the tensor."""
 
     def __init__(self, variant: str = "whole", count: int = 64):
         super().__init__()
@@ -85,16 +101,18 @@ FILLS = ("normal", "zeros")
 
 
 class Creation(nn.Module):
-    """A tensor of normal numbers or zeros on the device of `like`: created there (`device`), or created on the host in
-    pageable (`host`) or pinned memory (`host-pinned`) and copied.
+    """A tensor of normal numbers or zeros on the device of `like`: created there (`device`), or
+    created on the host in pageable (`host`) or pinned memory (`host-pinned`) and copied.
 
-    Zeros are the same everywhere. Normal numbers come from the module's own generator, which is seeded in each call (1
-    to 2 µs, which are measured). So each variant repeats its values, and modes can be compared with eager. Devices draw
-    different numbers from the same seed, so `device` and the `host` variants agree only in distribution. A CUDA graph
-    cannot contain the seeding: use eager.
-    """
+    Zeros are the same everywhere. Normal numbers come from the module's own generator, which is
+    seeded in each call (1 to 2 µs, which are measured). So each variant repeats its values, and
+    modes can be compared with eager. Devices draw different numbers from the same seed, so `device`
+    and the `host` variants agree only in distribution. A CUDA graph cannot contain the seeding: use
+    eager."""
 
-    def __init__(self, variant: str = "device", fill: str = "normal", elements: int = 2**20, seed: int = 1234):
+    def __init__(
+        self, variant: str = "device", fill: str = "normal", elements: int = 2**20, seed: int = 1234
+    ):
         super().__init__()
         self.variant = one_of("variant", variant, CREATION)
         self.fill = one_of("fill", fill, FILLS)
@@ -106,7 +124,9 @@ class Creation(nn.Module):
         # like [B] -> [B, N]
         pinned = self.variant == "host-pinned"
         if pinned and like.device.type != "cuda":
-            raise UnsupportedError(f"variant=host-pinned needs CUDA, but this cell runs on {like.device.type}")
+            raise UnsupportedError(
+                f"variant=host-pinned needs CUDA, but this cell runs on {like.device.type}"
+            )
         where = like.device if self.variant == "device" else torch.device("cpu")
         shape = (like.shape[0], self.elements)
         if self.fill == "zeros":
@@ -115,7 +135,9 @@ class Creation(nn.Module):
             if self.generator is None:
                 self.generator = torch.Generator(where)
             self.generator.manual_seed(self.seed)
-            made = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=where, pin_memory=pinned)
+            made = torch.randn(
+                shape, generator=self.generator, dtype=like.dtype, device=where, pin_memory=pinned
+            )
         return made.to(like.device, non_blocking=pinned)
 
 
@@ -148,14 +170,15 @@ SELECTIONS = ("nonzero", "nonzero-static", "mask", "nonzero-then-work", "work-th
 
 
 class Selection(nn.Module):
-    """The sum of the positive outputs of a stack of linear layers with ReLU, selected in one of several ways.
+    """The sum of the positive outputs of a stack of linear layers with ReLU, selected in one of
+    several ways.
 
-    `nonzero` returns an index for each positive output, so the host waits for the device, mostly for the forward before
-    it. `nonzero-static` fills `slots` indices (null: one for each output; fewer give another sum) and `mask` uses no
-    indices; neither waits. `nonzero-then-work` does `work_us` microseconds of host work after the selection has waited,
-    `work-then-nonzero` does it before the selection, while the device is busy. All five return the same sum;
-    `enqueue_ms` shows their cost on the host. A CUDA graph does not contain host work: use these two with eager.
-    """
+    `nonzero` returns an index for each positive output, so the host waits for the device, mostly
+    for the forward before it. `nonzero-static` fills `slots` indices (null: one for each output;
+    fewer give another sum) and `mask` uses no indices; neither waits. `nonzero-then-work` does
+    `work_us` microseconds of host work after the selection has waited, `work-then-nonzero` does it
+    before the selection, while the device is busy. All five return the same sum; `enqueue_ms` shows
+    their cost on the host. A CUDA graph does not contain host work: use these two with eager."""
 
     def __init__(
         self,
@@ -181,7 +204,9 @@ class Selection(nn.Module):
         if self.variant == "nonzero-static":
             slots = y.shape[0] if self.slots is None else self.slots
             indices = torch.nonzero_static(positive, size=slots, fill_value=-1).squeeze(1)  # [S]
-            return torch.where(indices >= 0, y[indices], self.zero).sum()  # -1 reads the last output, which is dropped
+            return torch.where(
+                indices >= 0, y[indices], self.zero
+            ).sum()  # -1 reads the last output, which is dropped
         if self.variant == "work-then-nonzero":
             spin(self.work_us)
         indices = positive.nonzero().squeeze(1)  # [K]
@@ -204,10 +229,9 @@ GRADIENTS = {"grad": (False, True), "no_grad": (False, False), "inference_mode":
 class GradMode(nn.Module):
     """A small MLP whose forward sets its own gradient mode, regardless of the caller's.
 
-    `grad` records a graph and keeps tensors for a backward that never runs; `no_grad` records nothing; `inference_mode`
-    also omits version counters and view tracking. All variants enter the same two contexts, so that they have the same
-    overhead.
-    """
+    `grad` records a graph and keeps tensors for a backward that never runs; `no_grad` records
+    nothing; `inference_mode` also omits version counters and view tracking. All variants enter the
+    same two contexts, so that they have the same overhead."""
 
     def __init__(self, variant: str = "inference_mode", width: int = 256, depth: int = 20):
         super().__init__()
@@ -219,7 +243,8 @@ class GradMode(nn.Module):
         # x [B, D] -> [B, D]
         if self.grad and not torch.compiler.is_compiling() and x.is_inference():
             raise UnsupportedError(
-                "variant=grad needs an input created outside inference mode, but this mode copies it inside"
+                "variant=grad needs an input created outside inference mode, but this mode copies"
+                " it inside"
             )
         with torch.inference_mode(self.inference), torch.set_grad_enabled(self.grad):
             return self.mlp(x)
@@ -229,16 +254,21 @@ TRANSFERS = ("uint8", "float32")
 
 
 class Transfer(nn.Module):
-    """Images on the host, copied to the device and converted to floats in [0, 1) of the dtype of `like`.
+    """Images on the host, copied to the device and converted to floats in [0, 1) of the dtype of
+    `like`.
 
-    `uint8` copies bytes and scales them on the device; `float32` copies values that were scaled on the host, and rounds
-    them to the dtype on the device. The scale 1/256 is exact in every float type, so both give the same values.
-    `pinned` keeps the host's tensor in page-locked memory, so that the copy is asynchronous. `batch` is the cell's
-    batch size. On the CPU nothing is copied.
+    `uint8` copies bytes and scales them on the device; `float32` copies values that were scaled on
+    the host, and rounds them to the dtype on the device. The scale 1/256 is exact in every float
+    type, so both give the same values. `pinned` keeps the host's tensor in page-locked memory, so
+    that the copy is asynchronous. `batch` is the cell's batch size. On the CPU nothing is copied.
     """
 
     def __init__(
-        self, variant: str = "uint8", pinned: bool = False, batch: int = 1, shape: Sequence[int] = (3, 224, 224)
+        self,
+        variant: str = "uint8",
+        pinned: bool = False,
+        batch: int = 1,
+        shape: Sequence[int] = (3, 224, 224),
     ):
         super().__init__()
         self.variant = one_of("variant", variant, TRANSFERS)
@@ -257,7 +287,9 @@ class Transfer(nn.Module):
     def forward(self, like: Tensor) -> Tensor:
         # like [B] -> [B, C, H, W]
         if self.pinned and like.device.type != "cuda":
-            raise UnsupportedError(f"pinned=true needs CUDA, but this cell runs on {like.device.type}")
+            raise UnsupportedError(
+                f"pinned=true needs CUDA, but this cell runs on {like.device.type}"
+            )
         images = self.images.to(like.device, non_blocking=self.pinned).to(like.dtype)
         return images * (1 / 256) if self.variant == "uint8" else images
 
@@ -272,15 +304,17 @@ OPTIMIZERS = {
 
 
 class AdamStep(nn.Module):
-    """Only `optimizer.step()` on `layers` linear layers of one width: the gradients come from the first batch, and are
-    computed in the first call.
+    """Only `optimizer.step()` on `layers` linear layers of one width: the gradients come from the
+    first batch, and are computed in the first call.
 
-    The default `lr` of 0 runs the same kernels over the same bytes without changing the parameters, so calls can be
-    repeated and compared with eager. Any other `lr` changes the parameters in each call, and the cell is `incorrect`.
-    Only `capturable` (foreach with step counts on the device; needs CUDA) can be captured in a CUDA graph.
-    """
+    The default `lr` of 0 runs the same kernels over the same bytes without changing the parameters,
+    so calls can be repeated and compared with eager. Any other `lr` changes the parameters in each
+    call, and the cell is `incorrect`. Only `capturable` (foreach with step counts on the device;
+    needs CUDA) can be captured in a CUDA graph."""
 
-    def __init__(self, variant: str = "foreach", layers: int = 20, width: int = 200, lr: float = 0.0):
+    def __init__(
+        self, variant: str = "foreach", layers: int = 20, width: int = 200, lr: float = 0.0
+    ):
         super().__init__()
         self.variant = one_of("variant", variant, OPTIMIZERS)
         self.lr = lr
@@ -297,10 +331,12 @@ class AdamStep(nn.Module):
         return self.moved
 
     def prepare(self, x: Tensor) -> torch.optim.Adam:
-        """Compute gradients of a mean square, and return this variant's optimizer. It is created once the module is on
-        its device, because some variants depend on the parameters' device."""
+        """Compute gradients of a mean square, and return this variant's optimizer. It is created
+        once the module is on its device, because some variants depend on the parameters' device."""
         if self.variant == "capturable" and x.device.type != "cuda":
-            raise UnsupportedError(f"variant=capturable needs CUDA, but this cell runs on {x.device.type}")
+            raise UnsupportedError(
+                f"variant=capturable needs CUDA, but this cell runs on {x.device.type}"
+            )
         with torch.enable_grad():
             self.mlp(x.clone()).square().mean().backward()
         self.moved = list(self.mlp.parameters())
@@ -316,7 +352,10 @@ def against(rows, column, variant, reference):
 def o1(tiny):
     eager = where(tiny, mode="eager")
     overhead = only(1 - eager.gpu_busy_ms / eager.latency_ms)
-    also = {"kernel (ms)": only(eager.gpu_busy_ms), "host until the call returns (ms)": only(eager.enqueue_ms)}
+    also = {
+        "kernel (ms)": only(eager.gpu_busy_ms),
+        "host until the call returns (ms)": only(eager.enqueue_ms),
+    }
     return Found(overhead > 0.5, overhead, also)
 
 
@@ -340,7 +379,9 @@ def o7(transfer):
 
 @Claim("O8", "Foreach and fused optimizers beat the loop.", unit="×", needs="cuda")
 def o8(optimizer):
-    foreach, fused = (against(optimizer, "latency_ms", name, "loop") for name in ("foreach", "fused"))
+    foreach, fused = (
+        against(optimizer, "latency_ms", name, "loop") for name in ("foreach", "fused")
+    )
     also = {
         "latency, fused": fused,
         "GPU busy, loop ÷ foreach": against(optimizer, "gpu_busy_ms", "foreach", "loop"),

@@ -48,8 +48,8 @@ def _(x: torch.Tensor, weight: torch.Tensor, scores: torch.Tensor) -> torch.Tens
 
 
 class TwoPaths(nn.Module, ABC):
-    """A layer with a custom operator and equivalent native code. `native_up_to_tokens`: the largest number of tokens
-    for which the native code is compiled (None: any)."""
+    """A layer with a custom operator and equivalent native code. `native_up_to_tokens`: the largest
+    number of tokens for which the native code is compiled (None: any)."""
 
     native_up_to_tokens: int | None = None
 
@@ -78,7 +78,8 @@ class Activation(TwoPaths):
 
 
 class Experts(TwoPaths):
-    """(T, D) -> (T, D); a fused mixture of N experts, whose native code pays off only for a single token."""
+    """(T, D) -> (T, D); a fused mixture of N experts, whose native code pays off only for a single
+    token."""
 
     native_up_to_tokens = 1
 
@@ -109,11 +110,13 @@ class Block(nn.Module):
 
 @contextmanager
 def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[None]:
-    """Switch the layers below `module` to native code; restore them afterwards, also after an exception."""
+    """Switch the layers below `module` to native code; restore them afterwards, also after an
+    exception."""
     swapped = [
         layer
         for layer in module.modules()
-        if isinstance(layer, TwoPaths) and (layer.native_up_to_tokens is None or tokens <= layer.native_up_to_tokens)
+        if isinstance(layer, TwoPaths)
+        and (layer.native_up_to_tokens is None or tokens <= layer.native_up_to_tokens)
     ]
     before = [layer.native for layer in swapped]
     try:
@@ -127,13 +130,16 @@ def native_while_compiling(module: nn.Module, tokens: int) -> Iterator[None]:
 
 @check()
 def swap(device: torch.device, width: int = 8, experts: int = 2) -> Facts:
-    """Report which path of a layer with a custom operator and native code ran: in eager, compiled with the native code
-    swapped in (for one and two tokens), and afterwards, also after a failed compilation."""
+    """Report which path of a layer with a custom operator and native code ran: in eager, compiled
+    with the native code swapped in (for one and two tokens), and afterwards, also after a failed
+    compilation."""
     module = Block(width, experts).to(device).requires_grad_(False)
     one, two = (torch.randn(tokens, width, device=device) for tokens in (1, 2))
     facts: Facts = {"eager_before": paths(module, one)}
     torch._dynamo.reset()
-    facts["compiled_without_a_swap"] = paths(torch.compile(module, backend=Counting(), fullgraph=True), one)
+    facts["compiled_without_a_swap"] = paths(
+        torch.compile(module, backend=Counting(), fullgraph=True), one
+    )
     for name, x in (("one_token", one), ("two_tokens", two)):
         torch._dynamo.reset()
         backend = Counting()
@@ -160,7 +166,8 @@ def swap(device: torch.device, width: int = 8, experts: int = 2) -> Facts:
     facts["eager_after_failure"] = paths(module, one)
     facts["restored_after_failure"] = facts["eager_after_failure"] == facts["eager_before"]
     facts["restored_after_compiling"] = all(
-        facts[f"eager_after_{name}"] == facts["eager_before"] for name in ("one_token", "two_tokens")
+        facts[f"eager_after_{name}"] == facts["eager_before"]
+        for name in ("one_token", "two_tokens")
     )
     return facts
 
@@ -169,23 +176,34 @@ def paths(function: Callable[..., Any], x: torch.Tensor) -> dict[str, str]:
     """Return for each layer `custom` if its operator ran in this call, else `native`."""
     before = KERNEL_CALLS.copy()
     function(x)
-    return {name: "custom" if KERNEL_CALLS[name] > before[name] else "native" for name in ("activation", "experts")}
+    return {
+        name: "custom" if KERNEL_CALLS[name] > before[name] else "native"
+        for name in ("activation", "experts")
+    }
 
 
 s13 = Claim(
     "S13",
     "SGLang compiles with dynamic=True and reduce-overhead.",
-    not_measurable="it is a statement about SGLang's code, not about a speed: its graph runner calls torch.compile "
-    "with max-autotune-no-cudagraphs and leaves dynamic off unless told otherwise",
+    not_measurable=(
+        "it is a statement about SGLang's code, not about a speed: its graph runner calls"
+        " torch.compile with max-autotune-no-cudagraphs and leaves dynamic off unless told"
+        " otherwise"
+    ),
 )
 
 
 @Claim(
     "S18",
-    "SGLang swaps custom operators for native code while compiling, and back afterwards (fused MoE only at one token).",
+    "SGLang swaps custom operators for native code while compiling, and back afterwards (fused MoE"
+    " only at one token).",
 )
 def s18(swap):
-    one, two, later = swap.compiled_for_one_token, swap.compiled_for_two_tokens, swap.eager_after_two_tokens
+    one, two, later = (
+        swap.compiled_for_one_token,
+        swap.compiled_for_two_tokens,
+        swap.eager_after_two_tokens,
+    )
     right = [swap.output_for_one_token_equals_eager, swap.output_for_two_tokens_equals_eager]
     holds = (
         (one.activation == "native")

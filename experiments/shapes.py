@@ -20,8 +20,8 @@ GPU_SECONDS = 60
 
 
 class Layer(nn.Module):
-    """(B, D) -> (B, D). It has its own forward, because Dynamo counts recompilations by code object, which torch's own
-    modules share."""
+    """(B, D) -> (B, D). It has its own forward, because Dynamo counts recompilations by code
+    object, which torch's own modules share."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__()
@@ -32,13 +32,18 @@ class Layer(nn.Module):
 
 
 @check()
-def sizes(device: torch.device, sizes: Sequence[int] = (2, 3, 4, 5, 8, 16), width: int = 4) -> Facts:
-    """Count compilations over a sequence of batch sizes with dynamic None, True and False, and with mark_dynamic."""
+def sizes(
+    device: torch.device, sizes: Sequence[int] = (2, 3, 4, 5, 8, 16), width: int = 4
+) -> Facts:
+    """Count compilations over a sequence of batch sizes with dynamic None, True and False, and with
+    mark_dynamic."""
     variants = {
         "none": compilations(device, sizes, width, dynamic=None),
         "true": compilations(device, sizes, width, dynamic=True),
         "false": compilations(device, sizes, width, dynamic=False),
-        "marked": compilations(device, sizes, width, mark=lambda x: torch._dynamo.mark_dynamic(x, 0)),
+        "marked": compilations(
+            device, sizes, width, mark=lambda x: torch._dynamo.mark_dynamic(x, 0)
+        ),
     }
     x = torch.ones(2, width)
     return {
@@ -57,7 +62,8 @@ def compilations(
     dynamic: bool | None = None,
     mark: Callable[[torch.Tensor], object] = lambda x: None,
 ) -> Facts:
-    """Count the compiled graphs after each size, with a recompilation limit that is never reached."""
+    """Count the compiled graphs after each size, with a recompilation limit that is never
+    reached."""
     torch._dynamo.reset()
     module = Layer(width, device)
     backend = Counting()
@@ -74,7 +80,9 @@ def compilations(
             else:
                 failed[str(size)] = error_facts(called.raised)
             after.append(len(backend.graphs))
-    reasons = [metric.recompile_reason for metric in torch._dynamo.utils.get_compilation_metrics()[known:]]
+    reasons = [
+        metric.recompile_reason for metric in torch._dynamo.utils.get_compilation_metrics()[known:]
+    ]
     facts: Facts = {
         "compilations": len(backend.graphs),
         "compilations_after_each_size": after,
@@ -87,9 +95,11 @@ def compilations(
 
 
 @check()
-def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4, 5, 6, 7), width: int = 4) -> Facts:
-    """Call with more shapes than cache_size_limit (recompile_limit) allows: which run compiled, which in eager, and
-    whether the first shapes still run compiled afterwards."""
+def limit(
+    device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4, 5, 6, 7), width: int = 4
+) -> Facts:
+    """Call with more shapes than cache_size_limit (recompile_limit) allows: which run compiled,
+    which in eager, and whether the first shapes still run compiled afterwards."""
     torch._dynamo.reset()
     module = Layer(width, device)
     backend = Counting()
@@ -112,7 +122,9 @@ def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4,
         fallen_back = [size for size, was in first_pass.items() if not was]
         torch._dynamo.reset()
         whole = torch.compile(module, backend=Counting(), dynamic=False, fullgraph=True)
-        with_fullgraph = attempt(lambda: [whole(torch.randn(size, width, device=device)) for size in sizes])
+        with_fullgraph = attempt(
+            lambda: [whole(torch.randn(size, width, device=device)) for size in sizes]
+        )
     return {
         "limit": limit,
         "sizes": list(sizes),
@@ -129,7 +141,8 @@ def limit(device: torch.device, limit: int = 3, sizes: Sequence[int] = (2, 3, 4,
 
 
 def same_setting() -> bool | None:
-    """Return whether setting cache_size_limit changes recompile_limit; None if only one of them exists."""
+    """Return whether setting cache_size_limit changes recompile_limit; None if only one of them
+    exists."""
     config = torch._dynamo.config
     if not (hasattr(config, "cache_size_limit") and hasattr(config, "recompile_limit")):
         return None
@@ -153,7 +166,11 @@ def s6(sizes):
         "mark_dynamic takes index": sizes.mark_dynamic_takes_index,
         "mark_dynamic takes dim": sizes.mark_dynamic_takes_dim,
     }
-    return Found({"a new shape recompiles": automatic > 1, "mark_dynamic helps": marked < automatic}, automatic, also)
+    return Found(
+        {"a new shape recompiles": automatic > 1, "mark_dynamic helps": marked < automatic},
+        automatic,
+        also,
+    )
 
 
 @Claim("S12", "cache_size_limit=256 caches up to 256 compilations.")

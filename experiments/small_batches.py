@@ -24,8 +24,11 @@ TABLES = [
     "A CUDA graph cuts latency by 30 to 70 % at small batch.",
     unit="%",
     each="model",
-    published="Mask R-CNN 1.70x in training (NVIDIA's post on CUDA graphs); granite 3B-a800m on an H200, bs 1, "
-    "decoding: 26.49 to 2.67 ms (SGLang pull request 33293). Other models and other versions than ours.",
+    published=(
+        "Mask R-CNN 1.70x in training (NVIDIA's post on CUDA graphs); granite 3B-a800m on an H200,"
+        " bs 1, decoding: 26.49 to 2.67 ms (SGLang pull request 33293). Other models and other"
+        " versions than ours."
+    ),
 )
 def p1(rows):
     saved = 1 - 1 / geomean(where(rows, mode="cuda-graph").speedup)
@@ -34,5 +37,9 @@ def p1(rows):
 
 @Claim("P14", "CUDA graphs cut the time in which the GPU idles.", unit="%", each="model")
 def p14(rows):
-    eager, graph = (mean(where(rows, mode=mode).gpu_idle_fraction) for mode in ("eager", "cuda-graph"))
-    return Found(eager - graph > 0.01, eager - graph, {"idle in eager": eager, "idle in a CUDA graph": graph})
+    eager, graph = (
+        mean(where(rows, mode=mode).gpu_idle_fraction) for mode in ("eager", "cuda-graph")
+    )
+    return Found(
+        eager - graph > 0.01, eager - graph, {"idle in eager": eager, "idle in a CUDA graph": graph}
+    )

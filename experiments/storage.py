@@ -1,4 +1,5 @@
-"""Which views and indexing operations share a tensor's memory, and what do in-place operations do to gradients?"""
+"""Which views and indexing operations share a tensor's memory, and what do in-place operations do
+to gradients?"""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ ASSIGNED: dict[str, Assign] = {
 
 @check()
 def storage(device: torch.device) -> Facts:
-    """Compare storage and addresses of views, basic and advanced indexing and contiguous() with their source, and check
-    whether an assignment through each reaches the source."""
+    """Compare storage and addresses of views, basic and advanced indexing and contiguous() with
+    their source, and check whether an assignment through each reaches the source."""
     return {
         "derived": {name: relation(derive, device) for name, derive in DERIVED.items()},
         "assigned": {name: assignment(write, device) for name, write in ASSIGNED.items()},
@@ -80,13 +81,18 @@ def relation(derive: Derive, device: torch.device) -> Facts:
 def assignment(write: Assign, device: torch.device) -> Facts:
     base = torch.arange(12, dtype=torch.float32, device=device).view(3, 4)
     write(base)
-    return {"reaches_the_source": bool((base == -1).any()), "values_changed": int((base == -1).sum())}
+    return {
+        "reaches_the_source": bool((base == -1).any()),
+        "values_changed": int((base == -1).sum()),
+    }
 
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
-def in_place(operation: Callable[[torch.Tensor], object], before: Callable[[torch.Tensor], torch.Tensor]) -> Loss:
+def in_place(
+    operation: Callable[[torch.Tensor], object], before: Callable[[torch.Tensor], torch.Tensor]
+) -> Loss:
     """Return a loss that changes the result of `before` in place."""
 
     def loss(x: torch.Tensor) -> torch.Tensor:
@@ -103,17 +109,26 @@ CASES: dict[str, tuple[Loss, Loss]] = {
         in_place(lambda y: y.mul_(2), torch.sigmoid),
         lambda x: (torch.sigmoid(x) * 2).sum(),
     ),
-    "add_to_what_exp_saved": (in_place(lambda y: y.add_(1), torch.exp), lambda x: (torch.exp(x) + 1).sum()),
+    "add_to_what_exp_saved": (
+        in_place(lambda y: y.add_(1), torch.exp),
+        lambda x: (torch.exp(x) + 1).sum(),
+    ),
     "change_a_leaf": (lambda x: x.mul_(2).sum(), lambda x: (x * 2).sum()),
-    "multiply_a_sum": (in_place(lambda y: y.mul_(2), lambda x: x + 1), lambda x: ((x + 1) * 2).sum()),
-    "relu_of_a_product": (in_place(lambda y: y.relu_(), lambda x: x * 3), lambda x: (x * 3).relu().sum()),
+    "multiply_a_sum": (
+        in_place(lambda y: y.mul_(2), lambda x: x + 1),
+        lambda x: ((x + 1) * 2).sum(),
+    ),
+    "relu_of_a_product": (
+        in_place(lambda y: y.relu_(), lambda x: x * 3),
+        lambda x: (x * 3).relu().sum(),
+    ),
 }
 
 
 @check()
 def backward(device: torch.device) -> Facts:
-    """Run backward after in-place operations: record the error if they overwrite a saved tensor, otherwise the gradient
-    next to the one of the out-of-place operation."""
+    """Run backward after in-place operations: record the error if they overwrite a saved tensor,
+    otherwise the gradient next to the one of the out-of-place operation."""
     return {name: gradients(inside, outside, device) for name, (inside, outside) in CASES.items()}
 
 
@@ -138,13 +153,16 @@ def gradients(inside: Loss, outside: Loss, device: torch.device) -> Facts:
 
 @Claim(
     "O9",
-    "Views and basic indexing share storage, advanced indexing and contiguous() copy; assignment writes through "
-    "either.",
+    "Views and basic indexing share storage, advanced indexing and contiguous() copy; assignment"
+    " writes through either.",
 )
 def o9(storage):
     made, assigned = storage.derived, storage.assigned
     shared = [made[name].shares_storage for name in ("view", "transpose", "row", "slice")]
-    copied = [made[name].shares_storage for name in ("index_list", "index_tensor", "mask", "contiguous_of_transpose")]
+    copied = [
+        made[name].shares_storage
+        for name in ("index_list", "index_tensor", "mask", "contiguous_of_transpose")
+    ]
     written = [assigned[name].reaches_the_source for name in ("row", "slice", "index_list")]
     also = {
         "assignment reaches the source through an index after an index list": (

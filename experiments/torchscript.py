@@ -35,7 +35,8 @@ class Net(nn.Module):
 
 @check()
 def warnings(device: torch.device, width: int = 4) -> Facts:
-    """Collect the warnings of torch.jit's functions, which also name the replacement, by function."""
+    """Collect the warnings of torch.jit's functions, which also name the replacement, by
+    function."""
     module = Net(width).to(device).eval()
     x = torch.ones(1, width, device=device)
     with catch_warnings(), tempfile.TemporaryDirectory() as folder:
@@ -51,7 +52,11 @@ def warnings(device: torch.device, width: int = 4) -> Facts:
         }
         facts = {name: warned_by(call) for name, call in calls.items()}
     deprecated = [name for name, warned in facts.items() if warned["is_deprecated"]]
-    return {"functions": facts, "deprecated": deprecated, "script_and_trace_are_deprecated": is_deprecated(deprecated)}
+    return {
+        "functions": facts,
+        "deprecated": deprecated,
+        "script_and_trace_are_deprecated": is_deprecated(deprecated),
+    }
 
 
 def is_deprecated(names: list[str]) -> bool:
@@ -66,7 +71,8 @@ def warned_by(call: Callable[[], Any]) -> Facts:
     texts = {f"{w.category.__name__}: {first_line(str(w.message))}": w for w in caught}
     return {
         "is_deprecated": any(
-            issubclass(w.category, (DeprecationWarning, FutureWarning)) and "deprecated" in str(w.message)
+            issubclass(w.category, (DeprecationWarning, FutureWarning))
+            and "deprecated" in str(w.message)
             for w in caught
         ),
         "warnings": list(texts),
@@ -76,8 +82,8 @@ def warned_by(call: Callable[[], Any]) -> Facts:
 
 @check()
 def saved(device: torch.device, width: int = 64, batch: int = 4) -> Facts:
-    """Compare a scripted and a traced module before torch.jit.save and after torch.jit.load: outputs bit for bit, and
-    latency."""
+    """Compare a scripted and a traced module before torch.jit.save and after torch.jit.load:
+    outputs bit for bit, and latency."""
     module = Net(width).to(device).eval()
     x = torch.randn(batch, width, device=device)
     with torch.inference_mode():
@@ -88,7 +94,8 @@ def saved(device: torch.device, width: int = 64, batch: int = 4) -> Facts:
 
 
 def round_trip(scripted: Any, module: nn.Module, x: torch.Tensor, device: torch.device) -> Facts:
-    """Save, load and compare a module with x (B, D), after the warm-up calls that TorchScript's executor profiles."""
+    """Save, load and compare a module with x (B, D), after the warm-up calls that TorchScript's
+    executor profiles."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "net.pt")
         torch.jit.save(scripted, path)
@@ -119,7 +126,13 @@ def s8(warnings):
 def s17(saved):
     scripted, traced = saved.scripted, saved.traced
     also = {
-        "scripted, before saving and after loading (ms)": [scripted.before_saving_ms, scripted.after_loading_ms],
-        "traced, before saving and after loading (ms)": [traced.before_saving_ms, traced.after_loading_ms],
+        "scripted, before saving and after loading (ms)": [
+            scripted.before_saving_ms,
+            scripted.after_loading_ms,
+        ],
+        "traced, before saving and after loading (ms)": [
+            traced.before_saving_ms,
+            traced.after_loading_ms,
+        ],
     }
     return Found(scripted.outputs_equal_bit_for_bit & traced.outputs_equal_bit_for_bit, also=also)

@@ -23,7 +23,8 @@ from effbench.modes.eager import Eager
 GPU_SECONDS = 45
 
 STEADY_CALLS = 50
-#: A call is equivalent to steady if its time is within ± this fraction of the median of the later calls.
+#: A call is equivalent to steady if its time is within ± this fraction of the median of the later
+#: calls.
 WITHIN = 0.10
 PROCESSES = 20
 
@@ -37,23 +38,34 @@ def calls(
     processes: int = PROCESSES,
     modes: Sequence[str] | None = None,
 ) -> Facts:
-    """Time calls 1 to 10 of each mode in 20 processes, each forked before CUDA is initialised, and compare each call
-    with the steady calls of its process: the ratio, its median and interval over the processes.
+    """Time calls 1 to 10 of each mode in 20 processes, each forked before CUDA is initialised, and
+    compare each call with the steady calls of its process: the ratio, its median and interval over
+    the processes.
 
     The processes share a compile cache, so that only the first compiles with an empty one.
     """
     if modes is None:
         compiled = ("default", "reduce-overhead") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
-    if device.type == "cpu":  # each process waits for its compiler, and threads would compete with other processes
+    if (
+        device.type == "cpu"
+    ):  # each process waits for its compiler, and threads would compete with other processes
         processes = min(processes, 7)
         torch.set_num_threads(1)
-    answers = [in_fork(lambda: all_modes(device, calls, width, depth, modes)) for _ in range(processes)]
-    return {"within_fraction": WITHIN, "modes": {name: judge([answer[name] for answer in answers]) for name in modes}}
+    answers = [
+        in_fork(lambda: all_modes(device, calls, width, depth, modes)) for _ in range(processes)
+    ]
+    return {
+        "within_fraction": WITHIN,
+        "modes": {name: judge([answer[name] for answer in answers]) for name in modes},
+    }
 
 
-def all_modes(device: torch.device, calls: int, width: int, depth: int, modes: Sequence[str]) -> Facts:
-    """Return for each mode the times of the first calls and of the later calls in ms, or why it did not run."""
+def all_modes(
+    device: torch.device, calls: int, width: int, depth: int, modes: Sequence[str]
+) -> Facts:
+    """Return for each mode the times of the first calls and of the later calls in ms, or why it did
+    not run."""
     facts: Facts = {}
     for name in modes:
         mode: Mode = Eager() if name == "eager" else Compiled(name)
@@ -61,28 +73,41 @@ def all_modes(device: torch.device, calls: int, width: int, depth: int, modes: S
             facts[name] = {"ran": False, "reason": reason}
             continue
         torch._dynamo.reset()
-        module = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)))
+        module = nn.Sequential(
+            *(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth))
+        )
         module = module.to(device).eval()
         x = torch.randn(8, width, device=device)
         with torch.inference_mode():
             step = mode.prepare(module, (x,), {}).step
             times = [call_ms(step, x, device=device) for _ in range(calls + STEADY_CALLS)]
-        facts[name] = {"ran": True, "first_ms": times[:calls], "steady_ms": statistics.median(times[calls:])}
+        facts[name] = {
+            "ran": True,
+            "first_ms": times[:calls],
+            "steady_ms": statistics.median(times[calls:]),
+        }
     return facts
 
 
 def judge(answers: Sequence[Facts]) -> Facts:
     """Judge a mode by the ratio of each call to the steady calls of its process.
 
-    `calls`: number of the call -> the ratio's figure over the processes. A call is equivalent to steady if the whole
-    interval is within ± 10 % of 1. `equivalent_within_fraction`: the smallest bound within which calls 4 and later are.
-    """
+    `calls`: number of the call -> the ratio's figure over the processes. A call is equivalent to
+    steady if the whole interval is within ± 10 % of 1. `equivalent_within_fraction`: the smallest
+    bound within which calls 4 and later are."""
     ran = [answer for answer in answers if answer["ran"]]
     if not ran:
         return dict(answers[0])
     ratios = [[ms / answer["steady_ms"] for ms in answer["first_ms"]] for answer in ran]
-    by_call = {number: figure(column) for number, column in enumerate(zip(*ratios, strict=True), start=1)}
-    late = [bound for number, ratio in by_call.items() if number > 3 for bound in (ratio["low"], ratio["high"])]
+    by_call = {
+        number: figure(column) for number, column in enumerate(zip(*ratios, strict=True), start=1)
+    }
+    late = [
+        bound
+        for number, ratio in by_call.items()
+        if number > 3
+        for bound in (ratio["low"], ratio["high"])
+    ]
     return {
         "ran": True,
         "processes": len(ran),
@@ -94,8 +119,11 @@ def judge(answers: Sequence[Facts]) -> Facts:
 
 
 def first_steady(by_call: dict[int, dict[str, float]]) -> int | None:
-    """Return the first call from which on all calls are equivalent to steady; None if the last one is not."""
-    unsteady = [n for n, ratio in by_call.items() if max(ratio["high"] - 1, 1 - ratio["low"]) > WITHIN]
+    """Return the first call from which on all calls are equivalent to steady; None if the last one
+    is not."""
+    unsteady = [
+        n for n, ratio in by_call.items() if max(ratio["high"] - 1, 1 - ratio["low"]) > WITHIN
+    ]
     first = max(unsteady, default=0) + 1
     return first if first <= len(by_call) else None
 
@@ -109,7 +137,9 @@ def s15(calls):
         # equivalent: the whole interval is within the bounds; different: none of it is
         holds[name] = (fourth <= 1 + WITHIN) & (fourth >= 1 - WITHIN)
         also[f"{name}: call 4 ÷ steady"] = fourth
-        also[f"{name}: calls 4 to 10 are equivalent to steady within ± (fraction)"] = facts.equivalent_within_fraction
+        also[f"{name}: calls 4 to 10 are equivalent to steady within ± (fraction)"] = (
+            facts.equivalent_within_fraction
+        )
         also[f"{name}: first call from which all are within 10 %"] = facts.first_steady_call
         also[f"{name}: processes"] = facts.processes
         also[f"{name}: steady (ms)"] = facts.steady_ms

@@ -1,4 +1,5 @@
-"""The command line as a user runs it, in a folder of its own, with locks and caches that no other effbench sees."""
+"""The command line as a user runs it, in a folder of its own, with locks and caches that no other
+effbench sees."""
 
 import atexit
 import contextlib
@@ -42,19 +43,29 @@ TINY = (
     "device=cpu",
 )
 #: What a shell may have set that would change what is tested.
-NOT_OURS = ("EFFBENCH_", "CUDA_VISIBLE_DEVICES", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "HYDRA_", "TORCH_LOGS")
+NOT_OURS = (
+    "EFFBENCH_",
+    "CUDA_VISIBLE_DEVICES",
+    "COLUMNS",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "HYDRA_",
+    "TORCH_LOGS",
+)
 #: Folders of tests by the seconds that a file of them may take, the longest first.
 LONGEST = ("integration", "experiments", "report", "modes", "cli", "worker", "sweeping", "docs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With --no-loadscope-reorder files run in this order: none of minutes is left to one process at the end."""
+    """With --no-loadscope-reorder files run in this order: none of minutes is left to one process
+    at the end."""
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.parent.name, len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: looking for cycles in it again and again takes a fifth of the time."""
+    """What was imported stays: looking for cycles in it again and again takes a fifth of the
+    time."""
     gc.freeze()
     gc.set_threshold(50_000)
 
@@ -88,16 +99,21 @@ EXTRAS = {
 
 @functools.cache
 def missing_extras() -> tuple[str, ...]:
-    """Return the optional packages that are not installed. In CI a missing one fails its tests: none counts."""
+    """Return the optional packages that are not installed. In CI a missing one fails its tests:
+    none counts."""
     if os.environ.get("CI") == "true":
         return ()
     return tuple(module for module in EXTRAS if importlib.util.find_spec(module) is None)
 
 
 def needed_extra(failure: str) -> str | None:
-    """Return the reason to skip a test with this failure: it names a missing optional package as its cause."""
+    """Return the reason to skip a test with this failure: it names a missing optional package as
+    its cause."""
     for module in missing_extras():
-        named = rf"No module named '?{module}\b|needs (the package )?{module}\b|{module} is not installed"
+        named = (
+            rf"No module named '?{module}\b|needs (the package )?{module}\b|{module} is not"
+            r" installed"
+        )
         if re.search(named, failure):
             return reason_to_skip(module, EXTRAS[module])
     for extra in {EXTRAS[module] for module in missing_extras()}:
@@ -117,7 +133,9 @@ def skip(report: pytest.TestReport | pytest.CollectReport, path: Path, reason: s
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "extra(*modules): needs these optional packages; skipped without them")
+    config.addinivalue_line(
+        "markers", "extra(*modules): needs these optional packages; skipped without them"
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -146,7 +164,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def heed_ctrl_c() -> None:
-    """Handle it as on a terminal; children of a script that runs in the background would ignore it."""
+    """Handle it as on a terminal; children of a script that runs in the background would ignore
+    it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -165,15 +184,21 @@ def captured() -> io.TextIOWrapper:
 
 
 @contextlib.contextmanager
-def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
-    """Give this process another working directory, environment and standard streams; yields stdout and stderr."""
+def surroundings(
+    folder: Path, env: Mapping[str, str]
+) -> Iterator[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
+    """Give this process another working directory, environment and standard streams; yields stdout
+    and stderr."""
     before, here, temporary = dict(os.environ), Path.cwd(), tempfile.tempdir
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)
     tempfile.tempdir = None  # read TMPDIR again
     try:
-        with contextlib.redirect_stdout(captured()) as out, contextlib.redirect_stderr(captured()) as err:
+        with (
+            contextlib.redirect_stdout(captured()) as out,
+            contextlib.redirect_stderr(captured()) as err,
+        ):
             yield out, err
     finally:
         os.environ.clear()
@@ -184,13 +209,16 @@ def surroundings(folder: Path, env: Mapping[str, str]) -> Iterator[tuple[io.Text
 
 @functools.cache
 def workshop_folder() -> Path:
-    """A folder with the modules of tests/integration and tests/modes that cells import, and YAMLs of their modes."""
+    """A folder with the modules of tests/integration and tests/modes that cells import, and YAMLs
+    of their modes."""
     folder = Path(tempfile.mkdtemp(prefix="effbench-workshop-")) / "here"
     (folder / "nets").mkdir(parents=True)
     sources = ROOT / "tests"
     for name, target in (
-        ("integration/misbehaving", "mischief"), ("integration/misbehaving", "nets/mine"), ("modes/again", "again"),
-    ):  # fmt: skip
+        ("integration/misbehaving", "mischief"),
+        ("integration/misbehaving", "nets/mine"),
+        ("modes/again", "again"),
+    ):
         shutil.copy(sources / f"{name}.py", folder / f"{target}.py")
     shutil.copytree(sources / "integration" / "conf", folder / "conf")
     (folder / "good.py").write_text("value = 3\nfrom torch.nn import Identity as Net\n")
@@ -203,7 +231,8 @@ def workshop_folder() -> Path:
 class LastingServer(ForkServer):
     """A fork server that commands do not close: starting one takes seconds."""
 
-    #: At most two a process: one for effbench's own models and the workshop, one for the folder whose modules ran last.
+    #: At most two a process: one for effbench's own models and the workshop, one for the folder
+    #: whose modules ran last.
     kept: ClassVar[dict[Path, "LastingServer"]] = {}
 
     @classmethod
@@ -242,8 +271,9 @@ def lasting_servers(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def lasting_composers() -> Iterator[None]:
-    """Commands get the composer of an earlier one with the same files and settings of Hydra: composing takes most of a
-    tiny sweep's time. Files in a folder that the command line names may have changed since."""
+    """Commands get the composer of an earlier one with the same files and settings of Hydra:
+    composing takes most of a tiny sweep's time. Files in a folder that the command line names may
+    have changed since."""
     from effbench.launcher import launch
 
     original, kept = launch.Composer, {}
@@ -252,7 +282,9 @@ def lasting_composers() -> Iterator[None]:
         made, places = original(loader, master), loader.get_search_path().get_path()
         if any("command-line" in place.provider for place in places):
             return made
-        return kept.setdefault((str(places), str(master.hydra.overrides.hydra), made.is_local), made)
+        return kept.setdefault(
+            (str(places), str(master.hydra.overrides.hydra), made.is_local), made
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "Composer", composer)
@@ -262,14 +294,16 @@ def lasting_composers() -> Iterator[None]:
 class Cli:
     """`effbench` in `folder`. Every process that it starts is in a session of its own.
 
-    `imports`: cells may import modules from the folder, so that a folder with modules needs a fork server of its own.
-    """
+    `imports`: cells may import modules from the folder, so that a folder with modules needs a fork
+    server of its own."""
 
     tiny = TINY
 
     def __init__(self, folder: Path, imports: bool = True) -> None:
         self.folder, self.imports = folder, imports
-        hidden = folder.parent / f".{folder.name}"  # beside the folder: `ls` in it shows what the user would see
+        hidden = (
+            folder.parent / f".{folder.name}"
+        )  # beside the folder: `ls` in it shows what the user would see
         for name in ("tmp", "cache"):
             (hidden / name).mkdir(parents=True, exist_ok=True)
         self.cache = hidden / "cache" / "effbench" / "compile"
@@ -287,8 +321,15 @@ class Cli:
     def db(self) -> Path:
         return self.folder / "results" / "effbench.db"
 
-    def start(self, *args: str, env: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
-        settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    def start(
+        self, *args: str, env: dict[str, str] | None = None, **options: object
+    ) -> subprocess.Popen[str]:
+        settings = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
         return subprocess.Popen(
             [sys.executable, "-m", "effbench", *args],
             cwd=self.folder,
@@ -300,12 +341,18 @@ class Cli:
         )
 
     def run(self, *args: str, env: dict[str, str] | None = None) -> Done:
-        """Run the command line in this process, with the folder, environment and output of its own."""
+        """Run the command line in this process, with the folder, environment and output of its
+        own."""
         from effbench.cli import run
 
-        with surroundings(self.folder, {**self.env, **(env or {})}) as (out, err), contextlib.ExitStack() as stack:
+        with (
+            surroundings(self.folder, {**self.env, **(env or {})}) as (out, err),
+            contextlib.ExitStack() as stack,
+        ):
             if not env:  # variables reach the trials through the server
-                stack.enter_context(lasting_servers(self.folder if self.imports else workshop_folder()))
+                stack.enter_context(
+                    lasting_servers(self.folder if self.imports else workshop_folder())
+                )
             try:
                 code = run(list(args))
             except SystemExit as end:  # argparse's and Hydra's --help
@@ -331,7 +378,8 @@ def cli_in() -> Callable[..., Cli]:
 
 @pytest.fixture(scope="session")
 def workshop() -> Cli:
-    """`effbench` where the modules of tests can be imported, on the fork server that most tests share."""
+    """`effbench` where the modules of tests can be imported, on the fork server that most tests
+    share."""
     return Cli(workshop_folder())
 
 
@@ -345,7 +393,8 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture(scope="session")
 def another_python() -> Callable[[Path], str]:
-    """Makes a virtual environment in a folder, which finds the packages of this one; returns its interpreter."""
+    """Makes a virtual environment in a folder, which finds the packages of this one; returns its
+    interpreter."""
 
     def make(folder: Path) -> str:
         venv.create(folder, symlinks=True)
@@ -394,7 +443,8 @@ def processes() -> Iterator[list[subprocess.Popen]]:
 
 @pytest.fixture
 def fill_disk() -> Iterator[Callable[..., None]]:
-    """Lets files of this process grow to a size and no more: what a full disk looks like to SQLite."""
+    """Lets files of this process grow to a size and no more: what a full disk looks like to
+    SQLite."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size=512: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -420,7 +470,8 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A database of made-up sweeps where effbench looks for one; the working directory is its folder."""
+    """A database of made-up sweeps where effbench looks for one; the working directory is its
+    folder."""
     from made_sweeps import copied
 
     monkeypatch.chdir(tmp_path)
@@ -430,7 +481,8 @@ def made(empty_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
-    """Counters and compiled code of earlier tests are gone, and so are those of this one afterwards."""
+    """Counters and compiled code of earlier tests are gone, and so are those of this one
+    afterwards."""
     import torch
 
     def forget() -> None:

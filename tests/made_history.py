@@ -10,7 +10,14 @@ from effbench.store.sides import Series
 
 GPU = "NVIDIA H200"
 JUDGED = (*DEFAULT_METRICS, "graph_pool_bytes", "rel_error", "speedup", "period_speedup")
-COLUMNS = ("sweep_id", "cell_key", "environment_id", "status", "reason", *dict.fromkeys(columns_of(JUDGED)))
+COLUMNS = (
+    "sweep_id",
+    "cell_key",
+    "environment_id",
+    "status",
+    "reason",
+    *dict.fromkeys(columns_of(JUDGED)),
+)
 
 
 class Made:
@@ -21,12 +28,24 @@ class Made:
         self.environment()
 
     def environment(self, key="a", **changed):
-        facts = {"gpu_name": GPU, "cpu_name": "Xeon", "driver_version": "570", "torch_version": "2.11", "flags": {}}
+        facts = {
+            "gpu_name": GPU,
+            "cpu_name": "Xeon",
+            "driver_version": "570",
+            "torch_version": "2.11",
+            "flags": {},
+        }
         self.environments[key] = {"id": key, **facts, **changed}
 
     def sweep(self, **changed):
         number = len(self.sweeps)
-        facts = {"id": f"s{number:03}", "name": None, "label": f"v{number}", "protocol": {"rounds": 5}, "host": {}}
+        facts = {
+            "id": f"s{number:03}",
+            "name": None,
+            "label": f"v{number}",
+            "protocol": {"rounds": 5},
+            "host": {},
+        }
         at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(number)
         self.sweeps.append({**facts, "started_at": at, **changed})
         return self
@@ -34,8 +53,14 @@ class Made:
     def result(self, cell="c", environment="a", status="ok", model="mlp", **values):
         """A result in the newest sweep."""
         self.cells.setdefault(cell, {"key": cell, "model": model, "bs": 1, "mode": "eager"})
-        row = {"sweep_id": self.sweeps[-1]["id"], "cell_key": cell, "environment_id": environment, "status": status,
-               "trials": 5, **values}  # fmt: skip
+        row = {
+            "sweep_id": self.sweeps[-1]["id"],
+            "cell_key": cell,
+            "environment_id": environment,
+            "status": status,
+            "trials": 5,
+            **values,
+        }
         self.rows.append(tuple(row.get(name) for name in COLUMNS))
         return self
 
@@ -67,4 +92,11 @@ STEP = noisy(15) + noisy(15, 1.1, seed=1)
 
 
 def ack(sweep_id, metric="latency_ms", place=GPU, cell="c", id=7):
-    return {"id": id, "cell_key": cell, "hardware": place, "metric": metric, "sweep_id": sweep_id, "reason": "known"}
+    return {
+        "id": id,
+        "cell_key": cell,
+        "hardware": place,
+        "metric": metric,
+        "sweep_id": sweep_id,
+        "reason": "known",
+    }

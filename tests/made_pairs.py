@@ -4,8 +4,15 @@ from effbench.comparison.limits import limits_of
 from effbench.comparison.verdicts import Pair, judge
 from effbench.store.sides import CellResult
 
-ABOUT = {"model": "mlp", "bs": 8, "mode": "eager", "dtype": "float32", "phase": "inference", "device": "cuda",
-         "hardware": "H"}  # fmt: skip
+ABOUT = {
+    "model": "mlp",
+    "bs": 8,
+    "mode": "eager",
+    "dtype": "float32",
+    "phase": "inference",
+    "device": "cuda",
+    "hardware": "H",
+}
 
 
 def side(status="ok", reason=None, bound=None, compiled=(), **figures):
@@ -18,8 +25,12 @@ def pair(before, after, key="a", why=None, **about):
 
 
 def only(before, after, metric, settings=None, threshold=0.0, bounds=(None, None), **options):
-    """The row of this metric of one cell; `threshold`: its noise threshold, `bounds`: what each side waits for."""
-    sides = (side(bound=bound, **{metric: values}) for bound, values in zip(bounds, (before, after), strict=True))
+    """The row of this metric of one cell; `threshold`: its noise threshold, `bounds`: what each
+    side waits for."""
+    sides = (
+        side(bound=bound, **{metric: values})
+        for bound, values in zip(bounds, (before, after), strict=True)
+    )
     found = judge([pair(*sides)], limits_of(settings or {}), {("a", metric): threshold}, **options)
     (change,) = [one for one in found if one.metric == metric]
     return change

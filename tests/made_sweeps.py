@@ -1,7 +1,8 @@
-"""Sweeps made up for comparing: cells with given figures in a real database, as one GPU's sweeps would fill it.
+"""Sweeps made up for comparing: cells with given figures in a real database, as one GPU's sweeps
+would fill it.
 
-A figure is one value for all rounds or a list with one a round; without a spread of its own it gets none.
-"""
+A figure is one value for all rounds or a list with one a round; without a spread of its own it gets
+none."""
 
 import random
 import shutil
@@ -24,22 +25,41 @@ MIB = 2**20
 H200 = "NVIDIA H200"
 #: What a GPU-bound cell is recorded with where nothing else is said.
 FIGURES: dict[str, Any] = {
-    "latency_ms": 1.0, "period_ms": 0.96, "gpu_busy_ms": 0.95, "energy_mj": 50.0, "kernels": 12,
-    "peak_allocated_bytes": 100 * MIB, "peak_reserved_bytes": 120 * MIB, "rel_error": 1e-3,
-    "graph_breaks": 0, "recompiles": 0, "cudagraph_skips": 0, "first_call_s": 0.5,
-    "compute_floor_ms": 0.5, "memory_floor_ms": 0.1,
-}  # fmt: skip
+    "latency_ms": 1.0,
+    "period_ms": 0.96,
+    "gpu_busy_ms": 0.95,
+    "energy_mj": 50.0,
+    "kernels": 12,
+    "peak_allocated_bytes": 100 * MIB,
+    "peak_reserved_bytes": 120 * MIB,
+    "rel_error": 1e-3,
+    "graph_breaks": 0,
+    "recompiles": 0,
+    "cudagraph_skips": 0,
+    "first_call_s": 0.5,
+    "compute_floor_ms": 0.5,
+    "memory_floor_ms": 0.1,
+}
 _FACTS: dict[str, Any] = {
-    "gpu_name": H200, "gpu_memory_bytes": 150_000_000_000, "driver_version": "570.1", "cuda_version": "12.8",
-    "torch_version": "2.13.0", "triton_version": "3.5", "python": "3.12.4", "cpu_name": "Xeon", "platform": "Linux",
-}  # fmt: skip
+    "gpu_name": H200,
+    "gpu_memory_bytes": 150_000_000_000,
+    "driver_version": "570.1",
+    "cuda_version": "12.8",
+    "torch_version": "2.13.0",
+    "triton_version": "3.5",
+    "python": "3.12.4",
+    "cpu_name": "Xeon",
+    "platform": "Linux",
+}
 
 
 def environment(**changed: Any) -> Environment:
     return Environment(**{**_FACTS, **changed})
 
 
-def a_cell(mode: str = "eager", model: str = "mlp", bs: int = 8, dtype: str = "bfloat16", **more: Any) -> Cell:
+def a_cell(
+    mode: str = "eager", model: str = "mlp", bs: int = 8, dtype: str = "bfloat16", **more: Any
+) -> Cell:
     settings = more.pop("settings", {})
     fields = {"phase": "inference", "device": "cuda", "numerics": {"tf32": False}, **more}
     return Cell({"name": model}, bs, {"name": mode, **settings}, dtype, **fields)
@@ -52,7 +72,8 @@ def spread(value: float, relative: float, rounds: int = 5, seed: int = 0) -> lis
 
 
 def steps(value: float, relative: float) -> list[float]:
-    """Five figures whose geometric mean is `value`; their logarithms lie -2, -1, 0, 1, 2 times `relative` beside it."""
+    """Five figures whose geometric mean is `value`; their logarithms lie -2, -1, 0, 1, 2 times
+    `relative` beside it."""
     return [value * (1 + relative) ** step for step in (-2, -1, 0, 1, 2)]
 
 
@@ -63,14 +84,21 @@ FAST, SLOW = ({"latency_ms": steps(value, 0.001)} for value in (1.0, 1.1))
 
 
 def trials_of(cell: Cell, figures: Mapping[str, Any], rounds: int = 5) -> list[Trial]:
-    """`figures`: fields of `Trial` over those of FIGURES; `statuses`: of each round, as (status, reason)."""
+    """`figures`: fields of `Trial` over those of FIGURES; `statuses`: of each round, as (status,
+    reason)."""
     values = {**FIGURES, **figures}
     statuses = values.pop("statuses", None)
     status, reason = values.pop("status", Status.OK), values.pop("reason", None)
     found = []
     for number in range(rounds):
-        own = {key: value[number] if isinstance(value, Sequence) and not isinstance(value, str) else value
-               for key, value in values.items()}  # fmt: skip
+        own = {
+            key: (
+                value[number]
+                if isinstance(value, Sequence) and not isinstance(value, str)
+                else value
+            )
+            for key, value in values.items()
+        }
         kind, why = statuses[number] if statuses else (status, reason)
         if not Status(kind).is_measured:
             own = {}
@@ -80,8 +108,21 @@ def trials_of(cell: Cell, figures: Mapping[str, Any], rounds: int = 5) -> list[T
 
 def begun(store: Store, plan: list[Cell], **changed: Any) -> str:
     """A sweep without a trial."""
-    facts = {"name": None, "label": None, "command": [], "overrides": [], "protocol": {"name": "standard", "rounds": 5}}
-    facts |= {"baseline_mode": "eager", "seed": 0, "git_revision": None, "host": {}, "plan": plan, "rounds": 1}
+    facts = {
+        "name": None,
+        "label": None,
+        "command": [],
+        "overrides": [],
+        "protocol": {"name": "standard", "rounds": 5},
+    }
+    facts |= {
+        "baseline_mode": "eager",
+        "seed": 0,
+        "git_revision": None,
+        "host": {},
+        "plan": plan,
+        "rounds": 1,
+    }
     return store.begin_sweep(**{**facts, **changed})
 
 
@@ -92,11 +133,17 @@ class Made:
         self.path = path
 
     def sweep(
-        self, cells: Mapping[Cell, Mapping[str, Any] | None] | Sequence[Cell], *, env: Environment | None = None,
-        rounds: int = 5, state: str = "completed", into: str | None = None, **facts: Any,
-    ) -> str:  # fmt: skip
-        """Record a sweep of these cells and return its id. A cell with None is planned and not measured. `into`: an
-        earlier sweep, which ran in another environment, too."""
+        self,
+        cells: Mapping[Cell, Mapping[str, Any] | None] | Sequence[Cell],
+        *,
+        env: Environment | None = None,
+        rounds: int = 5,
+        state: str = "completed",
+        into: str | None = None,
+        **facts: Any,
+    ) -> str:
+        """Record a sweep of these cells and return its id. A cell with None is planned and not
+        measured. `into`: an earlier sweep, which ran in another environment, too."""
         cells = cells if isinstance(cells, Mapping) else {cell: {} for cell in cells}
         env = env or environment()
         with Store.open(self.path, mode="write") as store:
@@ -134,14 +181,17 @@ def loosen(path: Any) -> None:
 
 
 def sql(path: Any, *statements: str, rows: int | None = None) -> None:
-    """Do what only someone with a database browser does. `rows`: how many a statement must change."""
+    """Do what only someone with a database browser does. `rows`: how many a statement must
+    change."""
     is_file = "://" not in str(path)
     if is_file:
         connect = sqlite3.connect
     else:
         from psycopg import connect  # here, so that other tests run without it
     with closing(connect(path)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF" if is_file else "SET session_replication_role = replica")
+        connection.execute(
+            "PRAGMA foreign_keys = OFF" if is_file else "SET session_replication_role = replica"
+        )
         for statement in statements:
             count = connection.execute(statement).rowcount
             assert rows in (None, count), statement
@@ -159,15 +209,21 @@ with Store.open(url, mode="write") as store:
     for number in range(int(first), int(last)):
         for cell in cells:
             latency = 4.0 if cell.mode_name == "eager" else 1.0
-            trial = Trial(cell.key, number, Status.OK, latency_ms=latency, samples={"latency_ms": [latency] * 500})
+            samples = {"latency_ms": [latency] * 500}
+            trial = Trial(cell.key, number, Status.OK, latency_ms=latency, samples=samples)
             store.record(sweep, here, trial)
 """
 
 
-def writer(db: Any, sweep: str, here: str, rounds: range, modes: str = "eager") -> subprocess.Popen[str]:
-    """A process that records rounds of the cells with these modes, of which eager takes four times as long."""
+def writer(
+    db: Any, sweep: str, here: str, rounds: range, modes: str = "eager"
+) -> subprocess.Popen[str]:
+    """A process that records rounds of the cells with these modes, of which eager takes four times
+    as long."""
     words = map(str, (db, sweep, here, modes, rounds.start, rounds.stop))
-    return subprocess.Popen([sys.executable, "-c", WRITER, *words], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, *words], stderr=subprocess.PIPE, text=True
+    )
 
 
 def ended_well(process: subprocess.Popen[str]) -> bool:

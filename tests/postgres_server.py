@@ -1,4 +1,5 @@
-"""A real PostgreSQL server in a folder of its own, gone with the tests; and databases on it, or on a given server."""
+"""A real PostgreSQL server in a folder of its own, gone with the tests; and databases on it, or on
+a given server."""
 
 import os
 import shutil
@@ -18,18 +19,36 @@ class Server:
 
     def __init__(self) -> None:
         # Debian keeps PostgreSQL's programs off the PATH
-        installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+        installed = sorted(
+            Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
+        )
         on_path = shutil.which("initdb")
-        assert installed or on_path, "these tests need a PostgreSQL server: apt-get install postgresql"
+        assert installed or on_path, (
+            "these tests need a PostgreSQL server: apt-get install postgresql"
+        )
         self.programs = installed[-1].parent if installed else Path(on_path).parent
         # PostgreSQL refuses to run as root; its package brings a user for it
-        self.user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+        self.user = (
+            {"user": "postgres", "group": "postgres", "extra_groups": []}
+            if os.geteuid() == 0
+            else {}
+        )
         self.folder = Path(tempfile.mkdtemp(prefix="effbench-postgres-"))
         (self.folder / "password").write_text(PASSWORD)
         if self.user:
             for path in (self.folder, self.folder / "password"):
                 shutil.chown(path, "postgres", "postgres")
-        new = ("-U", "me", "-A", "scram-sha-256", "--pwfile=password", "-E", "UTF8", "--no-sync", "--locale=C")
+        new = (
+            "-U",
+            "me",
+            "-A",
+            "scram-sha-256",
+            "--pwfile=password",
+            "-E",
+            "UTF8",
+            "--no-sync",
+            "--locale=C",
+        )
         self.run("initdb", *new)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -46,7 +65,11 @@ class Server:
         )
 
     def start(self) -> None:
-        own = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": self.folder}
+        own = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": self.folder,
+        }
         settings = {**own, "fsync": "off", "max_connections": 50}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self.run("pg_ctl", "start", "--wait", "-l", "log", "-o", options)

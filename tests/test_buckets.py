@@ -11,9 +11,12 @@ from effbench.errors import ConfigError
 
 def test_lists_are_those_of_their_projects():
     for preset, count, first, last in [
-        ("sglang-classic", 23, (1, 2, 4, 8, 16), 160), ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
-        ("vllm", 51, (1, 2, 4, 8, 16), 512), ("no-padding", 32, (1, 2, 3), 32), ("powers-of-two", 13, (1, 2, 4), 4096),
-    ]:  # fmt: skip
+        ("sglang-classic", 23, (1, 2, 4, 8, 16), 160),
+        ("sglang", 36, (1, 2, 4, 8, 12, 16, 24), 256),
+        ("vllm", 51, (1, 2, 4, 8, 16), 512),
+        ("no-padding", 32, (1, 2, 3), 32),
+        ("powers-of-two", 13, (1, 2, 4), 4096),
+    ]:
         sizes = LISTS[preset]
         assert (len(sizes), sizes[: len(first)], sizes[-1]) == (count, first, last)
         assert list(sizes) == sorted(set(sizes))
@@ -21,9 +24,15 @@ def test_lists_are_those_of_their_projects():
 
 def test_a_preset_ends_at_the_largest_size():
     for buckets, largest, end in [
-        ("sglang", 30, [16, 24, 30]), ("sglang", 24, [16, 24]), ("sglang", 300, [248, 256]), ("vllm", 3, [1, 2, 3]),
-        ("powers-of-two", 48, [32, 48]), ("no-padding", 20, [19, 20]), ("no-padding", 48, [31, 32]), ("vllm", 1, [1]),
-    ]:  # fmt: skip
+        ("sglang", 30, [16, 24, 30]),
+        ("sglang", 24, [16, 24]),
+        ("sglang", 300, [248, 256]),
+        ("vllm", 3, [1, 2, 3]),
+        ("powers-of-two", 48, [32, 48]),
+        ("no-padding", 20, [19, 20]),
+        ("no-padding", 48, [31, 32]),
+        ("vllm", 1, [1]),
+    ]:
         assert capture_sizes(buckets, [1, largest])[-len(end) :] == end
 
 
@@ -45,7 +54,9 @@ def test_usage_is_the_sum_over_calls(preset):
     taken = [bucket_of(captured, raw) for raw in sizes]
     assert (found.calls, found.fallbacks) == (300, taken.count(None))
     assert found.rows == sum(bucket or 0 for bucket in taken)
-    assert found.padded_rows == sum(bucket - raw for bucket, raw in zip(taken, sizes, strict=True) if bucket)
+    assert found.padded_rows == sum(
+        bucket - raw for bucket, raw in zip(taken, sizes, strict=True) if bucket
+    )
     assert found.by_bucket == {bucket: taken.count(bucket) for bucket in captured}
     assert preset != "exact" or (found.padding_waste, found.fallbacks) == (0, 0)
     assert usage([2], {5: 3}).padding_waste is None, "no graph, no waste"

@@ -5,12 +5,20 @@ from effbench.labels import label_rows
 
 
 def environment(id, interpreter=None, folder=None, torch="2.13.0", python="3.12.1"):
-    flags = {name: value for name, value in (("interpreter", interpreter), ("folder", folder)) if value}
+    flags = {
+        name: value for name, value in (("interpreter", interpreter), ("folder", folder)) if value
+    }
     return {"id": id, "flags": flags, "gpu_name": None, "torch_version": torch, "python": python}
 
 
 def row(environment):
-    return {"model": "m", "bs": 1, "mode": "eager", "environment_id": environment["id"], **environment}
+    return {
+        "model": "m",
+        "bs": 1,
+        "mode": "eager",
+        "environment_id": environment["id"],
+        **environment,
+    }
 
 
 def test_the_shortest_telling_part():
@@ -31,11 +39,17 @@ def test_the_shortest_telling_part():
 
 
 def test_labels_only_where_the_versions_do_not_tell():
-    old, new = environment("e1", "/a/bin/python", torch="2.11.0"), environment("e2", "/b/bin/python")
+    old, new = (
+        environment("e1", "/a/bin/python", torch="2.11.0"),
+        environment("e2", "/b/bin/python"),
+    )
     assert names_by([old, environment("e3")], "python") == {"e1": "a", "e3": "own"}
     assert labels([old, new]) == {"e1": {}, "e2": {}} and labels([environment("e1")]) == {"e1": {}}
     assert labels([old, new, environment("e3", "/c/bin/python")])["e2"] == {"interpreter": "b"}
-    folders = [environment("e1", "/a/bin/python", "/old"), environment("e2", "/a/bin/python", "/new")]
+    folders = [
+        environment("e1", "/a/bin/python", "/old"),
+        environment("e2", "/a/bin/python", "/new"),
+    ]
     assert labels(folders) == {"e1": {"folder": "old"}, "e2": {"folder": "new"}}
     square = [environment(f"{p}{f}", f"/{p}/bin/python", f"/{f}") for p in "ab" for f in "xy"]
     assert labels(square)["by"] == {"folder": "y", "interpreter": "b"}

@@ -1,4 +1,5 @@
-"""Tests of an optional package that is not installed are skipped, but fail in CI (the rule in tests/conftest.py)."""
+"""Tests of an optional package that is not installed are skipped, but fail in CI (the rule in
+tests/conftest.py)."""
 
 import os
 import subprocess
@@ -19,7 +20,8 @@ machinery.PathFinder.find_spec = classmethod(find_spec)
 """
 TESTS = {
     "test_whole.py": "import timm\n\ndef test_it(): pass\n",
-    "test_single.py": """
+    "test_single.py": (
+        """
 import pytest
 
 @pytest.fixture
@@ -36,7 +38,8 @@ def test_declared(): raise AssertionError
 def test_fails(): raise RuntimeError("timm is slow")
 def test_another_package(): import no_such_package
 def test_passes(): pass
-""",
+"""
+    ),
 }
 
 
@@ -47,7 +50,11 @@ def outcomes(tmp_path):
         (tmp_path / name).write_text(text)
 
     def run(**variables):
-        folders = [str(tmp_path), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        folders = [
+            str(tmp_path),
+            str(Path(__file__).parent),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), **variables}
         command = [
             sys.executable,
@@ -63,8 +70,12 @@ def outcomes(tmp_path):
         ]
         done = subprocess.run(
             [*command, "--continue-on-collection-errors", "."],
-            cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return done.stdout
 
     return run

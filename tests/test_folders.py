@@ -86,7 +86,9 @@ class TestHome:
     def test_an_unusable_one_is_replaced(self, temporary, tmp_path, monkeypatch):
         own = temporary / f"effbench-{os.getuid()}"
         (tmp_path / "file").touch()
-        monkeypatch.setenv("HOME", str(tmp_path / "file"))  # as with HOME=/ for a user that cannot write to it
+        monkeypatch.setenv(
+            "HOME", str(tmp_path / "file")
+        )  # as with HOME=/ for a user that cannot write to it
         assert folders.cache_home() == own / "cache" / "effbench"
         assert folders.worker_variables()["HOME"] == str(own)
 
@@ -97,7 +99,10 @@ class TestHome:
         key.write_bytes(b"x" * 32)
         monkeypatch.setattr(folders, "is_writable", lambda folder: False)
         assert folders.state_file("key") == key
-        assert folders.state_file("other") == temporary / f"effbench-{os.getuid()}" / "state" / "effbench" / "other"
+        assert (
+            folders.state_file("other")
+            == temporary / f"effbench-{os.getuid()}" / "state" / "effbench" / "other"
+        )
 
     def test_it_is_used_and_replaces_a_tilde(self, temporary, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -107,19 +112,25 @@ class TestHome:
         assert folders.expand_user("./~/x", "db") == "./~/x"
         assert folders.expand_user("~root/x", "db") == f"{pwd.getpwnam('root').pw_dir}/x"
         assert folders.worker_variables() == {}
-        with pytest.raises(ConfigError, match=r"db=~nobody-at-all/x: there is no user 'nobody-at-all'"):
+        with pytest.raises(
+            ConfigError, match=r"db=~nobody-at-all/x: there is no user 'nobody-at-all'"
+        ):
             folders.expand_user("~nobody-at-all/x", "db")
 
 
 class TestPlainPaths:
-    @pytest.mark.parametrize("name", ["my cache", "it's", 'a"b', "$HOME", "größe", "a:b", "a,b", "two\nlines", "b\\s"])
+    @pytest.mark.parametrize(
+        "name", ["my cache", "it's", 'a"b', "$HOME", "größe", "a:b", "a,b", "two\nlines", "b\\s"]
+    )
     def test_a_path_that_compilers_cannot_read_gets_a_link(self, temporary, tmp_path, name):
         folder = tmp_path / name
         folder.mkdir()
         plain = folders.plain_path(folder, "executor.cache_dir")
         assert folders.is_plain(plain) and plain.samefile(folder)
         assert plain.is_relative_to(temporary / f"effbench-{os.getuid()}")
-        assert folders.plain_path(folder, "executor.cache_dir") == plain, "the same for the next process"
+        assert folders.plain_path(folder, "executor.cache_dir") == plain, (
+            "the same for the next process"
+        )
 
     def test_a_plain_one_is_kept(self, temporary, tmp_path):
         assert folders.plain_path(tmp_path / "a-b_c.d+e@f%g", "x") == tmp_path / "a-b_c.d+e@f%g"
@@ -137,7 +148,8 @@ class TestPlainPaths:
         monkeypatch.setattr(tempfile, "tempdir", str(odd))
         monkeypatch.setattr(folders, "TEMPORARY", (str(tmp_path / "missing"),))
         with pytest.raises(
-            ConfigError, match=r"cannot read the path .*\nchoose another folder with executor.cache_dir"
+            ConfigError,
+            match=r"cannot read the path .*\nchoose another folder with executor.cache_dir",
         ):
             folders.plain_path(tmp_path / "a b", "executor.cache_dir")
 

@@ -1,4 +1,5 @@
-"""Imports point one way and load no more than is needed; public names and dependencies are those that are promised."""
+"""Imports point one way and load no more than is needed; public names and dependencies are those
+that are promised."""
 
 import ast
 import functools
@@ -15,7 +16,8 @@ from effbench.sweeping import interpreters
 PACKAGE = Path(effbench.__file__).parent
 ROOT = PACKAGE.parent
 
-#: Packages and top-level modules from the ground up: each may import itself and those on the lines before its own.
+#: Packages and top-level modules from the ground up: each may import itself and those on the lines
+#: before its own.
 LAYERS = (
     ("errors", "metrics", "processes", "cores", "warning_filters"),
     ("cell", "message", "printable", "config", "folders"),
@@ -35,7 +37,14 @@ LAYERS = (
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
 WITH_TORCH = {"worker", "models", "modes", "measure"}
 #: Libraries that only some models and settings need.
-OF_SOME_MODELS = {"huggingface_hub", "safetensors", "torchao", "torchvision", "transformers", "triton"}
+OF_SOME_MODELS = {
+    "huggingface_hub",
+    "safetensors",
+    "torchao",
+    "torchvision",
+    "transformers",
+    "triton",
+}
 
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if "conf" not in path.parts)
 
@@ -81,7 +90,10 @@ def test_imports_point_one_way():
 def test_an_interpreter_is_asked_for_what_workers_import():
     files = [path for path in FILES if unit_of(name_of(path)) in WITH_TORCH]
     imported = {unit_of(name) for path in files for name in imports(path)}
-    assert imported - sys.stdlib_module_names - {"effbench"} - OF_SOME_MODELS == interpreters.NEEDED.keys()
+    assert (
+        imported - sys.stdlib_module_names - {"effbench"} - OF_SOME_MODELS
+        == interpreters.NEEDED.keys()
+    )
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -102,15 +114,27 @@ def loaded_by(statement: str) -> set[str]:
             {"torch", "pandas", "hydra", "plotly"},
         ),
         (
-            "from effbench.commands import export, history, report; import effbench.report.site.build",
+            (
+                "from effbench.commands import export, history, report; import"
+                " effbench.report.site.build"
+            ),
             {"torch", "pandas", "hydra", "plotly"},
         ),
-        ("import effbench.commands.models", {"torch", "pandas", "hydra", "plotly", "timm", "transformers"}),
+        (
+            "import effbench.commands.models",
+            {"torch", "pandas", "hydra", "plotly", "timm", "transformers"},
+        ),
         ("import effbench.commands.doctor", {"torch", "pandas", "hydra", "plotly", "scipy"}),
         ("import effbench.launcher.launch", {"torch", "pandas", "plotly"}),
-        ("import effbench.experiments.definition as d; d.load_all()", {"torch", "pandas", "hydra", "sqlalchemy"}),
         (
-            "from effbench import buckets, message, streams; import effbench.processes, effbench.models.spec",
+            "import effbench.experiments.definition as d; d.load_all()",
+            {"torch", "pandas", "hydra", "sqlalchemy"},
+        ),
+        (
+            (
+                "from effbench import buckets, message, streams; import effbench.processes,"
+                " effbench.models.spec"
+            ),
             {"torch", "numpy", "hydra"},
         ),
     ],
@@ -121,7 +145,17 @@ def test_what_is_not_needed_is_not_loaded(statement, unneeded):
 
 def test_public_names():
     """The Python API: a name that goes is a break, one that comes is a promise."""
-    errors = {"Config", "Effbench", "NothingFound", "Resume", "Schema", "Store", "Unsupported", "Usage", "Worker"}
+    errors = {
+        "Config",
+        "Effbench",
+        "NothingFound",
+        "Resume",
+        "Schema",
+        "Store",
+        "Unsupported",
+        "Usage",
+        "Worker",
+    }
     data = {"Cell", "Environment", "Status", "Sweep", "Trial"}
     others = {"__version__", "compare", "results", "sweep"}
     assert set(effbench.__all__) == {*(f"{name}Error" for name in errors), *data, *others}
@@ -142,6 +176,7 @@ def test_exceptions_have_exit_codes():
 
 
 def test_no_module_hides_a_public_function():
-    """A submodule that is imported becomes an attribute of the package, and would replace the function."""
+    """A submodule that is imported becomes an attribute of the package, and would replace the
+    function."""
     names = {unit_of(name_of(path)) for path in FILES}
     assert names & set(effbench.__all__) == set()

@@ -20,7 +20,10 @@ def pinned() -> dict[str, str]:
 
 def test_every_dependency_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
     names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted}
     assert names <= set(pinned())
 
@@ -28,12 +31,16 @@ def test_every_dependency_is_pinned():
 def test_torchvision_fits_torch():
     torch, torchvision = (pinned()[name].split(".") for name in ("torch", "torchvision"))
     assert (torch[0], torchvision[0]) == ("2", "0")
-    assert int(torchvision[1]) == int(torch[1]) + 15, "torchvision 0.28 is built for torch 2.13, 0.29 for 2.14, …"
+    assert int(torchvision[1]) == int(torch[1]) + 15, (
+        "torchvision 0.28 is built for torch 2.13, 0.29 for 2.14, …"
+    )
 
 
 def test_a_release_has_its_metadata_and_license():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["license"] == "Apache-2.0" and (ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+    assert project["license"] == "Apache-2.0" and (
+        ROOT / "LICENSE"
+    ).read_text().lstrip().startswith("Apache License")
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"## [{project['version']}]" in changes
     assert f"version: {project['version']}" in (ROOT / "CITATION.cff").read_text()
@@ -55,22 +62,47 @@ def test_pre_commit_runs_the_pinned_ruff():
 def test_the_source_distribution_installs(tmp_path):
     def run(*words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-m", *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     environment = {**os.environ, "PIP_NO_INDEX": "1"}
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
     )
     (archive,) = tmp_path.glob("*.tar.gz")
-    run("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", "installed", str(archive))
+    run(
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        "installed",
+        str(archive),
+    )
     installed = tmp_path / "installed"
     environment["PYTHONPATH"] = str(installed)
-    assert run("effbench", "--version").split()[-1] == archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+    assert (
+        run("effbench", "--version").split()[-1]
+        == archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+    )
     for folder, shipped in (("conf", "conf"), ("experiments", "experiments/shipped")):
-        files = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder).rglob("*.*") if "__" not in str(path)}
-        assert files and all((installed / "effbench" / shipped / name).is_file() for name in files), folder
+        files = {
+            str(path.relative_to(ROOT / folder))
+            for path in (ROOT / folder).rglob("*.*")
+            if "__" not in str(path)
+        }
+        assert files and all(
+            (installed / "effbench" / shipped / name).is_file() for name in files
+        ), folder
     assert list(installed.glob("effbench-*.dist-info/licenses/LICENSE"))
     assert "_target_" in run("effbench", "model=tiny", "--cfg", "job")

@@ -15,10 +15,19 @@ from effbench.launcher import cells as plan
 
 GENERATED = [kind for kind, own in streams.KINDS.items() if "length" in own]
 PLAIN = {
-    "model": {"name": "m", "module": {"_target_": "a.Net"}, "inputs": [{"name": "x", "shape": [4]}]},
-    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"}, "dtype": "float32", "phase": "inference",
-    "bs": 8, "device": "cpu", "numerics": {"seed": 0}, "env": {},
-}  # fmt: skip
+    "model": {
+        "name": "m",
+        "module": {"_target_": "a.Net"},
+        "inputs": [{"name": "x", "shape": [4]}],
+    },
+    "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
+    "dtype": "float32",
+    "phase": "inference",
+    "bs": 8,
+    "device": "cpu",
+    "numerics": {"seed": 0},
+    "env": {},
+}
 #: As it was before cells could have a stream: databases are full of it.
 PLAIN_KEY = "cd65da9e895744ef1ae50a721d0f3747b69a6732161c307ce25736b244ce0e4a"
 
@@ -34,14 +43,25 @@ def test_generated_sizes(kind):
     assert set(sizes) <= set(range(1 if kind == "decode" else 3, 21))
     one, same, other = (streams.sizes_of(settings(kind, seed=seed)) for seed in (1, 1, 2))
     assert one == same != other
-    assert streams.sizes_of(settings("uniform", length=8)) == [36, 64, 63, 51, 57, 33, 49, 51], "for ever"
+    assert streams.sizes_of(settings("uniform", length=8)) == [
+        36,
+        64,
+        63,
+        51,
+        57,
+        33,
+        49,
+        51,
+    ], "for ever"
     assert set(streams.sizes_of(settings(kind, low=4, high=4, length=20))) <= {1, 2, 3, 4}
 
 
 def test_every_kind_has_its_yaml_with_the_defaults_and_no_setting_but_those_of_the_schema():
     folder = shipped("conf") / "stream"
     assert {path.stem for path in folder.glob("*.yaml")} == set(streams.KINDS)
-    assert {name for own in streams.KINDS.values() for name in own} == set(vars(config.Stream())) - {"name"}
+    assert {name for own in streams.KINDS.values() for name in own} == set(
+        vars(config.Stream())
+    ) - {"name"}
     for kind in (*GENERATED, streams.ARRIVALS):
         assert yaml.safe_load((folder / f"{kind}.yaml").read_text()) == settings(kind)
 
@@ -55,27 +75,45 @@ def test_the_shape_of_bursts_and_of_decoding():
     steps = list(itertools.pairwise(sizes))
     up = [(before, after) for before, after in steps if after > before]
     assert 0 < len(up) < 0.1 * len(steps)
-    assert all(before - 8 <= 8 + before // 4 and after >= 36 for before, after in up), "new ones come when few are left"
+    assert all(before - 8 <= 8 + before // 4 and after >= 36 for before, after in up), (
+        "new ones come when few are left"
+    )
 
 
 def test_files_with_lines_or_a_column(tmp_path):
     path = tmp_path / "sizes.csv"
     for text, sizes in (
-        ("3\n1\n\n  \n7\n", [3, 1, 7]), ("time,bs\n0.1,4\n0.2,9\n", [4, 9]), ("bs\n5\n", [5]), ("\ufeff2\n", [2]),
-    ):  # fmt: skip
+        ("3\n1\n\n  \n7\n", [3, 1, 7]),
+        ("time,bs\n0.1,4\n0.2,9\n", [4, 9]),
+        ("bs\n5\n", [5]),
+        ("\ufeff2\n", [2]),
+    ):
         path.write_text(text, encoding="utf-8")
         assert streams.read_sizes(str(path)) == sizes
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", "has 0 sizes"), ("bs\n", "has 0 sizes"), ("time,size\n1,2\n", "no column 'bs'; its columns: time, size"),
-     ("4\nmany\n", "line 2: .* got 'many'"), ("4\n0\n", "line 2: .* got '0'"), ("bs,x\n1,2\n,3\n", "line 3: .* got ''"),
-     ("4\n-1\n", "'-1'"), ("1.5\n", "no column"), (None, "No such file"), ("9" * 5000, "has no column 'bs'"),
-     ("1\n" + "9" * 5000, "line 2: "), ("x" * 200_000, "cannot read"), ("1,2\n", "no column 'bs'"),
-     ("time,bs\n1,2\n3\n", "line 3: .* got ''"), ("4\n\u0663\n", "line 2: "), ("1\n" * 100_001, "has 100001 sizes")],
+    [
+        ("", "has 0 sizes"),
+        ("bs\n", "has 0 sizes"),
+        ("time,size\n1,2\n", "no column 'bs'; its columns: time, size"),
+        ("4\nmany\n", "line 2: .* got 'many'"),
+        ("4\n0\n", "line 2: .* got '0'"),
+        ("bs,x\n1,2\n,3\n", "line 3: .* got ''"),
+        ("4\n-1\n", "'-1'"),
+        ("1.5\n", "no column"),
+        (None, "No such file"),
+        ("9" * 5000, "has no column 'bs'"),
+        ("1\n" + "9" * 5000, "line 2: "),
+        ("x" * 200_000, "cannot read"),
+        ("1,2\n", "no column 'bs'"),
+        ("time,bs\n1,2\n3\n", "line 3: .* got ''"),
+        ("4\n\u0663\n", "line 2: "),
+        ("1\n" * 100_001, "has 100001 sizes"),
+    ],
     ids=range(16),
-)  # fmt: skip
+)
 def test_files_that_hold_no_sizes(text, expected, tmp_path):
     path = tmp_path / "sizes.csv"
     if text is not None:
@@ -87,17 +125,23 @@ def test_files_that_hold_no_sizes(text, expected, tmp_path):
 
 def test_refusals():
     for given, expected in (
-        ({"name": "unifrom"}, "unifrom"), ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
-        (settings("uniform", high=0), "at least stream.low=1"), (settings("uniform", low=0), "at least 1"),
-        (settings("bursty", share=1.0), "between 0 and 1"), (settings("uniform", length=None), "length is missing"),
-        (settings("uniform", length=10**6), "at most"), (settings("arrivals", rate=0.0), "rate must be above 0"),
+        ({"name": "unifrom"}, "unifrom"),
+        ({**settings("uniform"), "tokens": 3}, "has no setting 'tokens'"),
+        (settings("uniform", high=0), "at least stream.low=1"),
+        (settings("uniform", low=0), "at least 1"),
+        (settings("bursty", share=1.0), "between 0 and 1"),
+        (settings("uniform", length=None), "length is missing"),
+        (settings("uniform", length=10**6), "at most"),
+        (settings("arrivals", rate=0.0), "rate must be above 0"),
         (settings("arrivals", rate="many"), "rate: expected a number, got 'many'"),
         (settings("arrivals", rate=1e9), "rate must be at most"),
-        (settings("uniform", dim=0), "dim must be an integer"), (settings("decode", dim=1), "has no setting 'dim'"),
-        (settings("arrivals", high=0), "high must be above 0"), (settings("arrivals", length=3), "no setting 'length'"),
+        (settings("uniform", dim=0), "dim must be an integer"),
+        (settings("decode", dim=1), "has no setting 'dim'"),
+        (settings("arrivals", high=0), "high must be above 0"),
+        (settings("arrivals", length=3), "no setting 'length'"),
         ({"name": "none", "rate": 4.0}, "stream.rate requires stream=arrivals"),
         ({"high": 4}, "stream.high requires stream=uniform or bursty or decode or arrivals"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=expected):
             streams.check(given)
 
@@ -125,7 +169,11 @@ def test_the_stream_of_a_cell():
     streamed, plain = resolved(settings("uniform", low=8, high=8)), resolved()
     assert Cell.from_params(streamed.params()) == streamed
     assert streamed.key != PLAIN_KEY
-    assert streamed.stream == {"name": "uniform low=8 high=8", "samples_per_call": 8.0, "sizes": [8] * 256}
+    assert streamed.stream == {
+        "name": "uniform low=8 high=8",
+        "samples_per_call": 8.0,
+        "sizes": [8] * 256,
+    }
     rows = [cell_row(streamed), cell_row(plain)]
     assert row_names(rows)[0] == "m stream=uniform low=8 high=8 bs=8 eager float32"
     assert [list(row.labels) for row in label_rows(rows[1:])] == [["model", "bs"]]
@@ -133,8 +181,14 @@ def test_the_stream_of_a_cell():
 
 def test_lengths_leave_bs_alone_and_must_fit_the_inputs():
     streamed = resolved(settings("uniform", low=4, high=4, length=2, dim=1))
-    assert streamed.stream == {"name": "uniform length=2 low=4 high=4 dim=1", "sizes": [4, 4], "dim": 1}
-    assert streamed.bs == 8 and row_names([cell_row(streamed)])[0].endswith("dim=1 bs=8 eager float32")
+    assert streamed.stream == {
+        "name": "uniform length=2 low=4 high=4 dim=1",
+        "sizes": [4, 4],
+        "dim": 1,
+    }
+    assert streamed.bs == 8 and row_names([cell_row(streamed)])[0].endswith(
+        "dim=1 bs=8 eager float32"
+    )
     for changed, expected in (
         ({"high": 64}, "exceeds dimension 1 of the input x, which is 4"),
         ({"dim": 2}, "no input"),
@@ -156,7 +210,9 @@ def test_arrivals_are_labelled_by_their_rate():
     }
     assert {cell.bs for cell in cells} == {8}
     labelled = label_rows([cell_row(cell) for cell in cells])
-    assert [row.labels["stream.rate"] for row in labelled] == ["50", "0.5"] and axis_of(labelled) == "stream.rate"
+    assert [row.labels["stream.rate"] for row in labelled] == ["50", "0.5"] and axis_of(
+        labelled
+    ) == "stream.rate"
 
 
 def test_a_file_counts_by_what_it_says(tmp_path):

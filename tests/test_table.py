@@ -25,7 +25,12 @@ def drawn(table, width=100, **options):
 def table():
     columns = [
         Column("model"),
-        Column("latency_ms", "latency", numeric=True, format=lambda value: "—" if value is None else f"{value:.1f} ms"),
+        Column(
+            "latency_ms",
+            "latency",
+            numeric=True,
+            format=lambda value: "—" if value is None else f"{value:.1f} ms",
+        ),
         Column("note", optional=True),
     ]
     rows = [
@@ -37,7 +42,12 @@ def table():
 
 def test_for_people(table):
     terminal = drawn(table)
-    assert terminal[0].split() == ["model", "latency"] and terminal[1].split() == ["mlp", "1.2", "ms", "★"]
+    assert terminal[0].split() == ["model", "latency"] and terminal[1].split() == [
+        "mlp",
+        "1.2",
+        "ms",
+        "★",
+    ]
     assert len(terminal) == 3 and "\x1b" not in terminal[2] and terminal[2].endswith("—")
     heads, rule, best, evil = table.render("markdown").splitlines()
     assert (heads, rule, best) == ("| model | latency |", "| --- | ---: |", "| mlp | **1.2 ms** |")
@@ -47,13 +57,21 @@ def test_for_people(table):
 
 
 def test_for_programs(table):
-    expected = [{"model": "mlp", "latency_ms": 1.25, "note": None}, {"model": EVIL, "latency_ms": None, "note": None}]
+    expected = [
+        {"model": "mlp", "latency_ms": 1.25, "note": None},
+        {"model": EVIL, "latency_ms": None, "note": None},
+    ]
     assert json.loads(table.render("json")) == expected
-    assert list(csv.reader(io.StringIO(table.render("csv"))))[1:] == [["mlp", "1.25", ""], [EVIL, "", ""]]
+    assert list(csv.reader(io.StringIO(table.render("csv"))))[1:] == [
+        ["mlp", "1.25", ""],
+        [EVIL, "", ""],
+    ]
     odd = Table([Column("x")], [{"x": math.inf}, {"x": [math.nan]}])
     assert json.loads(odd.render("json")) == [{"x": None}, {"x": [None]}]
     other = Table(table.columns, table.rows, data=[{"entry": True}])
-    assert other.render("csv") == "entry\ntrue\n" and other.render("markdown") == table.render("markdown")
+    assert other.render("csv") == "entry\ntrue\n" and other.render("markdown") == table.render(
+        "markdown"
+    )
     with pytest.raises(UsageError, match="markdown, csv"):
         table.render("xml")
 
@@ -61,9 +79,17 @@ def test_for_programs(table):
 def test_second_lines_links_and_glyphs():
     cell = Shown(1, 'a"><b>', "best", "1–2", 'x.html#"<b>', "hint", ("#fff", "●"))
     made = Table.of([Column("x", help="what")], [[cell]])
-    assert made.render("markdown").splitlines()[2].endswith("(1–2)** |") and "(1–2) ★" in drawn(made)[1]
+    assert (
+        made.render("markdown").splitlines()[2].endswith("(1–2)** |")
+        and "(1–2) ★" in drawn(made)[1]
+    )
     page = made.render("html")
-    assert '<span class="sub">1–2</span>' in page and "●" in page and "<b>" not in page and '"x.html#&quot;' in page
+    assert (
+        '<span class="sub">1–2</span>' in page
+        and "●" in page
+        and "<b>" not in page
+        and '"x.html#&quot;' in page
+    )
 
 
 def test_a_table_that_is_too_wide_breaks_the_longest_heading_first_and_never_a_word():
@@ -76,7 +102,14 @@ def test_a_table_that_is_too_wide_breaks_the_longest_heading_first_and_never_a_w
     for width, heads in [
         (60, ["model  max-autotune-no-cudagraphs  compile+graph"]),
         (42, ["       max-autotune-no-", "model        cudagraphs  compile+graph"]),
-        (31, ["               max-", "       autotune-no-  compile+", "model    cudagraphs     graph"]),
+        (
+            31,
+            [
+                "               max-",
+                "       autotune-no-  compile+",
+                "model    cudagraphs     graph",
+            ],
+        ),
     ]:
         assert drawn(Table(columns, rows), width)[:-1] == heads, width
 
@@ -89,10 +122,18 @@ def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
         for mode in ("eager", "max-autotune-no-cudagraphs")
     ]
     for width, lines in [
-        (100, ["│   2.00× │ 3.82 ms"]), (70, ["  2.00×", f"  {why} "]),
-        (36, ["max-autotune-no-cudagraphs 1.00 ms", "  the GPU is idle 76 % of the time:", "  345 kernels take"]),
+        (100, ["│   2.00× │ 3.82 ms"]),
+        (70, ["  2.00×", f"  {why} "]),
+        (
+            36,
+            [
+                "max-autotune-no-cudagraphs 1.00 ms",
+                "  the GPU is idle 76 % of the time:",
+                "  345 kernels take",
+            ],
+        ),
         (30, ["max-autotune-no-cudag 1.00 ms", "  time: 345 kernels take 0.914"]),
-    ]:  # fmt: skip
+    ]:
         console = Console(file=io.StringIO(), width=width)
         console.print(Table(columns, rows).roomy(width))
         text = console.file.getvalue()
@@ -103,25 +144,47 @@ def test_wide_columns_go_below_their_rows_where_they_would_be_narrow():
 
 
 def test_wide_columns_go_below_their_rows_where_words_would_break():
-    columns = [Column("sweep"), Column("name", wide=True), Column("state"), Column("label", wide=True)]
-    table = Table.of(columns, [("20261127-100604-d7ff", "nightly", "completed", ""), ("20261128", "", "running", "x")])
+    columns = [
+        Column("sweep"),
+        Column("name", wide=True),
+        Column("state"),
+        Column("label", wide=True),
+    ]
+    table = Table.of(
+        columns,
+        [("20261127-100604-d7ff", "nightly", "completed", ""), ("20261128", "", "running", "x")],
+    )
     assert drawn(table, 50)[1].split() == ["20261127-100604-d7ff", "nightly", "completed"]
     assert drawn(table, 34) == [
-        "sweep                state", "20261127-100604-d7ff completed", "  name: nightly",
-        "20261128             running", "  label: x",
-    ]  # fmt: skip
+        "sweep                state",
+        "20261127-100604-d7ff completed",
+        "  name: nightly",
+        "20261128             running",
+        "  label: x",
+    ]
 
 
 def test_second_lines_stand_below_or_in_brackets():
-    table = Table([Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}])
+    table = Table(
+        [Column("speedup", numeric=True)], [{"speedup": Shown(2.0, "2.00×", "best", "1.90–2.10")}]
+    )
     for stacked, lines in [(False, ["2.00× (1.90–2.10) ★"]), (True, ["  2.00× ★", "1.90–2.10"])]:
         assert drawn(table, stacked=stacked)[1:] == lines
 
 
 def test_words_break_before_figures():
     columns = [Column("model"), Column("mode"), Column("speedup (95 %)", numeric=True)]
-    table = Table.of(columns, [("vit_base_patch16_224", "max-autotune", Shown(12.0, "12.00×", "best", "11.00–13.00"))])
-    for width, words in [(60, ["12.00× (11.00–13.00) ★"]), (51, ["vit_base_patch16_224  max-autotune"]), (34, [])]:
+    table = Table.of(
+        columns,
+        [("vit_base_patch16_224", "max-autotune", Shown(12.0, "12.00×", "best", "11.00–13.00"))],
+    )
+    for width, words in [
+        (60, ["12.00× (11.00–13.00) ★"]),
+        (51, ["vit_base_patch16_224  max-autotune"]),
+        (34, []),
+    ]:
         text = drawn(table, width)
-        assert all(any(word in line for line in text) for word in [*words, "(95 %)", "(11.00–13.00)"]), width
+        assert all(
+            any(word in line for line in text) for word in [*words, "(95 %)", "(11.00–13.00)"]
+        ), width
         assert max(map(len, text)) <= width

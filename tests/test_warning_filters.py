@@ -26,7 +26,10 @@ def test_filters_that_raise_print_instead(recwarn):
     [
         ("error", "default"),
         ("e", "default"),
-        ("error::ResourceWarning,ignore::DeprecationWarning", "default::ResourceWarning,ignore::DeprecationWarning"),
+        (
+            "error::ResourceWarning,ignore::DeprecationWarning",
+            "default::ResourceWarning,ignore::DeprecationWarning",
+        ),
         ("ignore:error in x:UserWarning", "ignore:error in x:UserWarning"),
         (" error:text", "default:text"),
         ("", ""),

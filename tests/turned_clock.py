@@ -1,4 +1,5 @@
-"""A clock that only the measured calls advance: what is timed takes exactly as long as a test says."""
+"""A clock that only the measured calls advance: what is timed takes exactly as long as a test
+says."""
 
 import time
 from collections.abc import Callable, Iterable

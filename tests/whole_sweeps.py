@@ -1,4 +1,5 @@
-"""A database with all that a sweep can have, values included that are hard to carry; and all that a database holds."""
+"""A database with all that a sweep can have, values included that are hard to carry; and all that a
+database holds."""
 
 import datetime as dt
 import math
@@ -27,7 +28,13 @@ ODD_TEXT = (
 )
 ODD_SAMPLES = [1.0, math.nan, math.inf, -math.inf, None, -0.0, 5e-324, 1e308, 3]
 #: a column each; derived figures are made of the others
-EXTREME = {"power_w": 1.7e308, "energy_mj": 5e-324, "rel_error": -0.0, "overhead_s": math.nan, "wall_s": math.inf}
+EXTREME = {
+    "power_w": 1.7e308,
+    "energy_mj": 5e-324,
+    "rel_error": -0.0,
+    "overhead_s": math.nan,
+    "wall_s": math.inf,
+}
 HARDWARE = "NVIDIA <b>H200</b> 型"
 
 
@@ -35,7 +42,10 @@ def cells(count: int = 6) -> list[Cell]:
     """Half of them eager, which the others are compared with."""
     return [
         Cell(
-            {"name": ODD_TEXT[i // 2 % 4], "module": {"_target_": "x.Y", "width": 2**80, "scale": 0.1 + i // 2}},
+            {
+                "name": ODD_TEXT[i // 2 % 4],
+                "module": {"_target_": "x.Y", "width": 2**80, "scale": 0.1 + i // 2},
+            },
             i // 2 + 1,
             {"name": "eager" if i % 2 == 0 else ODD_TEXT[1]},
             "float32",
@@ -48,7 +58,12 @@ def cells(count: int = 6) -> list[Cell]:
 
 
 def environment(**changed: Any) -> Environment:
-    odd = {"gpu_name": HARDWARE, "driver_version": None, "cpu_name": ODD_TEXT[1], "flags": {"x": "é"}}
+    odd = {
+        "gpu_name": HARDWARE,
+        "driver_version": None,
+        "cpu_name": ODD_TEXT[1],
+        "flags": {"x": "é"},
+    }
     return made_sweeps.environment(**{**odd, **changed})
 
 
@@ -73,18 +88,36 @@ def odd_trial(cell: Cell, turn: int, attempt: int, noise: random.Random) -> Tria
         noise.choice([*Status, Status.OK, Status.OK]),
         attempt=attempt,
         started_at=noise.choice([None, "2026-11-21T12:00:00.123456+05:30", "2026-11-21T12:00:00"]),
-        samples={name: [noise.choice(ODD_SAMPLES) for _ in range(20)] for name in ("latency_ms", ODD_TEXT[3])},
-        extra={"nan": math.nan, "huge": -(2**90), ODD_TEXT[0]: [ODD_TEXT, {"": None}, 1.0, 1, True], "1": 1e-320},
+        samples={
+            name: [noise.choice(ODD_SAMPLES) for _ in range(20)]
+            for name in ("latency_ms", ODD_TEXT[3])
+        },
+        extra={
+            "nan": math.nan,
+            "huge": -(2**90),
+            ODD_TEXT[0]: [ODD_TEXT, {"": None}, 1.0, 1, True],
+            "1": 1e-320,
+        },
         **values,
     )
 
 
-def sweep(store: Store, name: str | None = None, seed: int = 0, rounds: int = 2, **changed: Any) -> str:
+def sweep(
+    store: Store, name: str | None = None, seed: int = 0, rounds: int = 2, **changed: Any
+) -> str:
     """A completed sweep in two environments, some rounds tried again."""
     noise = random.Random(seed)
     facts = {"label": ODD_TEXT[2], "command": ["-m", *ODD_TEXT], "overrides": ["bs=1", *ODD_TEXT]}
-    facts |= {"protocol": {"name": "quick", "limit": math.inf}, "seed": 2**40 + seed, "host": {"hostname": ODD_TEXT[1]}}
-    facts |= {"cell_overrides": {cells()[0].key: ["bs=1", *ODD_TEXT]}, "git_revision": None, **changed}
+    facts |= {
+        "protocol": {"name": "quick", "limit": math.inf},
+        "seed": 2**40 + seed,
+        "host": {"hostname": ODD_TEXT[1]},
+    }
+    facts |= {
+        "cell_overrides": {cells()[0].key: ["bs=1", *ODD_TEXT]},
+        "git_revision": None,
+        **changed,
+    }
     sweep_id = begun(store, cells(), name=name, rounds=rounds, **facts)
     for own in (environment(), environment(torch_version="2.11.0")):
         environment_id = store.add_environment(own, {"é": [ODD_TEXT[0], 2**80]})
@@ -101,28 +134,51 @@ def decide(store: Store, sweep_id: str) -> None:
     environment_id, at = environment().id, dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
     store.add_calibration(environment_id, "GPU-1", ceilings={"copy": 4.5e12, "é": None})
     store.add_calibration(environment_id, None, noise={"launch": [0.1, 1e-320]})
-    judged = {"claim": "P1", "experiment": ODD_TEXT[0], "verdict": "confirmed", "reason": ODD_TEXT[2]}
-    store.add_verdicts(environment_id, [{**judged, "sweep_id": sweep_id, "measured": {"figure": 1.5, "é": [sweep_id]}}])
+    judged = {
+        "claim": "P1",
+        "experiment": ODD_TEXT[0],
+        "verdict": "confirmed",
+        "reason": ODD_TEXT[2],
+    }
+    store.add_verdicts(
+        environment_id,
+        [{**judged, "sweep_id": sweep_id, "measured": {"figure": 1.5, "é": [sweep_id]}}],
+    )
     with store._writing() as connection:
         for hardware, note in ((HARDWARE, ODD_TEXT[3]), ("CPU", None)):
-            row = {"name": f"main {ODD_TEXT[0]}", "hardware": hardware, "sweep_id": sweep_id, "note": note}
+            row = {
+                "name": f"main {ODD_TEXT[0]}",
+                "hardware": hardware,
+                "sweep_id": sweep_id,
+                "note": note,
+            }
             connection.execute(sa.insert(BASELINE).values(set_at=at, **row))
-        row = {"cell_key": cells()[1].key, "hardware": HARDWARE, "metric": "latency_ms", "sweep_id": sweep_id}
-        connection.execute(sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row))
+        row = {
+            "cell_key": cells()[1].key,
+            "hardware": HARDWARE,
+            "metric": "latency_ms",
+            "sweep_id": sweep_id,
+        }
+        connection.execute(
+            sa.insert(ACKNOWLEDGEMENT).values(reason=ODD_TEXT[1], acknowledged_at=at, **row)
+        )
 
 
 def odd_database(url: Any, sweeps: int = 2) -> list[str]:
     """Fill a database; the ids of its sweeps, oldest first."""
     with Store.open(url, mode="write") as store:
-        ids = [sweep(store, name, seed) for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])]
+        ids = [
+            sweep(store, name, seed)
+            for seed, name in enumerate((ODD_TEXT[0], None, "third")[:sweeps])
+        ]
         decide(store, ids[0])
         still = begun(store, cells(2), name="nothing yet")
     return [*ids, still]
 
 
 def contents(url: Any) -> dict[str, list[str]]:
-    """Every table with every column but `imported_at`, signatures and ids that the database gave; a sample is known by
-    its trial."""
+    """Every table with every column but `imported_at`, signatures and ids that the database gave; a
+    sample is known by its trial."""
     found: dict[str, list[str]] = {}
     trials: dict[int, tuple] = {}
     with Store.open(url) as store, store._reading() as connection:
@@ -135,7 +191,8 @@ def contents(url: Any) -> dict[str, list[str]]:
                 number = row.pop("id") if isinstance(row.get("id"), int) else None
                 if table.name == "trial":
                     trials[number] = tuple(
-                        row[n] for n in ("sweep_id", "cell_key", "environment_id", "round", "attempt")
+                        row[n]
+                        for n in ("sweep_id", "cell_key", "environment_id", "round", "attempt")
                     )
                 elif table.name == "sample":
                     row["trial_id"] = trials[row["trial_id"]]
@@ -160,12 +217,18 @@ def results_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
 
 
 def trials_of(db: Any, sweep: str = "last") -> list[dict[str, Any]]:
-    """The trials of a sweep in order, with the `model` and the `mode` of their cells and their `samples`."""
+    """The trials of a sweep in order, with the `model` and the `mode` of their cells and their
+    `samples`."""
     with Store.open(db) as store:
         sweep_id = store.find_sweep(sweep).id
-        names = {cell.key: {"model": cell.model_name, "mode": cell.mode_name} for cell in store.planned(sweep_id)}
+        names = {
+            cell.key: {"model": cell.model_name, "mode": cell.mode_name}
+            for cell in store.planned(sweep_id)
+        }
         rows = store.trials(sweep_id)
-        return [row | names[row["cell_key"]] | {"samples": store.samples(row["id"])} for row in rows]
+        return [
+            row | names[row["cell_key"]] | {"samples": store.samples(row["id"])} for row in rows
+        ]
 
 
 def export(db, out, *, samples=True, sweeps=()):

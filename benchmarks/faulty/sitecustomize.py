@@ -1,8 +1,8 @@
-"""Faults that need a changed interpreter; Python imports this module when it starts in a sweep of faults.py.
+"""Faults that need a changed interpreter; Python imports this module when it starts in a sweep of
+faults.py.
 
-If the file `clock` exists in the folder of the sweep, the clock is as many seconds off as it says. If `gpu-lost`
-exists, trials cannot take their device.
-"""
+If the file `clock` exists in the folder of the sweep, the clock is as many seconds off as it says.
+If `gpu-lost` exists, trials cannot take their device."""
 
 import datetime
 import importlib.abc
@@ -30,7 +30,8 @@ class Turned(datetime.datetime):
 
 
 class Lost(importlib.abc.MetaPathFinder):
-    """Changes effbench.worker.trial when it is imported: a lost GPU cannot be simulated by a model."""
+    """Changes effbench.worker.trial when it is imported: a lost GPU cannot be simulated by a
+    model."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "effbench.worker.trial":

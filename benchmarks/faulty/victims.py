@@ -1,4 +1,5 @@
-"""A model that misbehaves once, as the file `act` in the folder of the sweep says; faults.py writes this file."""
+"""A model that misbehaves once, as the file `act` in the folder of the sweep says; faults.py writes
+this file."""
 
 import ctypes
 import os
@@ -47,7 +48,14 @@ def daemonises(variant):
     """Leave a process without parent, session, output and environment."""
     if os.fork() == 0:
         os.setsid()
-        leave("sleep", "1000", start_new_session=True, env={}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        leave(
+            "sleep",
+            "1000",
+            start_new_session=True,
+            env={},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os._exit(0)
     os.wait()
 
@@ -65,9 +73,13 @@ def fills_stdout(variant):
 
 
 def fills_shm(variant):
-    """Fill /dev/shm, in a small one of this process alone if that is allowed, and then need some of it."""
+    """Fill /dev/shm, in a small one of this process alone if that is allowed, and then need some of
+    it."""
     libc = ctypes.CDLL(None)
-    private = libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, 1 << 18 | 1 << 14, None) == 0
+    private = (
+        libc.unshare(CLONE_NEWNS) == 0
+        and libc.mount(b"none", b"/", None, 1 << 18 | 1 << 14, None) == 0
+    )
     if not private or libc.mount(b"tmpfs", str(SHM).encode(), b"tmpfs", 0, b"size=4m") != 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
     try:
@@ -79,9 +91,14 @@ def fills_shm(variant):
 
 
 def writes_garbage(variant):
-    """Write to the pipe of this trial's messages: no message, half a message, or another trial's record."""
+    """Write to the pipe of this trial's messages: no message, half a message, or another trial's
+    record."""
     numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if int(entry.name) > 2]
-    (pipe,) = [fd for fd in numbers if Path(f"/proc/self/fd/{fd}").exists() and stat.S_ISFIFO(os.fstat(fd).st_mode)]
+    (pipe,) = [
+        fd
+        for fd in numbers
+        if Path(f"/proc/self/fd/{fd}").exists() and stat.S_ISFIFO(os.fstat(fd).st_mode)
+    ]
     texts = (
         b"hello\n",
         b"\xff\0" * 5000 + b"\n",
@@ -101,6 +118,12 @@ def loses_gpu(variant):
 ACTS = {
     name: globals()[name.replace("-", "_")]
     for name in (
-        "forks", "daemonises", "ignores-sigterm", "fills-stdout", "fills-shm", "writes-garbage", "loses-gpu",
+        "forks",
+        "daemonises",
+        "ignores-sigterm",
+        "fills-stdout",
+        "fills-shm",
+        "writes-garbage",
+        "loses-gpu",
     )
-}  # fmt: skip
+}

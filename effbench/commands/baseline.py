@@ -17,22 +17,34 @@ HELP = "Name a sweep as a baseline (set), list the baselines (ls), or remove one
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="set|ls|rm")
-    put = actions.add_parser("set", help="name a sweep as a baseline; a name in use moves to this sweep")
+    put = actions.add_parser(
+        "set", help="name a sweep as a baseline; a name in use moves to this sweep"
+    )
     put.add_argument("name", help="name of the baseline, such as main")
     put.add_argument(
-        "sweep", nargs="?", default="last", metavar="SWEEP", help="id, name, label or last (default: last)"
+        "sweep",
+        nargs="?",
+        default="last",
+        metavar="SWEEP",
+        help="id, name, label or last (default: last)",
     )
     put.add_argument("--note", help="free text, shown by ls")
     listed = actions.add_parser("ls", help="list all baselines with their sweeps")
     forget = actions.add_parser("rm", help="remove a baseline; its sweep stays")
     forget.add_argument("name", metavar="NAME", help="baseline to remove")
-    forget.add_argument("--on", metavar="HARDWARE", help="full name of the hardware to remove it from (default: all)")
+    forget.add_argument(
+        "--on",
+        metavar="HARDWARE",
+        help="full name of the hardware to remove it from (default: all)",
+    )
     for action in (put, listed, forget):
         options.add_db(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(args.db, mode="read"):  # fail without a database: opening to write would create one
+    with Store.open(
+        args.db, mode="read"
+    ):  # fail without a database: opening to write would create one
         pass
     with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
         return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)
@@ -40,22 +52,30 @@ def run(args: argparse.Namespace) -> int:
 
 def put(store: Store, args: argparse.Namespace) -> int:
     sweep = store.find_sweep(args.sweep)
-    before = {known.hardware: known.sweep_id for known in store.baselines() if known.name == args.name}
+    before = {
+        known.hardware: known.sweep_id for known in store.baselines() if known.name == args.name
+    }
     for hardware in store.set_baseline(args.name, sweep.id, args.note):
         old = before.get(hardware, sweep.id)
         moved = f" (was {old})" if old != sweep.id else ""
         print(one_line(f"baseline {args.name} on {hardware}: sweep {sweep.id}{moved}"))
-    counts = [f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"]
+    counts = [
+        f"{number} {status}" for status, number in sorted(sweep.statuses.items()) if status != "ok"
+    ]
     if counts or sweep.state != "completed":
         what = ", ".join(counts) or "all measured cells ok"
         failures = f"effbench ls --failures --sweep {sweep.id}{db_option(store.name)}"
-        print(f"note: that sweep is {sweep.state} ({what}); cells that failed or were not measured are not guarded "
-              f"({failures})")  # fmt: skip
+        print(
+            f"note: that sweep is {sweep.state} ({what}); cells that failed or were not measured"
+            f" are not guarded ({failures})"
+        )
     results = store.results(sweep.id)
     marked = sum(bool(row["marked"]) for row in results)
     if marked:
-        print(f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their times are not "
-              "guarded; measure again when the machine is quiet")  # fmt: skip
+        print(
+            f"note: {marked} of {count(len(results), 'result')} marked (host disturbed): their"
+            " times are not guarded; measure again when the machine is quiet"
+        )
     return 0
 
 
@@ -69,7 +89,11 @@ def listed(store: Store, args: argparse.Namespace) -> int:
         raise NothingFoundError(f"{store.name} has no baseline; `{how}` sets one")
     columns = [
         *map(Column, ("name", "hardware", "sweep", "label")),
-        Column("started_at", "sweep began (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone"),
+        Column(
+            "started_at",
+            "sweep began (UTC)",
+            format=lambda time: f"{time:%Y-%m-%d %H:%M}" if time else "gone",
+        ),
         Column("set_at", "set (UTC)", format=lambda time: f"{time:%Y-%m-%d %H:%M}"),
         Column("note"),
     ]
@@ -79,5 +103,9 @@ def listed(store: Store, args: argparse.Namespace) -> int:
 
 def forget(store: Store, args: argparse.Namespace) -> int:
     for removed in store.remove_baseline(args.name, args.on):
-        print(one_line(f"removed baseline {removed.name} on {removed.hardware} (sweep {removed.sweep_id})"))
+        print(
+            one_line(
+                f"removed baseline {removed.name} on {removed.hardware} (sweep {removed.sweep_id})"
+            )
+        )
     return 0

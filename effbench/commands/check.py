@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from effbench.commands import options
-from effbench.commands.compare import add_choice, chosen, limits_for, render, show, wanted_cells, words_of
+from effbench.commands.compare import (
+    add_choice,
+    chosen,
+    limits_for,
+    render,
+    show,
+    wanted_cells,
+    words_of,
+)
 from effbench.comparison.compare import Compared, Confirmation, compare_sweeps, one_baseline
 from effbench.comparison.sides import ACROSS, machine_names, machine_of
 from effbench.comparison.verdicts import DISTURBED, FAILING, NOT_JUDGED, Change, Verdict, counted
@@ -36,16 +44,24 @@ PLACES = ("on", "across")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--baseline", required=True, metavar="NAME", help="name set by effbench baseline set")
+    parser.add_argument(
+        "--baseline", required=True, metavar="NAME", help="name set by effbench baseline set"
+    )
     options.add_sweep(parser)
     add_choice(parser)
     parser.add_argument(
-        "--confirm", action="store_true",
-        help="re-run cells that are or may be slower, or are marked (host disturbed), before reporting; old and new "
-        "run as duets if both can run here",
-    )  # fmt: skip
+        "--confirm",
+        action="store_true",
+        help=(
+            "re-run cells that are or may be slower, or are marked (host disturbed), before"
+            " reporting; old and new run as duets if both can run here"
+        ),
+    )
     parser.add_argument(resume.FLAG, action="store_true", help=f"with --confirm: {resume.HELP}")
-    most = f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells stop earlier"
+    most = (
+        f"most rounds of --confirm, at least {LEAST_DUETS} (default: {MOST_PAIRS}); decided cells"
+        " stop earlier"
+    )
     parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit XML to this file")
 
@@ -76,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass
 class Check:
-    """A comparison of a sweep with its baseline, and the re-run that confirmed it. `database`: its name without a
-    password, because output ends up in logs."""
+    """A comparison of a sweep with its baseline, and the re-run that confirmed it. `database`: its
+    name without a password, because output ends up in logs."""
 
     compared: Compared
     before: SweepInfo
@@ -115,10 +131,16 @@ def compared_with_baseline(args: argparse.Namespace) -> Check:
     limits, across = limits_for(args), words_of("--across", args.across, ACROSS)
     with Store.open(args.db, mode="read") as store:
         sweep = store.find_sweep(args.sweep)
-        before = store.find_sweep(baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id)
-        compared = compare_sweeps(store, before, sweep, limits, across, args.on, wanted_cells(args.cell))
+        before = store.find_sweep(
+            baseline_of(store, args.baseline, sweep, args.on, "hardware" in across).sweep_id
+        )
+        compared = compare_sweeps(
+            store, before, sweep, limits, across, args.on, wanted_cells(args.cell)
+        )
         machines = machine_names(machine_of(row) for row in store.environments_of(sweep.id))
-        compared.unchecked = [text for machine, text in machines.items() if machine not in compared.after.machines]
+        compared.unchecked = [
+            text for machine, text in machines.items() if machine not in compared.after.machines
+        ]
         return Check(compared, before, sweep, store.name, args)
 
 
@@ -130,13 +152,17 @@ def confirmed(check: Check, args: argparse.Namespace) -> Confirmation:
     words += [resume.FLAG] if args.trust_imported else []
     most = args.rounds or MOST_PAIRS
     quiet = args.format != "table" and not args.out
-    return confirm(check.compared, check.before, check.sweep, args.db, words, most, quiet, args.trust_imported)
+    return confirm(
+        check.compared, check.before, check.sweep, args.db, words, most, quiet, args.trust_imported
+    )
 
 
 def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]:
     """Return the given options that decide what is compared (`places`) and which changes count."""
     pairs = [(f"--{name}", getattr(args, name)) for name in (*places, "config", "floor")]
-    pairs += [("--set", setting) for setting in args.settings] + [("--metric", name) for name in args.metric or ()]
+    pairs += [("--set", setting) for setting in args.settings] + [
+        ("--metric", name) for name in args.metric or ()
+    ]
     return [word for option, value in pairs if value for word in (option, value)]
 
 
@@ -144,8 +170,8 @@ def given(args: argparse.Namespace, places: Sequence[str] = PLACES) -> list[str]
 
 
 def report(check: Check, args: argparse.Namespace) -> None:
-    """Write standard output and the requested files. If one of them cannot be written, write the others, then raise
-    UsageError."""
+    """Write standard output and the requested files. If one of them cannot be written, write the
+    others, then raise UsageError."""
     compared, shows = check.compared, check.shows
     rows, failed = chosen(compared.changes, args), compared.failing
     line = verdict_line(compared, args.baseline)
@@ -153,7 +179,9 @@ def report(check: Check, args: argparse.Namespace) -> None:
         print(f"effbench: {one_line(line)}", file=sys.stderr)
     try:
         if os.environ.get(SUMMARY):
-            text = comparison.check_markdown(compared, compared.changes, failed, line, shows, again=check.again)
+            text = comparison.check_markdown(
+                compared, compared.changes, failed, line, shows, again=check.again
+            )
             add_summary(text, args.db)
     finally:
         try:
@@ -166,7 +194,9 @@ def report(check: Check, args: argparse.Namespace) -> None:
                 with options.console(args) as console:
                     show(console, compared, rows, args, is_gate=True)
                     unjudged = comparison.unjudged_text(compared, check.again)
-                    for text in filter(None, (unjudged, line, *comparison.commands(failed, shows, "  "))):
+                    for text in filter(
+                        None, (unjudged, line, *comparison.commands(failed, shows, "  "))
+                    ):
                         console.print_line(escape(text))
 
 
@@ -174,14 +204,20 @@ def as_text(check: Check, rows: Sequence[Change], line: str, args: argparse.Name
     compared, shows = check.compared, check.shows
     if args.format == "markdown":
         everything, again = args.all, check.again
-        return comparison.check_markdown(compared, rows, compared.failing, line, shows, everything, again)
+        return comparison.check_markdown(
+            compared, rows, compared.failing, line, shows, everything, again
+        )
     if args.format == "junit":
         return comparison.as_junit(compared, rows, shows)
     if args.format == "json":
-        failing = [{"cell_key": row.key, "metric": row.metric, "command": shows(row)} for row in compared.failing]
+        failing = [
+            {"cell_key": row.key, "metric": row.metric, "command": shows(row)}
+            for row in compared.failing
+        ]
         more = {"passed": compared.passed, "failing": failing, "unchecked": compared.unchecked}
         more["unjudged"] = [
-            {"cell_key": row.key, "cell": row.name, "reason": row.disturbance} for row in compared.unjudged.values()
+            {"cell_key": row.key, "cell": row.name, "reason": row.disturbance}
+            for row in compared.unjudged.values()
         ]
         more["measure_again"] = check.again if compared.unjudged else None
         return comparison.as_json(compared, rows, baseline=args.baseline, **more)
@@ -204,9 +240,10 @@ def add_summary(text: str, db: str) -> None:
 
 
 def verdict_line(compared: Compared, name: str) -> str:
-    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check not finished against
-    main` or `nothing was checked against main`. Unless it failed, also list what was not judged: ignored, ambiguous and
-    marked rows, cells without figures on both sides, unchecked hardware."""
+    """Return `check failed: 2 slower, 1 broken against main`, `check passed against main`, `check
+    not finished against main` or `nothing was checked against main`. Unless it failed, also list
+    what was not judged: ignored, ambiguous and marked rows, cells without figures on both sides,
+    unchecked hardware."""
     rows, failed = compared.changes, compared.failing
     if failed:
         parts = [f"check failed: {counted(failed)} against {name}"]
@@ -218,27 +255,35 @@ def verdict_line(compared: Compared, name: str) -> str:
     else:
         parts = [f"nothing was checked against {name}"]
     if not failed:
-        if overlooked := [change for change in rows if change.ignored and change.verdict in FAILING]:
+        if overlooked := [
+            change for change in rows if change.ignored and change.verdict in FAILING
+        ]:
             parts.append(f"ignored: {counted(overlooked)}")
         if compared.unjudged:
             parts.append(f"{count(len(compared.unjudged), 'cell')} {NOT_JUDGED}: {DISTURBED}")
-        if unsure := sum(change.verdict is Verdict.AMBIGUOUS and not change.is_unjudged for change in rows):
+        if unsure := sum(
+            change.verdict is Verdict.AMBIGUOUS and not change.is_unjudged for change in rows
+        ):
             parts.append(f"{unsure} of {len(rows)} rows could not be judged")
         times = [change for change in rows if change.metric == "latency_ms"]
         if times and all(change.verdict is Verdict.AMBIGUOUS for change in times):
             parts.append("no latency could be judged")
         cells = {change.key for change in rows}
         if len(compared.measured) < len(cells):
-            parts.append(f"{len(compared.measured)} of {len(cells)} cells have figures in both sweeps")
+            parts.append(
+                f"{len(compared.measured)} of {len(cells)} cells have figures in both sweeps"
+            )
     return "; ".join([*parts, *(f"{machine} not checked" for machine in compared.unchecked)])
 
 
 # --- what is compared ---
 
 
-def baseline_of(store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool) -> BaselineInfo:
-    """Return the baseline of this name on the sweep's hardware (`any_hardware`: else on any). Raises NothingFoundError
-    if the baseline does not exist, UsageError if it is ambiguous."""
+def baseline_of(
+    store: Store, name: str, sweep: SweepInfo, on: str | None, any_hardware: bool
+) -> BaselineInfo:
+    """Return the baseline of this name on the sweep's hardware (`any_hardware`: else on any).
+    Raises NothingFoundError if the baseline does not exist, UsageError if it is ambiguous."""
     known = store.baselines(name)
     hardware = store.hardware(sweep.id)
     if not hardware:

@@ -16,18 +16,28 @@ from effbench.experiments.definition import Claim, Experiment, load_all, outline
 from effbench.report.claims import claims_table, entries, shipped_verdicts
 from effbench.store.store import Store
 
-HELP = "List published claims about CUDA graphs and torch.compile, each with its newest verdict on each machine."
+HELP = (
+    "List published claims about CUDA graphs and torch.compile, each with its newest verdict on"
+    " each machine."
+)
 #: Columns in the terminal; Markdown has all.
 COLUMNS = ("claim", "statement", "verdict", "measured", "why", "machine")
 REFERENCE = (
-    "reference: measured on effbench's reference machine and shipped; `effbench reproduce all` measures your machine"
+    "reference: measured on effbench's reference machine and shipped; `effbench reproduce all`"
+    " measures your machine"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--gpu", metavar="TEXT", help="only verdicts of GPUs (or CPUs) whose name contains this text")
-    parser.add_argument("--format", default="table", choices=["table", "markdown", "json"], help="(default: table)")
+    parser.add_argument(
+        "--gpu",
+        metavar="TEXT",
+        help="only verdicts of GPUs (or CPUs) whose name contains this text",
+    )
+    parser.add_argument(
+        "--format", default="table", choices=["table", "markdown", "json"], help="(default: table)"
+    )
     own = "list only the claims of your own experiment; may be repeated"
     parser.add_argument("--experiment", action="append", default=[], metavar="FILE", help=own)
     options.add_out(parser)
@@ -36,19 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     own = {it.name: it for it in (outline(Path(path)) for path in args.experiment)}
     if len(own) < len({Path(path).resolve() for path in args.experiment}):
-        raise UsageError(f"{', '.join(args.experiment)}: files of different experiments need different names")
+        raise UsageError(
+            f"{', '.join(args.experiment)}: files of different experiments need different names"
+        )
     if own and not claims_of(own.values()):
         raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
     verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
     hardware = {reference_hardware(record) for record in reference}
-    if args.db != options.DEFAULT_DB or Path(args.db).exists():  # the claims can be listed before any measurement
+    if (
+        args.db != options.DEFAULT_DB or Path(args.db).exists()
+    ):  # the claims can be listed before any measurement
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
             hardware |= {hardware_of(row) for row in store.environments()}
     if args.gpu:
         named = {name for name in hardware if args.gpu.casefold() in name.casefold()}
         if not named:
-            raise UsageError(f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}")
+            raise UsageError(
+                f"no GPU or CPU has {args.gpu!r} in its name; known: {', '.join(sorted(hardware))}"
+            )
         verdicts = [row for row in verdicts if hardware_of(row) in named]
         reference = [record for record in reference if reference_hardware(record) in named]
     files = {name: it.path for name, it in own.items()}
@@ -58,10 +74,14 @@ def run(args: argparse.Namespace) -> int:
         options.write(table.render(args.format), args)
         return 0
     with options.console(args) as console:
-        short = replace(table, columns=[column for column in table.columns if column.key in COLUMNS])
+        short = replace(
+            table, columns=[column for column in table.columns if column.key in COLUMNS]
+        )
         console.print_table(short, lines=True)
         counts = Counter(record["verdict"] for record in records)
-        console.print_line(", ".join(f"{count} {verdict}" for verdict, count in counts.most_common()))
+        console.print_line(
+            ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        )
         if any(record["reference"] for record in records):
             console.print_line(REFERENCE, "dim")
     return 0
@@ -78,7 +98,8 @@ def claims_of(experiments: Iterable[Experiment]) -> list[tuple[str, Claim]]:
 
 
 def every_entry(store: Store) -> list[dict[str, Any]]:
-    """Return the claims that ship with effbench, and other claims that have a verdict in this database."""
+    """Return the claims that ship with effbench, and other claims that have a verdict in this
+    database."""
     claims, verdicts = claims_of(load_all()), store.verdicts()
     known = {(name, claim.id) for name, claim in claims}
     others = dict.fromkeys((row["experiment"], row["claim"]) for row in verdicts)

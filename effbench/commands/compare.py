@@ -1,4 +1,5 @@
-"""`effbench compare`: compare two sweeps, or two parts of one, cell by cell and metric by metric."""
+"""`effbench compare`: compare two sweeps, or two parts of one, cell by cell and metric by
+metric."""
 
 from __future__ import annotations
 
@@ -21,39 +22,83 @@ from effbench.terminal import Console, escape
 
 #: Rows of cells that only one side has, to print; more are only counted.
 MOST_UNMATCHED = 10
-HELP = "Compare two sweeps cell by cell and metric by metric; with --by, compare two parts of one sweep."
+HELP = (
+    "Compare two sweeps cell by cell and metric by metric; with --by, compare two parts of one"
+    " sweep."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     sweeps = "sweeps before and after: ids, names, labels, baselines or last; with --by, one sweep"
     parser.add_argument("sweeps", nargs="+", metavar="SWEEP", help=sweeps)
-    parts = f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
+    parts = (
+        f"compare two parts of one sweep: {', '.join(BY_ENVIRONMENT)}, or a parameter such as dtype"
+    )
     parser.add_argument("--by", metavar="NAME", help=parts)
     values = (
-        "the two values of --by to compare, in this order (python and folder: also paths); needed if there are more"
+        "the two values of --by to compare, in this order (python and folder: also paths); needed"
+        " if there are more"
     )
     parser.add_argument("--values", nargs=2, metavar=("BEFORE", "AFTER"), help=values)
     add_choice(parser)
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `compare` and `check` share: which rows, what counts as a change, and the output."""
+    """Add the options that `compare` and `check` share: which rows, what counts as a change, and
+    the output."""
 
     def add(option: str, help: str, metavar: str, **more: Any) -> None:
         parser.add_argument(option, metavar=metavar, help=help, **more)
 
-    add("--metric", "compare only this metric; may be repeated (default: all in --config)", "NAME", action="append")
+    add(
+        "--metric",
+        "compare only this metric; may be repeated (default: all in --config)",
+        "NAME",
+        action="append",
+    )
     verdicts = f"show only these verdicts, separated by commas: {', '.join(sorted(Verdict))}"
     add("--only", verdicts, "VERDICTS", type=partial(words_of, "--only", allowed=tuple(Verdict)))
-    add("--cell", "report only cells whose name contains this text or matches it as a glob pattern", "TEXT")
-    add("--floor", "smallest relative change of times, energy and memory that counts: 3%% or 0.03", "SIZE")
-    add("--on", "use only trials on this hardware or interpreter; part of the name is enough", "NAME")
-    add("--across", f"compare even if these differ, separated by commas: {', '.join(ACROSS)}", "NAMES", default="")
-    add("--config", "limits and exceptions: a file, or a name in conf/check (default: default)", "NAME|FILE")
-    add("--set", "override a setting of --config", "KEY=VALUE", action="append", default=[], dest="settings")
-    parser.add_argument("--all", action="store_true", help="show all rows, also those with the verdict same")
-    parser.add_argument("--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)")
+    add(
+        "--cell",
+        "report only cells whose name contains this text or matches it as a glob pattern",
+        "TEXT",
+    )
+    add(
+        "--floor",
+        "smallest relative change of times, energy and memory that counts: 3%% or 0.03",
+        "SIZE",
+    )
+    add(
+        "--on",
+        "use only trials on this hardware or interpreter; part of the name is enough",
+        "NAME",
+    )
+    add(
+        "--across",
+        f"compare even if these differ, separated by commas: {', '.join(ACROSS)}",
+        "NAMES",
+        default="",
+    )
+    add(
+        "--config",
+        "limits and exceptions: a file, or a name in conf/check (default: default)",
+        "NAME|FILE",
+    )
+    add(
+        "--set",
+        "override a setting of --config",
+        "KEY=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="show all rows, also those with the verdict same"
+    )
+    parser.add_argument(
+        "--format", default="table", choices=["table", *comparison.FORMATS], help="(default: table)"
+    )
     options.add_out(parser)
 
 
@@ -70,21 +115,31 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compare(store: Store, args: argparse.Namespace) -> Compared:
-    """Return the comparison that the arguments request. Raises UsageError, ConfigError, NothingFoundError."""
+    """Return the comparison that the arguments request. Raises UsageError, ConfigError,
+    NothingFoundError."""
     limits, keep = limits_for(args), wanted_cells(args.cell)
     if args.by and len(args.sweeps) != 1:
-        raise UsageError(f"compare --by compares two parts of one sweep; name one sweep, not {len(args.sweeps)}")
+        raise UsageError(
+            f"compare --by compares two parts of one sweep; name one sweep, not {len(args.sweeps)}"
+        )
     if args.by and args.across:
-        raise UsageError("--across needs two sweeps; omit it: with --by, the two parts differ only in --by")
+        raise UsageError(
+            "--across needs two sweeps; omit it: with --by, the two parts differ only in --by"
+        )
     if args.values and not args.by:
         raise UsageError("--values needs --by; add --by NAME or omit --values")
     if not args.by and len(args.sweeps) != 2:
-        raise UsageError("compare takes two sweeps, before and after, or one with --by; effbench ls lists the sweeps")
+        raise UsageError(
+            "compare takes two sweeps, before and after, or one with --by; effbench ls lists the"
+            " sweeps"
+        )
     references = zip(args.sweeps, reversed(args.sweeps), strict=True)
     sweeps = [find(store, reference, args.on, other) for reference, other in references]
     if args.by:
         return compare_parts(store, sweeps[0], args.by, limits, args.values or (), args.on, keep)
-    return compare_sweeps(store, *sweeps, limits, words_of("--across", args.across, ACROSS), args.on, keep)
+    return compare_sweeps(
+        store, *sweeps, limits, words_of("--across", args.across, ACROSS), args.on, keep
+    )
 
 
 def limits_for(args: argparse.Namespace) -> Limits:
@@ -102,7 +157,8 @@ def limits_for(args: argparse.Namespace) -> Limits:
 
 
 def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the comma-separated words of an option. Raises UsageError for a word that is not in `allowed`."""
+    """Return the comma-separated words of an option. Raises UsageError for a word that is not in
+    `allowed`."""
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
     if text and not words:
         raise UsageError(f"{option}: no name given; choose from {', '.join(allowed)}")
@@ -112,8 +168,9 @@ def words_of(option: str, text: str | None, allowed: Sequence[str]) -> tuple[str
 
 
 def wanted_cells(text: str | None) -> Callable[[Pair], bool] | None:
-    """Return a function that matches cells: `text` is part of, or a glob pattern for, the name in the tables or
-    `model bs=… mode dtype`; or it is the start (6 digits or more) of the cell key. None if `text` is None."""
+    """Return a function that matches cells: `text` is part of, or a glob pattern for, the name in
+    the tables or `model bs=… mode dtype`; or it is the start (6 digits or more) of the cell key.
+    None if `text` is None."""
     if text is None:
         return None
 
@@ -139,26 +196,37 @@ def render(compared: Compared, rows: Sequence[Change], args: argparse.Namespace)
     return comparison.as_csv(rows) if args.format == "csv" else comparison.as_junit(compared, rows)
 
 
-def visible(rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False) -> tuple[list[Change], str]:
-    """Return the rows to print, and the numbers of the others: `same` ones that do not fail on both sides, and `new` or
-    `missing` ones if there are many, because the sweeps have different matrices. --all and --only omit none; nor does a
-    gate omit rows that make it fail."""
+def visible(
+    rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False
+) -> tuple[list[Change], str]:
+    """Return the rows to print, and the numbers of the others: `same` ones that do not fail on both
+    sides, and `new` or `missing` ones if there are many, because the sweeps have different
+    matrices. --all and --only omit none; nor does a gate omit rows that make it fail."""
     if args.all or args.only:
         return [*rows], ""
     numbers = Counter(change.verdict for change in rows)
-    folded = {verdict for verdict in (Verdict.NEW, Verdict.MISSING) if numbers[verdict] > MOST_UNMATCHED}
+    folded = {
+        verdict for verdict in (Verdict.NEW, Verdict.MISSING) if numbers[verdict] > MOST_UNMATCHED
+    }
 
     def is_folded(change: Change) -> bool:
         is_unmatched = change.verdict in folded and not (is_gate and change.gates)
         return is_unmatched or (change.verdict is Verdict.SAME and change.metric != STATUS)
 
-    return [change for change in rows if not is_folded(change)], counted([row for row in rows if is_folded(row)])
+    return [change for change in rows if not is_folded(change)], counted(
+        [row for row in rows if is_folded(row)]
+    )
 
 
 def show(
-    console: Console, compared: Compared, rows: Sequence[Change], args: argparse.Namespace, is_gate: bool = False
+    console: Console,
+    compared: Compared,
+    rows: Sequence[Change],
+    args: argparse.Namespace,
+    is_gate: bool = False,
 ) -> None:
-    """Print title, differences, rows, a line for each mode, and the smallest change these sweeps can detect."""
+    """Print title, differences, rows, a line for each mode, and the smallest change these sweeps
+    can detect."""
     console.print_line(escape(comparison.heading(compared)), "bold")
     for text in compared.differences:
         console.print_line(f"  {escape(text)}", "yellow")

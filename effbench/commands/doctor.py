@@ -1,4 +1,5 @@
-"""`effbench doctor`: check what this machine can measure and what would disturb it; `--calibrate` measures both."""
+"""`effbench doctor`: check what this machine can measure and what would disturb it; `--calibrate`
+measures both."""
 
 from __future__ import annotations
 
@@ -20,18 +21,28 @@ from effbench.sweeping.client import ForkServer
 from effbench.terminal import escape, terminal
 
 HELP = (
-    "Check what this machine can measure and what would disturb it; list each finding with its effect and fix. "
-    "With --calibrate, also measure the GPU's ceilings and the noise between processes, and store them."
+    "Check what this machine can measure and what would disturb it; list each finding with its"
+    " effect and fix. With --calibrate, also measure the GPU's ceilings and the noise between"
+    " processes, and store them."
 )
-MARKS = {"good": "[green]✓[/]", "note": "[blue]·[/]", "warning": "[yellow]![/]", "problem": "[red]✗[/]"}
+MARKS = {
+    "good": "[green]✓[/]",
+    "note": "[blue]·[/]",
+    "warning": "[yellow]![/]",
+    "problem": "[red]✗[/]",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
-    parser.add_argument("--format", default="text", choices=["text", "json"], help="(default: text)")
+    parser.add_argument(
+        "--format", default="text", choices=["text", "json"], help="(default: text)"
+    )
     both = "measure and store the GPU's ceilings and the noise between processes; takes minutes"
     parser.add_argument("--calibrate", action="store_true", help=both)
-    parser.add_argument("--quick", action="store_true", help="with --calibrate: a rough calibration in seconds")
+    parser.add_argument(
+        "--quick", action="store_true", help="with --calibrate: a rough calibration in seconds"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +53,11 @@ def run(args: argparse.Namespace) -> int:
         findings, machine = examine(server, Machine(args.db))
         if not args.calibrate:
             return show(findings, machine, is_json)
-        findings = [finding for finding in findings if finding.area != "calibration" and finding.needs_attention]
+        findings = [
+            finding
+            for finding in findings
+            if finding.area != "calibration" and finding.needs_attention
+        ]
         if any(finding.level == "problem" for finding in findings):
             code = show(findings, machine, is_json)
             print("effbench: not calibrated: fix the problems (✗) first", file=sys.stderr)
@@ -51,7 +66,11 @@ def run(args: argparse.Namespace) -> int:
         host = server.call("check", calibration.HOST.to_json(), PROBE_TIMEOUT_S)["facts"]
     measured += calibration.measure_noise(args.db, machine.answer, args.quick, is_json, host)
     measured += calibration.stored(machine)
-    return show([*findings, *(replace(finding, area="calibration") for finding in measured)], machine, is_json)
+    return show(
+        [*findings, *(replace(finding, area="calibration") for finding in measured)],
+        machine,
+        is_json,
+    )
 
 
 def show(findings: Sequence[Finding], machine: Machine, is_json: bool) -> int:

@@ -1,4 +1,5 @@
-"""`effbench duet`: measure which of two versions, modes or settings is faster, both alive and timed in turn."""
+"""`effbench duet`: measure which of two versions, modes or settings is faster, both alive and timed
+in turn."""
 
 from __future__ import annotations
 
@@ -28,27 +29,41 @@ if TYPE_CHECKING:
     from effbench.sweeping.run import Outcome
 
 HELP = (
-    "Measure which of two versions or modes is faster. Both are alive and take turns of a few milliseconds, so that a "
-    "slow moment of the host hits both."
+    "Measure which of two versions or modes is faster. Both are alive and take turns of a few"
+    " milliseconds, so that a slow moment of the host hits both."
 )
 #: Settings of the sweep, unless they are given.
-OWN = (f"protocol.rounds={MOST_PAIRS}", "protocol.enough_interval=0.01", "sweep.name=duet", "on_failure=ignore")
+OWN = (
+    f"protocol.rounds={MOST_PAIRS}",
+    "protocol.enough_interval=0.01",
+    "sweep.name=duet",
+    "on_failure=ignore",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    sides = "override, or several in quotes: default (a mode), folder=../old, 'mode=default threads=1'"
+    sides = (
+        "override, or several in quotes: default (a mode), folder=../old, 'mode=default threads=1'"
+    )
     parser.add_argument("first", metavar="A", help=f"the side to compare with; an {sides}")
     parser.add_argument("second", metavar="B", help="the other side, in the same form")
     common = "overrides of both sides, such as model=mlp bs=8 protocol=quick"
     parser.add_argument("words", nargs="*", metavar="OVERRIDE", help=common)
     slower = "exit with 1 if B is significantly slower than A by more than this percentage"
     parser.add_argument("--fail-above", type=percentage, metavar="PERCENT", help=slower)
-    most = f"most duets, at least {LEAST_DUETS} (default: {MOST_PAIRS}); they end once the difference is known to be "
+    most = (
+        f"most duets, at least {LEAST_DUETS} (default: {MOST_PAIRS}); they end once the difference"
+        " is known to be "
+    )
     most += f"inside {FLOOR:.0%}% or beyond it"
     parser.add_argument("--rounds", type=options.at_least(LEAST_DUETS), metavar="N", help=most)
-    parser.add_argument("--config-dir", metavar="DIR", help="folder with your own YAML files of models and modes")
+    parser.add_argument(
+        "--config-dir", metavar="DIR", help="folder with your own YAML files of models and modes"
+    )
     options.add_db(parser)
-    parser.add_argument("--format", default="table", choices=["table", "markdown", "json"], help="(default: table)")
+    parser.add_argument(
+        "--format", default="table", choices=["table", "markdown", "json"], help="(default: table)"
+    )
     options.add_out(parser)
 
 
@@ -77,7 +92,12 @@ def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Na
     if outcome.state != "completed":
         print(f"effbench: interrupted (sweep {outcome.sweep_id})", file=sys.stderr)
         return INTERRUPTED
-    trials = [trial for answer in answers for side in (answer.first, answer.second) for trial in side.trials]
+    trials = [
+        trial
+        for answer in answers
+        for side in (answer.first, answer.second)
+        for trial in side.trials
+    ]
     if any(trial.status.is_failure for trial in trials):
         return 1
     if args.fail_above is not None and any(answer.is_slower(args.fail_above) for answer in answers):
@@ -90,7 +110,8 @@ def exit_code(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Na
 
 @dataclass
 class Duet:
-    """Two sides to measure. `names`, `sides`: of both, their texts and their overrides; `common`: overrides of both."""
+    """Two sides to measure. `names`, `sides`: of both, their texts and their overrides; `common`:
+    overrides of both."""
 
     argv: Sequence[str]
     names: tuple[str, str]
@@ -114,7 +135,9 @@ class Duet:
         own = [f"protocol.rounds={args.rounds}"] if args.rounds else []
         own += [word for word in OWN if key_of(word) not in {*given, *map(key_of, own)}]
         if args.rounds and "protocol.rounds" in given:
-            raise UsageError("duet: give the number of rounds once, as --rounds N or as protocol.rounds=N")
+            raise UsageError(
+                "duet: give the number of rounds once, as --rounds N or as protocol.rounds=N"
+            )
         db = [] if args.db == DEFAULT_DB else [f"db={quoted(args.db)}"]
         folder = [f"--config-dir={args.config_dir}"] if args.config_dir else []
         argv = ["duet", args.first, args.second, *args.words]
@@ -130,10 +153,14 @@ class Duet:
 
         first, second = (self.jobs(side) for side in self.sides)
         if len(first) != len(second):
-            raise UsageError("duet: A and B must give one cell each for each cell of the common overrides")
+            raise UsageError(
+                "duet: A and B must give one cell each for each cell of the common overrides"
+            )
         floors: dict[str, dict[str, float]] = {}
         progress = Progress(quiet=is_quiet)
-        command = Command(self.argv, [], progress=progress, duet_rule=StoppingRule(floors, needs_both=True))
+        command = Command(
+            self.argv, [], progress=progress, duet_rule=StoppingRule(floors, needs_both=True)
+        )
         settings, asked, planned = prepare([*first, *second], command)
 
         def plan(pools: Pools) -> Sequence[CellRun | None]:
@@ -143,7 +170,10 @@ class Duet:
                 for one in pair:
                     floors[one.cell.key] = dict.fromkeys(("latency_ms", "period_ms"), FLOOR)
             if not all(allows_duet(one.cell) for pair in self.pairs for one in pair):
-                progress.note("training, requests and streams: both sides run one after the other, not in turn")
+                progress.note(
+                    "training, requests and streams: both sides run one after the other, not in"
+                    " turn"
+                )
             return [pair[0] for pair in self.pairs] + [pair[1] for pair in self.pairs]
 
         return run_sweep(settings, asked, plan, command)
@@ -153,7 +183,11 @@ class Duet:
         from effbench.launcher.launch import hydra_sweep
 
         jobs: list[Job] = []
-        hydra_sweep(["-m", *self.common, *side], quiet=True, conductor=lambda found, command: jobs.extend(found))
+        hydra_sweep(
+            ["-m", *self.common, *side],
+            quiet=True,
+            conductor=lambda found, command: jobs.extend(found),
+        )
         return jobs
 
     def answers(self, outcome: Outcome) -> list[DuetAnswer]:
@@ -163,11 +197,15 @@ class Duet:
 
         names = cell_names(one.cell for one, _ in self.pairs)
         with Store.open(outcome.db, mode="read") as store:
-            recorded = {key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()}
+            recorded = {
+                key: store.history(outcome.sweep_id, key) for key in outcome.environments.values()
+            }
         answers = []
         for pair in self.pairs:
             sides = [
-                DuetSide(name, recorded[outcome.environments[one.interpreter]].get(one.cell.key, []))
+                DuetSide(
+                    name, recorded[outcome.environments[one.interpreter]].get(one.cell.key, [])
+                )
                 for name, one in zip(self.names, pair, strict=True)
             ]
             answers.append(DuetAnswer.of(names[pair[0].cell.key], sides[0], sides[1]))
@@ -185,14 +223,19 @@ def side_of(text: str) -> list[str]:
     return [word if "=" in word else f"mode={word}" for word in words]
 
 
-def paired(first: Sequence[CellRun | None], second: Sequence[CellRun | None]) -> list[tuple[CellRun, CellRun]]:
-    """Return the runs of both sides by cell, which know their partners. Raises UsageError if both are the same."""
+def paired(
+    first: Sequence[CellRun | None], second: Sequence[CellRun | None]
+) -> list[tuple[CellRun, CellRun]]:
+    """Return the runs of both sides by cell, which know their partners. Raises UsageError if both
+    are the same."""
     pairs = []
     for one, other in zip(first, second, strict=True):
         if one is None or other is None:  # excluded, or in another shard
             continue
         if one == other:
-            raise UsageError("duet: A and B are the same cell under the same interpreter; change one of them")
+            raise UsageError(
+                "duet: A and B are the same cell under the same interpreter; change one of them"
+            )
         if one.cell != other.cell:
             one, other = replace(one, partner=other.cell), replace(other, partner=one.cell)
         pairs.append((one, other))
@@ -214,7 +257,11 @@ def report(answers: Sequence[DuetAnswer], outcome: Outcome, args: argparse.Names
     table = table_of(answers)
     if args.format == "markdown":
         lines = [markdown_text(line) for line in sentences]
-        parts = ["\n\n".join(lines), table.render("markdown").rstrip(), "\n\n".join(map(markdown_text, notes))]
+        parts = [
+            "\n\n".join(lines),
+            table.render("markdown").rstrip(),
+            "\n\n".join(map(markdown_text, notes)),
+        ]
         options.write("\n\n".join(filter(None, parts)) + "\n", args)
         return
     with options.console(args) as console:
@@ -299,4 +346,9 @@ def document(answers: Sequence[DuetAnswer], outcome: Outcome) -> dict[str, Any]:
                 "figures": rows,
             }
         )
-    return {"sweep": outcome.sweep_id, "state": outcome.state, "cells": cells, "notes": notes_of(answers)}
+    return {
+        "sweep": outcome.sweep_id,
+        "state": outcome.state,
+        "cells": cells,
+        "notes": notes_of(answers),
+    }

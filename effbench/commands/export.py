@@ -1,4 +1,5 @@
-"""`effbench export`: write the view `results` for other programs, or whole sweeps for other databases."""
+"""`effbench export`: write the view `results` for other programs, or whole sweeps for other
+databases."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from effbench.errors import StoreError, UsageError
 from effbench.printable import count, csv_value, printable
 from effbench.store import RESULT_COLUMNS, Store, connect
 
-HELP = "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for `effbench import`."
+HELP = (
+    "Write the view `results` as CSV, JSON lines or Parquet; with --whole, write sweeps for"
+    " `effbench import`."
+)
 FORMATS = ("csv", "jsonl", "parquet")
 DATABASES = (".db", ".sqlite")
 #: rows of a group in a Parquet file; these are in memory at a time
@@ -29,12 +33,22 @@ CHUNK = 2000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser)
-    form = "format of the view (default: from the name of --out, else csv); parquet needs effbench[export]"
+    form = (
+        "format of the view (default: from the name of --out, else csv); parquet needs"
+        " effbench[export]"
+    )
     parser.add_argument("--format", choices=FORMATS, help=form)
-    sweeps = "write a SQLite file with plan, environments and every trial with its samples; implied by --out FILE.db"
+    sweeps = (
+        "write a SQLite file with plan, environments and every trial with its samples; implied by"
+        " --out FILE.db"
+    )
     parser.add_argument("--whole", action="store_true", help=sweeps)
-    parser.add_argument("--no-samples", action="store_true", help="with --whole: omit the raw samples")
-    parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
+    parser.add_argument(
+        "--no-samples", action="store_true", help="with --whole: omit the raw samples"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="write to this file instead of standard output"
+    )
     options.add_force(parser)
 
 
@@ -43,9 +57,13 @@ def run(args: argparse.Namespace) -> int:
     if args.whole or name.endswith(DATABASES):
         if args.format:
             how = "--whole" if args.whole else f"--out {args.out}"
-            raise UsageError(f"export {how} writes a SQLite file; omit --format, which is for the view `results`")
+            raise UsageError(
+                f"export {how} writes a SQLite file; omit --format, which is for the view `results`"
+            )
         if Path(name).suffix.removeprefix(".") in FORMATS:
-            raise UsageError(f"export --whole writes a SQLite file: name it as in {Path(name).stem}.db")
+            raise UsageError(
+                f"export --whole writes a SQLite file: name it as in {Path(name).stem}.db"
+            )
         return whole(args)
     if args.no_samples:
         raise UsageError("export --no-samples needs --whole: the view `results` has no samples")
@@ -62,21 +80,31 @@ def view(args: argparse.Namespace) -> int:
         with options.output(args, set(RESULT_COLUMNS)) as stream:
             rows = store.stream_results(ids if args.sweep else [])
             if args.out in (None, options.STDOUT) and sys.stdout.isatty():
-                rows = ({k: printable(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
+                rows = (
+                    {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}
+                    for row in rows
+                )
             _WRITERS[form](rows, stream)
     return 0
 
 
 def format_of(out: str | None, given: str | None) -> str:
-    """Return the `given` format, or else the one that the name of a file says; csv without a name or an extension.
-    Raises UsageError for an unknown extension without a given format, and for one of another format."""
+    """Return the `given` format, or else the one that the name of a file says; csv without a name
+    or an extension. Raises UsageError for an unknown extension without a given format, and for one
+    of another format."""
     name = "" if out in (None, options.STDOUT) else Path(out).name.removesuffix(".gz")
     form = Path(name).suffix.removeprefix(".") or given or "csv"
     if given and form in FORMATS and form != given:
-        raise UsageError(f"export --out {out}: .{form} is for {form}, not {given}; omit --format or rename the file")
+        raise UsageError(
+            f"export --out {out}: .{form} is for {form}, not {given}; omit --format or rename the"
+            " file"
+        )
     if not given and form not in FORMATS:
         allowed = ", ".join(f".{known}" for known in (*FORMATS, "db"))
-        raise UsageError(f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with --format")
+        raise UsageError(
+            f"export --out {out}: unknown extension .{form}; allowed: {allowed}, or any with"
+            " --format"
+        )
     return given or form
 
 
@@ -111,7 +139,9 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
         raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
     writer = None
     dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    for chunk in chain([[]], batched(map(with_text, rows), CHUNK)):  # the empty chunk gives the schema
+    for chunk in chain(
+        [[]], batched(map(with_text, rows), CHUNK)
+    ):  # the empty chunk gives the schema
         table = pa.Table.from_pandas(frame_of(chunk, dtypes), preserve_index=False)
         writer = writer or ParquetWriter(stream, table.schema, compression="zstd")
         writer.write_table(table)
@@ -126,7 +156,9 @@ def whole(args: argparse.Namespace) -> int:
     from effbench.store.transfer import write_file
 
     if args.out in (None, options.STDOUT) and sys.stdout.isatty():
-        raise UsageError("export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db")
+        raise UsageError(
+            "export --whole writes a SQLite file, which a terminal cannot show; add --out FILE.db"
+        )
     with opened(args.db) as source, tempfile.TemporaryDirectory(prefix="effbench-") as folder:
         ids = source.sweep_ids(args.sweep)
         path = Path(folder) / "sweeps.db"

@@ -14,11 +14,17 @@ from effbench.store import Store, connect
 if TYPE_CHECKING:
     from effbench.store.transfer import Arrival
 
-HELP = "Import whole sweeps from files of `effbench export --whole` or from other databases. Repeating it is safe."
+HELP = (
+    "Import whole sweeps from files of `effbench export --whole` or from other databases. Repeating"
+    " it is safe."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    source = "a file of `effbench export --whole`, another effbench database (path or URL), or - for standard input"
+    source = (
+        "a file of `effbench export --whole`, another effbench database (path or URL), or - for"
+        " standard input"
+    )
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help=source)
     options.add_db(parser)
     options.add_sweeps(parser)
@@ -39,9 +45,13 @@ def run(args: argparse.Namespace) -> int:
                 name = connect.describe(connect.parse_url(path))
                 raise StoreError(f"{name} is the target itself; give another database with --db")
             with connect.existing(f"{path}: no such file"), opened(path) as source:
-                ids = source.sweep_ids(args.sweep)  # an unknown sweep must fail before the database is created
+                ids = source.sweep_ids(
+                    args.sweep
+                )  # an unknown sweep must fail before the database is created
                 with Store.open(args.db, mode="write", bulk=True) as store:
-                    for arrival in copy(source, store, ids, baselines=args.baselines, samples=not args.no_samples):
+                    for arrival in copy(
+                        source, store, ids, baselines=args.baselines, samples=not args.no_samples
+                    ):
                         outcomes[arrival.outcome] += 1
                         errors += [arrival.reason] if arrival.reason else []
                         show(arrival)
@@ -59,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
 
 def show(arrival: Arrival) -> None:
     name = f" {one_line(arrival.name, 40)}" if arrival.name else ""
-    nouns = {table: table.replace("sweep_cell", "planned cell").replace("_", " ") for table in arrival.added}
+    nouns = {
+        table: table.replace("sweep_cell", "planned cell").replace("_", " ")
+        for table in arrival.added
+    }
     added = [count(number, nouns[table]) for table, number in arrival.added.items()]
     print(f"{arrival.sweep_id}{name}: {', '.join([arrival.outcome, *added])}", flush=True)
     for note in arrival.notes:

@@ -1,4 +1,5 @@
-"""`effbench models`: list the models that effbench ships, and the networks of installed libraries."""
+"""`effbench models`: list the models that effbench ships, and the networks of installed
+libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from effbench.models.catalog import networks
 from effbench.table import Column, Table
 from effbench.terminal import terminal
 
-HELP = "List the models that effbench ships, and the networks of torchvision, timm and transformers installed here."
+HELP = (
+    "List the models that effbench ships, and the networks of torchvision, timm and transformers"
+    " installed here."
+)
 LIMIT = 40
 
 
@@ -24,14 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="*", metavar="TEXT", help=text)
     how_many = "maximum rows of the table; 0: all (default: %(default)s)"
     parser.add_argument("--limit", type=at_least(0), default=LIMIT, metavar="N", help=how_many)
-    parser.add_argument("--format", default="table", choices=["table", "json", "csv"], help="(default: table)")
+    parser.add_argument(
+        "--format", default="table", choices=["table", "json", "csv"], help="(default: table)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     words = [word.casefold() for word in args.text]
     rows = [row for row in every_model() if all(word in " ".join(row).casefold() for word in words)]
     if not rows:
-        raise NothingFoundError(f"no model matches {' '.join(args.text)!r}; effbench models lists all")
+        raise NothingFoundError(
+            f"no model matches {' '.join(args.text)!r}; effbench models lists all"
+        )
     columns = [Column("name"), Column("overrides", "type this"), Column("description", wide=True)]
     if args.format != "table":
         sys.stdout.write(Table.of(columns, rows).render(args.format))
@@ -44,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def every_model() -> Iterator[tuple[str, str, str]]:
-    """Yield name, overrides and description of each model: effbench's own, then presets, then all others."""
+    """Yield name, overrides and description of each model: effbench's own, then presets, then all
+    others."""
     for path in sorted((shipped("conf") / "model").glob("*.yaml")):
         yield path.stem, f"model={path.stem}", yaml.safe_load(path.read_text())["description"]
     for library, name, description in networks():

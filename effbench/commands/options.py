@@ -24,14 +24,16 @@ WHICH_SWEEP = "sweep: an id or its unique start, a name, a label that only one s
 
 
 class Parser(argparse.ArgumentParser):
-    """Accept options between positional arguments: argparse alone rejects the `bs=1` in `O10 --db o.db bs=1`."""
+    """Accept options between positional arguments: argparse alone rejects the `bs=1` in `O10 --db
+    o.db bs=1`."""
 
     _is_intermixed = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        # subparsers do it themselves; and argparse calls this method again from within the intermixed call
+        # subparsers do it themselves; and argparse calls this method again from within the
+        # intermixed call
         if self._subparsers is not None or self._is_intermixed:
             return super().parse_known_args(args, namespace)
         self._is_intermixed = True
@@ -41,8 +43,14 @@ class Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.removeprefix("effbench ").split()[0]  # "advise" for `effbench advise buckets`
-        how = f"effbench {name} takes --db URL" if ": db=" in message else f"see effbench {name} --help"
+        name = self.prog.removeprefix("effbench ").split()[
+            0
+        ]  # "advise" for `effbench advise buckets`
+        how = (
+            f"effbench {name} takes --db URL"
+            if ": db=" in message
+            else f"see effbench {name} --help"
+        )
         raise UsageError(f"{name}: {message}; {how}")
 
 
@@ -51,7 +59,9 @@ def at_least(least: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, got {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"expected a whole number of at least {least}, got {text!r}"
+            )
         return int(text)
 
     return number
@@ -59,12 +69,20 @@ def at_least(least: int) -> Callable[[str], int]:
 
 def add_db(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--db", default=DEFAULT_DB, metavar="URL", help="database: a path or any SQLAlchemy URL (default: %(default)s)"
+        "--db",
+        default=DEFAULT_DB,
+        metavar="URL",
+        help="database: a path or any SQLAlchemy URL (default: %(default)s)",
     )
 
 
 def add_sweep(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sweep", default="last", metavar="ID|NAME|last", help=f"{WHICH_SWEEP} (default: %(default)s)")
+    parser.add_argument(
+        "--sweep",
+        default="last",
+        metavar="ID|NAME|last",
+        help=f"{WHICH_SWEEP} (default: %(default)s)",
+    )
 
 
 def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
@@ -73,7 +91,9 @@ def add_sweeps(parser: argparse.ArgumentParser, default: str = "all") -> None:
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE", help="write to this file instead of standard output")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write to this file instead of standard output"
+    )
     add_force(parser)
 
 
@@ -83,10 +103,13 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
-    """Write to standard output, or to the file that `--out` (or another option) names; see `outputs.output`."""
+    """Write to standard output, or to the file that `--out` (or another option) names; see
+    `outputs.output`."""
     out = getattr(args, option)
     if out is None or out == STDOUT:
-        text = printable(text) if sys.stdout.isatty() else text  # files and pipes get the data as it is
+        text = (
+            printable(text) if sys.stdout.isatty() else text
+        )  # files and pipes get the data as it is
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     # column names or keys identify a file with rows; other text needs a first line that does
@@ -99,19 +122,23 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
 
 @contextmanager
 def output(args: argparse.Namespace, names: set[str], option: str = "out") -> Iterator[IO[bytes]]:
-    """Yield the stream of the file that `--out` (or another option) names, or standard output; see `outputs.output`."""
+    """Yield the stream of the file that `--out` (or another option) names, or standard output; see
+    `outputs.output`."""
     out = getattr(args, option)
     if out is None or out == STDOUT:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with outputs.output(Path(out), names, database=sqlite_file(args.db), force=args.force) as stream:
+    with outputs.output(
+        Path(out), names, database=sqlite_file(args.db), force=args.force
+    ) as stream:
         yield stream
 
 
 @contextmanager
 def console(args: argparse.Namespace) -> Iterator[Console]:
-    """Yield the terminal, or a console whose text is written to the file that `--out` names at the end."""
+    """Yield the terminal, or a console whose text is written to the file that `--out` names at the
+    end."""
     if not args.out:
         yield terminal()
         return

@@ -1,4 +1,5 @@
-"""What `effbench --help` prints: the purpose, examples and all commands on one screen. It imports no command."""
+"""What `effbench --help` prints: the purpose, examples and all commands on one screen. It imports
+no command."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ GROUPS = (
         "Gate",
         {
             "baseline": "Name a sweep as a baseline",
-            "check": "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or missing",
+            "check": (
+                "Compare a sweep with a baseline; exit with 1 if a cell is slower, broken or"
+                " missing"
+            ),
             "history": "List the change points of every cell over all sweeps",
         },
     ),

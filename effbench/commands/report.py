@@ -17,23 +17,33 @@ from effbench.store.store import Store
 if TYPE_CHECKING:
     from effbench.report.data import ReportData
 
-HELP = "Write an HTML report of the database: static files that open from disk or from any web server."
+HELP = (
+    "Write an HTML report of the database: static files that open from disk or from any web server."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweeps(parser, default="all, with the newest of each GPU or CPU on the overview")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the report (default: dashboards); a file for Markdown (default: stdout)"
+        "--out",
+        metavar="DIR",
+        help="folder of the report (default: dashboards); a file for Markdown (default: stdout)",
     )
     options.add_force(parser)
     parser.add_argument(
-        "--baseline", metavar="NAME", help="name of the baseline to compare with (default: the previous sweep)"
+        "--baseline",
+        metavar="NAME",
+        help="name of the baseline to compare with (default: the previous sweep)",
     )
     parser.add_argument(
-        "--axis", metavar="NAME", help="swept number on the x axis of figures, such as seq (default: bs, if swept)"
+        "--axis",
+        metavar="NAME",
+        help="swept number on the x axis of figures, such as seq (default: bs, if swept)",
     )
-    parser.add_argument("--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)")
+    parser.add_argument(
+        "--format", choices=["html", "markdown"], default="html", help="(default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise StoreError(f"cannot write the report to {out}: {error.strerror or error}") from error
     size, seconds = written.size() / 2**20, time.perf_counter() - began
-    print(f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s): open it in a browser")
+    print(
+        f"{out / 'index.html'} ({len(written.written)} files, {size:.1f} MiB, {seconds:.1f} s):"
+        " open it in a browser"
+    )
     if omitted := one_line(content.omitted()):
         print(omitted)
     return 0
@@ -80,4 +93,7 @@ def warn_of_other_references(content: ReportData, baseline: str | None) -> None:
         if baseline is not None and not device_sweep.changes.is_baseline:
             what = "with the previous sweep" if device_sweep.changes.previous else "with nothing"
             why = f"{baseline!r} names no other sweep on {device_sweep.hardware}"
-            print(f"effbench: sweep {device_sweep.sweep['id']} is compared {what}: {why}", file=sys.stderr)
+            print(
+                f"effbench: sweep {device_sweep.sweep['id']} is compared {what}: {why}",
+                file=sys.stderr,
+            )

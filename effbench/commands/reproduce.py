@@ -27,16 +27,23 @@ HELP = "Run one or all experiments and judge the claims that they test. Stored r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = (
-        "experiments, ids of claims, your own Python file (it is executed) or all; and overrides for all sweeps, such "
-        "as protocol=quick (default: list the experiments)"
+        "experiments, ids of claims, your own Python file (it is executed) or all; and overrides"
+        " for all sweeps, such as protocol=quick (default: list the experiments)"
     )
     parser.add_argument("words", nargs="*", metavar="NAME", help=words)
     options.add_db(parser)
     measuring = parser.add_mutually_exclusive_group()
-    measuring.add_argument("--fresh", action="store_true", help="measure everything again, also stored results")
-    stored = "measure nothing; judge the stored results of every machine, for example after editing a claim"
+    measuring.add_argument(
+        "--fresh", action="store_true", help="measure everything again, also stored results"
+    )
+    stored = (
+        "measure nothing; judge the stored results of every machine, for example after editing a"
+        " claim"
+    )
     measuring.add_argument("--stored", action="store_true", help=stored)
-    parser.add_argument("--quiet", action="store_true", help="print only verdicts, no progress and tables")
+    parser.add_argument(
+        "--quiet", action="store_true", help="print only verdicts, no progress and tables"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     console = terminal()
     if not names:
         if overrides or args.fresh or args.stored:
-            raise UsageError("reproduce: no experiment given; name one (effbench reproduce lists them) or all")
+            raise UsageError(
+                "reproduce: no experiment given; name one (effbench reproduce lists them) or all"
+            )
         list_experiments(console, load_all())
         return 0
     chosen = find(names)
@@ -64,11 +73,19 @@ def run(args: argparse.Namespace) -> int:
                 machines = [Machine.stored(server, row) for row in store.environments()]
         else:
             machines = [Machine.here(server, settings.get("device", "auto"))]
-        for experiment, machine in [(experiment, machine) for experiment in chosen for machine in machines]:
+        for experiment, machine in [
+            (experiment, machine) for experiment in chosen for machine in machines
+        ]:
             is_unique = [other.name for other in machines].count(machine.name) == 1
-            name = machine.name if is_unique else f"{machine.name}, environment {machine.environment_id}"
+            name = (
+                machine.name
+                if is_unique
+                else f"{machine.name}, environment {machine.environment_id}"
+            )
             on = f" (on {name})" if args.stored else ""
-            console.print_line(f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}")
+            console.print_line(
+                f"[bold]{escape(experiment.name)}[/]: {escape(experiment.question + on)}"
+            )
             try:
                 done = Run(experiment, machine, db, overrides, args.fresh, args.quiet).execute()
             except UsageError as error:  # the other experiments can still run
@@ -86,24 +103,41 @@ def run(args: argparse.Namespace) -> int:
             counts.update(str(judgement.verdict) for judgement in done.judgements)
             mistakes += done.mistakes
     if len(chosen) > 1:
-        console.print_line(escape(", ".join(f"{number} {text}" for text, number in counts.most_common())))
+        console.print_line(
+            escape(", ".join(f"{number} {text}" for text, number in counts.most_common()))
+        )
     if mistakes:
         raise UsageError("\n".join(mistakes[:2]))  # the output above has the others
     if args.stored and not counts:
-        how = "repeat the overrides of the measurement, such as protocol=quick, or omit --stored to measure"
+        how = (
+            "repeat the overrides of the measurement, such as protocol=quick, or omit --stored to"
+            " measure"
+        )
         raise NothingFoundError(f"no complete results of these experiments in {db}; {how}")
     return 0
 
 
 def list_experiments(console: Console, experiments: Sequence[Experiment]) -> None:
-    columns = [Column("experiment"), Column("question"), Column("claims"), Column("GPU s", numeric=True)]
+    columns = [
+        Column("experiment"),
+        Column("question"),
+        Column("claims"),
+        Column("GPU s", numeric=True),
+    ]
     rows = [
-        (item.name, item.question, ", ".join(claim.id for claim in item.claims), f"{item.gpu_seconds:.0f}")
+        (
+            item.name,
+            item.question,
+            ", ".join(claim.id for claim in item.claims),
+            f"{item.gpu_seconds:.0f}",
+        )
         for item in experiments
     ]
     console.print_table(Table.of(columns, rows))
     minutes = sum(item.gpu_seconds for item in experiments) / 60
-    console.print_line(escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU"))
+    console.print_line(
+        escape(f"run one: effbench reproduce NAME; all take about {minutes:.0f} minutes on one GPU")
+    )
 
 
 def show(console: Console, done: Run) -> None:
@@ -115,7 +149,9 @@ def show(console: Console, done: Run) -> None:
         try:
             drawn = pivot_table(table, rows).rich(width=console.width, breaks=True)
         except Exception as error:  # the user's function may raise anything
-            done.mistakes.append(f"{done.experiment.path}: table {table.title!r}: {describe(error)}")
+            done.mistakes.append(
+                f"{done.experiment.path}: table {table.title!r}: {describe(error)}"
+            )
             continue
         drawn.title, drawn.title_justify = escape(table.title), "left"
         console.print(drawn)
@@ -127,7 +163,8 @@ def show(console: Console, done: Run) -> None:
 
 
 def show_verdict(console: Console, judgement: Judgement) -> None:
-    """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on each part."""
+    """Print the claim, its verdict, the figure with its interval, the reason, and the verdict on
+    each part."""
     claim, style = judgement.claim, STYLES[TONES[judgement.verdict]] or "none"
     figure = f" · {value_text(judgement.value, claim.unit)}" if judgement.value is not None else ""
     statement = escape(claim.text.removesuffix("."))
@@ -138,6 +175,8 @@ def show_verdict(console: Console, judgement: Judgement) -> None:
     for part in judgement.parts:
         if part.label and part.value is not None:
             holds = {True: "holds", False: "does not hold", None: "open"}[part.holds.holds]
-            console.print_line(escape(f"    {part.label}: {value_text(part.value, claim.unit)}, {holds}"), "dim")
+            console.print_line(
+                escape(f"    {part.label}: {value_text(part.value, claim.unit)}, {holds}"), "dim"
+            )
     for name, value in judgement.also.items():
         console.print_line(escape(f"    {name}: {value_text(value)}"), "dim")

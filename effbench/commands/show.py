@@ -1,4 +1,5 @@
-"""`effbench show`: print a sweep's speedup table; `end_of_sweep` prints the summary of a sweep that has just run."""
+"""`effbench show`: print a sweep's speedup table; `end_of_sweep` prints the summary of a sweep that
+has just run."""
 
 from __future__ import annotations
 
@@ -45,16 +46,27 @@ MOST_NAMES = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_db(parser)
     options.add_sweep(parser)
-    metrics = f"(default: speedup, of latency and period; latency_ms if nothing has one); one of: {', '.join(METRICS)}"
-    parser.add_argument("--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}")
-    parser.add_argument("--why", action="store_true", help="show each cell's bottleneck and the figures behind it")
-    parser.add_argument("--format", default="table", choices=["table", *FORMATS], help="(default: table)")
+    metrics = (
+        "(default: speedup, of latency and period; latency_ms if nothing has one); one of:"
+        f" {', '.join(METRICS)}"
+    )
+    parser.add_argument(
+        "--metric", type=metric_name, metavar="NAME", help=f"metric to show {metrics}"
+    )
+    parser.add_argument(
+        "--why", action="store_true", help="show each cell's bottleneck and the figures behind it"
+    )
+    parser.add_argument(
+        "--format", default="table", choices=["table", *FORMATS], help="(default: table)"
+    )
     options.add_out(parser)
 
 
 def metric_name(text: str) -> str:
     if text not in METRICS:
-        raise argparse.ArgumentTypeError(f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown metric {text!r}{suggest(text, METRICS, cutoff=0.6)}"
+        )
     return text
 
 
@@ -66,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
         rows = label_rows(rows_of(store, sweep))
         remarks = notes(store, sweep, rows)
     if not rows:
-        raise NothingFoundError(f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells")
+        raise NothingFoundError(
+            f"sweep {sweep.id} has no results yet; effbench ls --cells lists its planned cells"
+        )
     if args.why:
         write_bottlenecks(rows, args)
         return 0
@@ -89,7 +103,8 @@ def with_note(markdown: str, rows: Sequence[LabelledRow]) -> str:
 
 
 def write_bottlenecks(rows: Sequence[LabelledRow], args: argparse.Namespace) -> None:
-    """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get rows."""
+    """Write the table of bottlenecks. Without bottlenecks, people get one line; programs always get
+    rows."""
     table = bottleneck_table(rows)
     nothing = no_bottlenecks(rows)
     if args.format in ("csv", "json"):
@@ -117,11 +132,17 @@ def print_note(console: Console, rows: Sequence[LabelledRow]) -> None:
 
 
 def show(
-    console: Console, sweep: SweepInfo, rows: Sequence[LabelledRow], table: SpeedupTable, remarks: Sequence[str] = ()
+    console: Console,
+    sweep: SweepInfo,
+    rows: Sequence[LabelledRow],
+    table: SpeedupTable,
+    remarks: Sequence[str] = (),
 ) -> None:
-    """Print title, table, legend, the best modes of each model, the reasons of failures, `remarks`, and the mean
-    speedups."""
-    places = dict.fromkeys(f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows)
+    """Print title, table, legend, the best modes of each model, the reasons of failures, `remarks`,
+    and the mean speedups."""
+    places = dict.fromkeys(
+        f"{row.source['gpu_name'] or 'CPU'}, torch {row.source['torch_version']}" for row in rows
+    )
     state = "" if sweep.state == "completed" else sweep.state
     title = f"Sweep {sweep.id} {sweep.name or ''}".rstrip()
     facts = map(escape, filter(None, [sweep.label, *places, state]))
@@ -131,7 +152,8 @@ def show(
         console.print_line(escape(f"no cell of this sweep has {metric.name} ({metric.title})"))
         return
     console.print(
-        console.fitted(table.wide(best=False)) or table.long().rich(width=console.width, lines=True, breaks=True)
+        console.fitted(table.wide(best=False))
+        or table.long().rich(width=console.width, lines=True, breaks=True)
     )
     footnotes = [*about(table), *table.legend()]
     if footnotes:
@@ -151,7 +173,11 @@ def show(
 def print_means(console: Console, modes: Sequence[ModeSummary]) -> None:
     """Print each mode's mean speedups and pass rate."""
     means = modes_table(modes)
-    columns = [column for column in means.columns if column.key not in ("relative_memory", "compile_cold_s")]
+    columns = [
+        column
+        for column in means.columns
+        if column.key not in ("relative_memory", "compile_cold_s")
+    ]
     console.print(f"\n{means.caption}", style="dim")
     console.print_table(dataclasses.replace(means, columns=columns))
     for note in notes_on_means(modes):
@@ -165,23 +191,34 @@ def about(table: SpeedupTable) -> list[str]:
         return []
     if metric.name == "speedup":
         quantities = dict.fromkeys(row.quantity for row in table.rows)
-        return [f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"]
+        return [
+            f"× against {table.baseline_mode}, whose column shows its {' and '.join(quantities)}"
+        ]
     text = f"{metric.title}: {metric.help}"
     return [text if metric.better is Better.NEITHER else f"{text}; {metric.better} is better"]
 
 
 def reasons(rows: Sequence[LabelledRow]) -> list[str]:
-    """Return a line for each reason of failed cells, then a line with the cells that have unsteady trials."""
+    """Return a line for each reason of failed cells, then a line with the cells that have unsteady
+    trials."""
     groups: dict[tuple[str, str], list[str]] = {}
     unsteady = []
     for row in rows:
         source = row.source
         if source["status"] != Status.OK:
-            groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(row.name)
+            groups.setdefault((source["status"], source["reason"] or NO_REASON), []).append(
+                row.name
+            )
         elif source["unsteady_trials"]:
             unsteady.append(f"{row.name} ({source['unsteady_trials']} of {source['trials']})")
-    lines = [f"{status} {listed(cells, MOST_NAMES)}: {reason}" for (status, reason), cells in groups.items()]
-    return [*lines, *([f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}"] if unsteady else [])]
+    lines = [
+        f"{status} {listed(cells, MOST_NAMES)}: {reason}"
+        for (status, reason), cells in groups.items()
+    ]
+    return [
+        *lines,
+        *([f"unsteady after warm-up (trials): {listed(unsteady, MOST_NAMES)}"] if unsteady else []),
+    ]
 
 
 def end_of_sweep(outcome: Any) -> int:
@@ -196,13 +233,17 @@ def end_of_sweep(outcome: Any) -> int:
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     counts = Counter(row.source["status"] for row in rows)
-    numbers = ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+    numbers = (
+        ", ".join(f"{number} {status}" for status, number in counts.most_common()) or "no result"
+    )
     environments = len({row.source["environment_id"] for row in rows})
     where = f" in {environments} environments" if environments > 1 else ""
     console.print_line(f"{numbers} of {count(sweep.cells, 'cell')}{where} · database {db}")
     option = [*([] if outcome.db == options.DEFAULT_DB else ["--db", db]), "--sweep", sweep.id]
     has_failed = any(Status(status).is_failure for status in counts)
-    steps = {"report": ["report"]} | ({"failures": ["ls", "--failures", "--traceback"]} if has_failed else {})
+    steps = {"report": ["report"]} | (
+        {"failures": ["ls", "--failures", "--traceback"]} if has_failed else {}
+    )
     if outcome.state == "interrupted":
         console.print_line(f"interrupted; resume with: {escape(again)}")
         del steps["report"]

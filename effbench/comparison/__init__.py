@@ -1,1 +1,2 @@
-"""Compare sweeps cell by cell, confirm slowdowns by running them again, and find changes in the history of cells."""
+"""Compare sweeps cell by cell, confirm slowdowns by running them again, and find changes in the
+history of cells."""

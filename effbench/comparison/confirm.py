@@ -53,8 +53,8 @@ ALTERNATING, AS_DUET = "old and new alternating", "old and new as duets"
 
 @dataclass(frozen=True)
 class Rerun:
-    """How a re-run ended. `here`: the interpreter of the new side; `there`: that of the baseline's side, None if it did
-    not run, and then `why_alone` gives the reason."""
+    """How a re-run ended. `here`: the interpreter of the new side; `there`: that of the baseline's
+    side, None if it did not run, and then `why_alone` gives the reason."""
 
     outcome: Outcome
     here: Interpreter
@@ -67,21 +67,28 @@ class Rerun:
 
 
 def confirm(
-    compared: Compared, before: SweepInfo, after: SweepInfo, db: str, command: Sequence[str],
-    rounds: int = MOST_PAIRS, quiet: bool = False, trust_imported: bool = False,
-) -> Confirmation:  # fmt: skip
-    """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in `compared`, and add
-    a note.
+    compared: Compared,
+    before: SweepInfo,
+    after: SweepInfo,
+    db: str,
+    command: Sequence[str],
+    rounds: int = MOST_PAIRS,
+    quiet: bool = False,
+    trust_imported: bool = False,
+) -> Confirmation:
+    """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in
+    `compared`, and add a note.
 
-    If the baseline's interpreter and revision can run here, old and new run in the same rounds, as duets if the cell
-    allows it, and the interval over pairs must exceed the floor. Otherwise only the new side of slower and of marked
-    cells runs, and is compared with the baseline. Other rows become `ambiguous`, or `same` if they were ambiguous and
-    pairs exclude a change; rows of cells that now fail become `broken`; marked rows get the verdict of the re-run.
-    Without a figure, or if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
+    If the baseline's interpreter and revision can run here, old and new run in the same rounds, as
+    duets if the cell allows it, and the interval over pairs must exceed the floor. Otherwise only
+    the new side of slower and of marked cells runs, and is compared with the baseline. Other rows
+    become `ambiguous`, or `same` if they were ambiguous and pairs exclude a change; rows of cells
+    that now fail become `broken`; marked rows get the verdict of the re-run. Without a figure, or
+    if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
     count.
 
-    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ in their cells.
-    """
+    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ
+    in their cells."""
     flagged = [change for change in compared.changes if is_flagged(change)]
     done = Confirmation()
     if not flagged:
@@ -89,10 +96,15 @@ def confirm(
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
-        name, foreign = store.name, {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)}
+        name, foreign = (
+            store.name,
+            {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)},
+        )
         seconds = seconds_of_trials(store, [before.id, after.id], cells)
     if len(cells) < len(keys):
-        raise UsageError("--confirm needs the same cells on both sides; omit --across dtype and numerics")
+        raise UsageError(
+            "--confirm needs the same cells on both sides; omit --across dtype and numerics"
+        )
     settings = settings_of(after, db, rounds)
     progress = RerunProgress(quiet=quiet)
     rule = StoppingRule(floors_of(compared, flagged))
@@ -100,18 +112,27 @@ def confirm(
     def run(cells: Sequence[Cell], *sides: Interpreter) -> Outcome:
         def check(pools: Pools) -> None:
             same_machine(compared, sides[-1], pools)
-            progress.announce(plan_text(cells, len(sides), settings, seconds, slots_in(pools, cells, settings)))
+            progress.announce(
+                plan_text(cells, len(sides), settings, seconds, slots_in(pools, cells, settings))
+            )
 
         runs = [CellRun(cell, side) for cell in cells for side in sides]
-        return run_cells(settings, runs, Command([*command], [], progress=progress, duet_rule=rule), check)
+        return run_cells(
+            settings, runs, Command([*command], [], progress=progress, duet_rule=rule), check
+        )
 
-    progress.announce(f"running {count(len(cells), 'cell')} again; Ctrl-C judges them by the rounds that are complete")
+    progress.announce(
+        f"running {count(len(cells), 'cell')} again; Ctrl-C judges them by the rounds that are"
+        " complete"
+    )
     why = "the re-run was interrupted"
     rerun = None
     try:
         rerun = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
         done.sweep_id = rerun.outcome.sweep_id
-    except KeyboardInterrupt:  # before the re-run began, or a second one: the first verdicts are still reported
+    except (
+        KeyboardInterrupt
+    ):  # before the re-run began, or a second one: the first verdicts are still reported
         compared.interrupted = why
     except EffbenchError as error:
         why = f"nothing was run again: {error}"
@@ -127,7 +148,9 @@ def confirm(
     if rerun.is_partial:
         compared.interrupted = partial_text(again, rerun, cells, rounds)
         compared.notes.append(f"{compared.interrupted} (sweep {again.title})")
-    judge_again(compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial, duets)
+    judge_again(
+        compared, flagged, again, ids[rerun.here], old_id, rerun.why_alone, rerun.is_partial, duets
+    )
     done.failed = {change.key for change in flagged if change.verdict is Verdict.BROKEN}
     slower = [change for change in flagged if change.verdict is Verdict.SLOWER]
     done.confirmed = {change.key for change in slower if UNSETTLED not in (change.reason or "")}
@@ -143,7 +166,10 @@ def is_flagged(change: Change) -> bool:
 
 def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
     """Return the settings of the re-run: those of the checked sweep, with more rounds."""
-    more = {"eliminate": None, "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS)}
+    more = {
+        "eliminate": None,
+        "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
+    }
     return Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -156,7 +182,8 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
 
 
 def floors_of(compared: Compared, flagged: Iterable[Change]) -> dict[str, dict[str, float]]:
-    """Return cell key -> metric -> relative change that counts, of the ratios that duets have to decide."""
+    """Return cell key -> metric -> relative change that counts, of the ratios that duets have to
+    decide."""
     floors: dict[str, dict[str, float]] = {}
     for change in flagged:
         of_cell = floors.setdefault(change.key, {})
@@ -166,7 +193,8 @@ def floors_of(compared: Compared, flagged: Iterable[Change]) -> dict[str, dict[s
 
 
 def duets_in(store: Store, sweep_id: str, old_id: str | None, new_id: str) -> set[str]:
-    """Return the keys of the cells whose measured trials of both environments were all timed in turn."""
+    """Return the keys of the cells whose measured trials of both environments were all timed in
+    turn."""
     if old_id is None:
         return set()
     sides = [store.history(sweep_id, environment_id) for environment_id in (old_id, new_id)]
@@ -179,7 +207,9 @@ def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
     return len(slots_of(gpus, cells, settings.executor))
 
 
-def plan_text(cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int) -> str:
+def plan_text(
+    cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int
+) -> str:
     """Return how many rounds the cells run again, and how long that takes."""
     most, compilations = settings.protocol["rounds"], settings.protocol["compilations"]
     are_duets = sides > 1 and settings.protocol.get("duet", True) and all(map(allows_duet, cells))
@@ -196,7 +226,11 @@ def plan_text(cells: Sequence[Cell], sides: int, settings: Settings, seconds: Tr
     if least_s is None or most_s is None:
         return f"{text}; duration unknown"
     shortest, longest = duration_text(least_s), duration_text(most_s)
-    return f"{text}: about {longest}" if shortest == longest else f"{text}: about {shortest} to {longest}"
+    return (
+        f"{text}: about {longest}"
+        if shortest == longest
+        else f"{text}: about {shortest} to {longest}"
+    )
 
 
 def partial_text(again: Side, rerun: Rerun, cells: Sequence[Cell], rounds: int) -> str:
@@ -221,12 +255,14 @@ def leave(changes: Iterable[Change]) -> None:
 
 
 def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
-    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for example on the login
-    node of a cluster: its figures could refute any change."""
+    """Raise UsageError if `here`, the new side, has other hardware or software than the sweep, for
+    example on the login node of a cluster: its figures could refute any change."""
     environment = vars(pools[here].environment)
     if (hardware := hardware_of(environment)) != compared.hardware:
         raise UsageError(f"this machine has {hardware}, not {compared.hardware}")
-    if changed := software_changed(compared.after, replace(compared.after, environments={"": environment})):
+    if changed := software_changed(
+        compared.after, replace(compared.after, environments={"": environment})
+    ):
         raise UsageError(f"the software is not that of the sweep ({changed})")
 
 
@@ -234,17 +270,25 @@ def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
     """Return the sweep's `timeout_s` and `isolation`, if its command set them."""
     found: dict[str, Any] = {}
     for word in sweep.overrides:
-        if match := re.fullmatch(r"timeout_s=(\d+(?:\.\d+)?(?:e\d+)?)|isolation=(fork|spawn)", word):
+        if match := re.fullmatch(
+            r"timeout_s=(\d+(?:\.\d+)?(?:e\d+)?)|isolation=(fork|spawn)", word
+        ):
             found |= {"timeout_s": float(match[1])} if match[1] else {"isolation": match[2]}
     return found
 
 
 def run_again(
-    compared: Compared, before: SweepInfo, after: SweepInfo, cells: Sequence[Cell],
-    run: Callable[..., Outcome], foreign: Collection[str], trust_imported: bool, name: str,
-) -> Rerun:  # fmt: skip
-    """Run the cells on the new side and, if possible, alternating on the baseline's side. `foreign`: sweeps of the
-    database `name` that run nothing without `trust_imported`."""
+    compared: Compared,
+    before: SweepInfo,
+    after: SweepInfo,
+    cells: Sequence[Cell],
+    run: Callable[..., Outcome],
+    foreign: Collection[str],
+    trust_imported: bool,
+    name: str,
+) -> Rerun:
+    """Run the cells on the new side and, if possible, alternating on the baseline's side.
+    `foreign`: sweeps of the database `name` that run nothing without `trust_imported`."""
     for sweep in (before, after):
         if sweep.id in foreign and trust_imported:
             resume.announce(sweep, cells)
@@ -259,7 +303,11 @@ def run_again(
         with origin(old_facts, new_facts, here, cells, software) as there:
             return Rerun(run(cells, there, here), here, there)
     except EffbenchError as error:
-        keys = {change.key for change in compared.changes if is_flagged(change) and needs_no_pairs(change)}
+        keys = {
+            change.key
+            for change in compared.changes
+            if is_flagged(change) and needs_no_pairs(change)
+        }
         chosen = [cell for cell in cells if cell.key in keys]
         if not chosen:
             raise
@@ -267,15 +315,16 @@ def run_again(
 
 
 def needs_no_pairs(change: Change) -> bool:
-    """Return whether the new side alone can settle a row that runs again: a slower row, or one of which only the new
-    side is marked. Without pairs, ambiguous rows stay so."""
+    """Return whether the new side alone can settle a row that runs again: a slower row, or one of
+    which only the new side is marked. Without pairs, ambiguous rows stay so."""
     if change.is_unjudged:
         return not change.marked_before
     return change.verdict is Verdict.SLOWER
 
 
 def may_be_slower(change: Change) -> bool:
-    """Return whether the row is slower, or ambiguous beyond its floor (or the factor of a compile time)."""
+    """Return whether the row is slower, or ambiguous beyond its floor (or the factor of a compile
+    time)."""
     if change.verdict is not Verdict.AMBIGUOUS or change.ratio is None:
         return change.verdict is Verdict.SLOWER
     limit = change.limit if METRICS[change.metric].compare == "bound" else change.floor
@@ -283,19 +332,27 @@ def may_be_slower(change: Change) -> bool:
 
 
 def facts_of(side: Side, sweep: SweepInfo) -> Mapping[str, Any] | None:
-    """Return the facts that the sweep records of this side's interpreter; None if they are incomplete."""
+    """Return the facts that the sweep records of this side's interpreter; None if they are
+    incomplete."""
     known = sweep.host.get("environments") or {}
     facts = next((known[key] for key in side.environments if key in known), None)
     return facts if isinstance(facts, dict) and facts.keys() >= FACTS else None
 
 
 def judge_again(
-    compared: Compared, flagged: Sequence[Change], again: Side, new_id: str, old_id: str | None, why: str | None,
-    is_partial: bool = False, duets: Collection[str] = (),
-) -> None:  # fmt: skip
-    """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's environments on the new
-    and on the baseline's side; `why`: the reason if the baseline's side did not run; `is_partial`: the re-run was
-    interrupted; `duets`: the keys of the cells that ran as duets."""
+    compared: Compared,
+    flagged: Sequence[Change],
+    again: Side,
+    new_id: str,
+    old_id: str | None,
+    why: str | None,
+    is_partial: bool = False,
+    duets: Collection[str] = (),
+) -> None:
+    """Update the flagged rows by the re-run, and add notes. `new_id`, `old_id`: the re-run's
+    environments on the new and on the baseline's side; `why`: the reason if the baseline's side did
+    not run; `is_partial`: the re-run was interrupted; `duets`: the keys of the cells that ran as
+    duets."""
     new, old = again.within([new_id]), again.within([old_id]) if old_id else None
     if old and (changed := software_changed(compared.before, old)):
         old, why = None, f"the baseline's interpreter has changed ({changed})"
@@ -309,19 +366,25 @@ def judge_again(
         judged = finish(before, new, compared.limits, ("hardware",), **options)
         return {(change.key, change.metric): change for change in judged.changes}
 
-    # the noise between sessions only matters against the baseline's recorded figures, not in one interleaved session
+    # the noise between sessions only matters against the baseline's recorded figures, not in one
+    # interleaved session
     interleaved = rows(old, interleaved=True) if old and flagged else {}
     recorded = rows(compared.before, thresholds=limits) if flagged else {}
     for change in flagged:
         now, then = new.result(change.key), old.result(change.key) if old else None
         old_fails = is_worse(compared.before.result(change.key), then)
-        # if both sides fail, the cause may be the machine or a shared dependency: this neither confirms nor refutes
+        # if both sides fail, the cause may be the machine or a shared dependency: this neither
+        # confirms nor refutes
         if is_worse(compared.after.result(change.key), now):
-            both = old_fails and f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})"
+            both = (
+                old_fails and f"{UNSETTLED}: run again, both sides fail (before {then}; now {now})"
+            )
             change.reason = joined(change.reason, both or f"run again: {now}")
             change.verdict = change.verdict if both else Verdict.BROKEN
         elif then is None or old_fails:
-            how = f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
+            how = (
+                f"run again; the baseline's side did not run: {then}" if old_fails else "run again"
+            )
             settle(change, recorded, how)
         else:
             pairs = shared_rounds(change.metric, then, now)
@@ -335,27 +398,40 @@ def judge_again(
         how = AS_DUET
     compared.notes.append(f"rows run again: {len(flagged)}, {how}: sweep {again.title}")
     if why:
-        compared.notes.append(f"not alternating: {why}; the machine may have drifted between the sessions")
+        compared.notes.append(
+            f"not alternating: {why}; the machine may have drifted between the sessions"
+        )
 
 
 def has_ended(change: Change, new: Side, old: Side | None) -> bool:
-    """Return whether an interrupted re-run can settle the row: both sides have a result, and its metric does not need
-    all compilations."""
-    results = [new.result(change.key)] if old is None else [new.result(change.key), old.result(change.key)]
+    """Return whether an interrupted re-run can settle the row: both sides have a result, and its
+    metric does not need all compilations."""
+    results = (
+        [new.result(change.key)]
+        if old is None
+        else [new.result(change.key), old.result(change.key)]
+    )
     return all(results) and change.metric in PER_TRIAL
 
 
 def is_worse(before: CellResult | None, now: CellResult | None) -> bool:
     """Return whether the cell was measured both times, and now has a worse class of status."""
-    return None not in (before, now) and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
+    return (
+        None not in (before, now)
+        and verdict_of_statuses(before.status, now.status) is Verdict.BROKEN
+    )
 
 
 def settle(
-    change: Change, rows: Mapping[tuple[str, str], Change], how: str, pairs: int | None = None, least: int = LEAST_PAIRS
+    change: Change,
+    rows: Mapping[tuple[str, str], Change],
+    how: str,
+    pairs: int | None = None,
+    least: int = LEAST_PAIRS,
 ) -> None:
-    """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the checked sweep. The
-    verdict stays if the re-run gives no figure, is marked or has too few pairs. `pairs`: their number, None if only the
-    new side ran; `least`: how many are enough."""
+    """Confirm or clear the flagged row by the rows of the re-run; its figures remain those of the
+    checked sweep. The verdict stays if the re-run gives no figure, is marked or has too few pairs.
+    `pairs`: their number, None if only the new side ran; `least`: how many are enough."""
     is_paired = change.metric in PER_TRIAL  # others have one figure per compilation or sweep
     row, why = rows.get((change.key, change.metric), rows.get((change.key, STATUS))), None
     if row is None or (row.metric != STATUS and None in (row.before, row.after)):
@@ -373,9 +449,18 @@ def settle(
         is_shown, text = False, f"{row.reason or row.verdict} when run again"
     else:
         is_shown = row.verdict is Verdict.SLOWER and (pairs is not None or needs_no_pairs(change))
-        if is_paired and METRICS[change.metric].compare == "ratio" and pairs is not None and row.low is not None:
-            # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond it by chance
-            is_shown = confirms(row.low, pairs, row.limit, least) and Verdict.SLOWER in (row.verdict, change.verdict)
+        if (
+            is_paired
+            and METRICS[change.metric].compare == "ratio"
+            and pairs is not None
+            and row.low is not None
+        ):
+            # pairs do not drift, so the floor counts; but among many ambiguous rows some are beyond
+            # it by chance
+            is_shown = confirms(row.low, pairs, row.limit, least) and Verdict.SLOWER in (
+                row.verdict,
+                change.verdict,
+            )
             what = "duets" if how == AS_DUET else "pairs"
             change.limit, how = row.limit, f"{how}, {pairs} {what}"
         text = f"{figures_text(row)} ({how})"
@@ -391,8 +476,12 @@ def settle(
         settle_unjudged(change, row, is_shown, text)
         return
     change.reason = joined(change.reason, f"{'confirmed' if is_shown else 'not confirmed'}: {text}")
-    is_refuted = change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
-    change.verdict = Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS
+    is_refuted = (
+        change.verdict is Verdict.AMBIGUOUS and pairs is not None and row.verdict is Verdict.SAME
+    )
+    change.verdict = (
+        Verdict.SLOWER if is_shown else Verdict.SAME if is_refuted else Verdict.AMBIGUOUS
+    )
 
 
 def settle_unjudged(change: Change, row: Change, is_slower: bool, text: str) -> None:
@@ -408,6 +497,7 @@ def settle_unjudged(change: Change, row: Change, is_slower: bool, text: str) -> 
 
 
 def figures_text(row: Change) -> str:
-    """Return the ratio of a row with both figures; the figures themselves if it has none, as that of a count of 0."""
+    """Return the ratio of a row with both figures; the figures themselves if it has none, as that
+    of a count of 0."""
     form = METRICS[row.metric].format
     return ratio_text(row.ratio, row.low, row.high) or f"{form(row.before)} → {form(row.after)}"

@@ -37,19 +37,27 @@ class DuetSide:
         failed = [trial for trial in self.trials if not trial.status.is_measured]
         if not failed:
             return None
-        return f"{failed[-1].status}: {failed[-1].reason}" if failed[-1].reason else str(failed[-1].status)
+        return (
+            f"{failed[-1].status}: {failed[-1].reason}"
+            if failed[-1].reason
+            else str(failed[-1].status)
+        )
 
     @property
     def remarks(self) -> list[str]:
         """What a reader has to know about its trials."""
-        texts = [f"{self.name} is {trial.status}: {trial.reason}" for trial in self.trials if trial.reason]
+        texts = [
+            f"{self.name} is {trial.status}: {trial.reason}"
+            for trial in self.trials
+            if trial.reason
+        ]
         return list(dict.fromkeys(texts))
 
 
 @dataclass(frozen=True)
 class DuetRow:
-    """A metric of both sides. `test`: of the ratio second ÷ first; None for the ratio in disturbed moments, which has
-    no interval. `is_marked`: whether the host was disturbed."""
+    """A metric of both sides. `test`: of the ratio second ÷ first; None for the ratio in disturbed
+    moments, which has no interval. `is_marked`: whether the host was disturbed."""
 
     metric: str
     title: str
@@ -65,8 +73,9 @@ class DuetRow:
 
 @dataclass(frozen=True)
 class DuetAnswer:
-    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period first. `duets`: the number of
-    complete ones; `alone`: why rounds were not, in the words of their trials."""
+    """The comparison of two sides of a cell. `cell`: its name. `rows`: latency and period first.
+    `duets`: the number of complete ones; `alone`: why rounds were not, in the words of their
+    trials."""
 
     cell: str
     first: DuetSide
@@ -77,10 +86,16 @@ class DuetAnswer:
 
     @classmethod
     def of(cls, cell: str, first: DuetSide, second: DuetSide) -> DuetAnswer:
-        """Return the comparison of the rounds that both sides have. Undisturbed rounds count if there are any."""
-        sides = [{trial.round: trial for trial in side.trials if trial.status.is_measured} for side in (first, second)]
+        """Return the comparison of the rounds that both sides have. Undisturbed rounds count if
+        there are any."""
+        sides = [
+            {trial.round: trial for trial in side.trials if trial.status.is_measured}
+            for side in (first, second)
+        ]
         rounds = sorted(sides[0].keys() & sides[1].keys())
-        quiet = [number for number in rounds if all(side[number].disturbance is None for side in sides)]
+        quiet = [
+            number for number in rounds if all(side[number].disturbance is None for side in sides)
+        ]
         used = quiet or rounds
         before, after = ([side[number] for number in used] for side in sides)
         rows = []
@@ -88,7 +103,11 @@ class DuetAnswer:
             for metric in SERIES:
                 rows += rows_of(metric, before, after, is_marked=not quiet)
         trials = [side[number] for side in sides for number in rounds]
-        alone = [trial.extra[DUET]["alone"] for trial in trials if DUET in trial.extra and not is_of_duet(trial)]
+        alone = [
+            trial.extra[DUET]["alone"]
+            for trial in trials
+            if DUET in trial.extra and not is_of_duet(trial)
+        ]
         return cls(cell, first, second, rows, len(used), tuple(dict.fromkeys(alone)))
 
     @property
@@ -104,19 +123,27 @@ class DuetAnswer:
             if side.failure:
                 return f"{side.name} has no figures to compare: {side.failure}"
         if not self.rows or self.rows[0].test is None:
-            return f"{self.first.name} and {self.second.name} have no complete {self.unit} to compare"
+            return (
+                f"{self.first.name} and {self.second.name} have no complete {self.unit} to compare"
+            )
         row = self.rows[0]
-        text = sentence_of(self.first.name, self.second.name, row.test, count(self.duets, self.unit))
+        text = sentence_of(
+            self.first.name, self.second.name, row.test, count(self.duets, self.unit)
+        )
         return f"{text}; the host was busy" if row.is_marked else text
 
     def is_slower(self, fraction: float) -> bool:
-        """Return whether the second side is significantly slower than the first one by more than this fraction."""
+        """Return whether the second side is significantly slower than the first one by more than
+        this fraction."""
         tests = [row.test for row in self.rows if row.test is not None and not row.is_marked]
         return any(test.low is not None and test.low > 1 + fraction for test in tests)
 
 
-def rows_of(metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool) -> list[DuetRow]:
-    """Return the row of a metric, and that of its disturbed moments if there were any; none if a side lacks it."""
+def rows_of(
+    metric: str, before: Sequence[Trial], after: Sequence[Trial], is_marked: bool
+) -> list[DuetRow]:
+    """Return the row of a metric, and that of its disturbed moments if there were any; none if a
+    side lacks it."""
     old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
     if not all([*old.values(), *new.values()]):
         return []
@@ -145,7 +172,8 @@ def disturbed_ms(trials: Sequence[Trial], series: str) -> dict[int, float]:
 
 
 def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
-    """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3 duets`."""
+    """Return which side is faster. `test`: of the ratio second ÷ first of their times; `duets`: `3
+    duets`."""
     ratio, low, high = test.ratio, test.low, test.high
     if low is None or high is None:
         return f"{second} takes {signed(ratio)} the time of {first} ({duets}; one has no interval)"
@@ -161,7 +189,8 @@ def sentence_of(first: str, second: str, test: Comparison, duets: str) -> str:
 
 
 def speed_text(speed: float, least: float, most: float, slow: str, duets: str) -> str:
-    """Return `1.31× as fast as mode=default (1.29–1.33; 3 duets)`, in per cent for a small difference."""
+    """Return `1.31× as fast as mode=default (1.29–1.33; 3 duets)`, in per cent for a small
+    difference."""
     if speed >= FACTOR:
         bounds = f"{significant(least, 3)}–{significant(most, 3)}"
         return f"{significant(speed, 3)}× as fast as {slow} ({bounds}; {duets})"

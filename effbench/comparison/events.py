@@ -22,7 +22,8 @@ Unit = tuple[str, str, str]
 
 
 class SeriesId(NamedTuple):
-    """One metric of one cell at one place: hardware, plus the interpreter or folder if a sweep compared several."""
+    """One metric of one cell at one place: hardware, plus the interpreter or folder if a sweep
+    compared several."""
 
     cell_key: str
     place: str
@@ -30,7 +31,8 @@ class SeriesId(NamedTuple):
 
 
 class Track(NamedTuple):
-    """The results of one cell at one place, one per sweep, oldest first, as named tuples of the columns of `result`."""
+    """The results of one cell at one place, one per sweep, oldest first, as named tuples of the
+    columns of `result`."""
 
     cell_key: str
     place: str
@@ -41,17 +43,17 @@ class Track(NamedTuple):
 class Event:
     """Something that happened to a series between two neighbouring sweeps (ids).
 
-    Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not confirmed),
-    `broken` or `fixed` (the status). Other kinds are `flapping` (alternates between `old` and `new`, most recently in
-    `after_sweep`), `drifting` (changes by `ratio` without a step), `new` (the cell first appears in `after_sweep`) and
-    `dead` (the cell last appears in `before_sweep`).
+    Changes have an `id`. Their `kind` is `change`, `recent` (only the newest one or two sweeps: not
+    confirmed), `broken` or `fixed` (the status). Other kinds are `flapping` (alternates between
+    `old` and `new`, most recently in `after_sweep`), `drifting` (changes by `ratio` without a
+    step), `new` (the cell first appears in `after_sweep`) and `dead` (the cell last appears in
+    `before_sweep`).
 
-    `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds, None if unknown.
-    `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between these with 95 % confidence.
-    `undone_sweep`: the first sweep with the old level again. `coincides`: what else changed between the two sweeps.
-    `reason`: the reason of the status. `acknowledged`: why the change is accepted; `acknowledgement`: the key of that
-    row.
-    """
+    `old`, `new`: levels in the metric's unit, or statuses. `ratio`: new ÷ old with its 95 % bounds,
+    None if unknown. `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between
+    these with 95 % confidence. `undone_sweep`: the first sweep with the old level again.
+    `coincides`: what else changed between the two sweeps. `reason`: the reason of the status.
+    `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row."""
 
     kind: str
     series: SeriesId
@@ -75,7 +77,8 @@ class Event:
 
     @property
     def state(self) -> str:
-        """Return unconfirmed, undone, acknowledged, open (worse and not acknowledged) or holds; empty for no change."""
+        """Return unconfirmed, undone, acknowledged, open (worse and not acknowledged) or holds;
+        empty for no change."""
         if self.worse is None:
             return ""
         if self.kind == "recent":
@@ -92,7 +95,8 @@ class Event:
 
     @property
     def word(self) -> str:
-        """Return the direction of a change (slower, faster, more, less, broken, fixed); else the kind of the event."""
+        """Return the direction of a change (slower, faster, more, less, broken, fixed); else the
+        kind of the event."""
         if self.worse is None or self.series.metric == STATUS:
             return self.kind
         metric = METRICS[self.series.metric]
@@ -105,18 +109,22 @@ class Event:
 class History:
     """All cells of a database over its sweeps.
 
-    `series`: the results without re-runs; `whole`: with re-runs. `sweeps`: rows by id, oldest first; `position`: sweep
-    id -> index. `places`: environment id -> place; `hardware`: place -> hardware. `events`: changes, the
-    worst open ones first, then other events. `states`: steady, changed, flapping, drifting or short (too short to
-    judge). `left_out`: number of acknowledged changes that were removed from `events`.
-    """
+    `series`: the results without re-runs; `whole`: with re-runs. `sweeps`: rows by id, oldest
+    first; `position`: sweep id -> index. `places`: environment id -> place; `hardware`: place ->
+    hardware. `events`: changes, the worst open ones first, then other events. `states`: steady,
+    changed, flapping, drifting or short (too short to judge). `left_out`: number of acknowledged
+    changes that were removed from `events`."""
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:
         self.series, self.whole, self.metrics = series, series, metrics
         self.sweeps = {sweep["id"]: sweep for sweep in series.sweeps}
         self.position = {sweep_id: position for position, sweep_id in enumerate(self.sweeps)}
-        self.places = {key: place_of(environment) for key, environment in series.environments.items()}
-        self.hardware = {self.places[key]: hardware_of(row) for key, row in series.environments.items()}
+        self.places = {
+            key: place_of(environment) for key, environment in series.environments.items()
+        }
+        self.hardware = {
+            self.places[key]: hardware_of(row) for key, row in series.environments.items()
+        }
         self.tracks = self._tracks()
         self.events: list[Event] = []
         self.states: dict[SeriesId, str] = {}
@@ -124,8 +132,9 @@ class History:
         self.baselines: Sequence[Any] = ()
 
     def _tracks(self) -> list[Track]:
-        """Return all tracks. If a sweep has several results at a place (two hosts), the best one counts; of equal
-        ones the last, as in comparisons: perhaps the sweep was resumed after an update."""
+        """Return all tracks. If a sweep has several results at a place (two hosts), the best one
+        counts; of equal ones the last, as in comparisons: perhaps the sweep was resumed after an
+        update."""
         best: dict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
         row_type = namedtuple("Row", self.series.columns)
 
@@ -140,14 +149,23 @@ class History:
             if other is not row and rank(row) > rank(other):
                 of_track[row.sweep_id] = row
         return [
-            Track(*key, [of_track[sweep_id] for sweep_id in sorted(of_track, key=self.position.__getitem__)])
+            Track(
+                *key,
+                [
+                    of_track[sweep_id]
+                    for sweep_id in sorted(of_track, key=self.position.__getitem__)
+                ],
+            )
             for key, of_track in sorted(best.items(), key=itemgetter(0))
         ]
 
     @cached_property
     def marked_baselines(self) -> set[Unit]:
-        """The units whose baseline has marked times, so that the speedups of other modes there depend on them."""
-        modes = {sweep_id: sweep.get("baseline_mode", "eager") for sweep_id, sweep in self.sweeps.items()}
+        """The units whose baseline has marked times, so that the speedups of other modes there
+        depend on them."""
+        modes = {
+            sweep_id: sweep.get("baseline_mode", "eager") for sweep_id, sweep in self.sweeps.items()
+        }
         row_type = namedtuple("Row", self.series.columns)
         rows = map(row_type._make, self.series.rows)
         return {
@@ -158,7 +176,8 @@ class History:
 
     @property
     def marked_results(self) -> int:
-        """The number of results whose times make no level and no change, because the host was disturbed."""
+        """The number of results whose times make no level and no change, because the host was
+        disturbed."""
         return sum(bool(row.marked) for track in self.tracks for row in track.rows)
 
     @property
@@ -174,31 +193,44 @@ class History:
     @cached_property
     def names(self) -> dict[str, str]:
         """Cell key -> unique name."""
-        return dict(zip(self.series.cells, row_names(list(self.series.cells.values())), strict=True))
+        return dict(
+            zip(self.series.cells, row_names(list(self.series.cells.values())), strict=True)
+        )
 
     @cached_property
     def sweeps_of_environment(self) -> dict[str, list[str]]:
         """Environment id -> ids of the sweeps (and re-runs) with a result in it, oldest first."""
         order = {sweep["id"]: place for place, sweep in enumerate(self.whole.sweeps)}
         ids: dict[str, list[str]] = defaultdict(list)
-        for sweep_id, environment_id in sorted({row[:2] for row in self.whole.measured}, key=lambda row: order[row[0]]):
+        for sweep_id, environment_id in sorted(
+            {row[:2] for row in self.whole.measured}, key=lambda row: order[row[0]]
+        ):
             ids[environment_id].append(sweep_id)
         return ids
 
     def is_matched(self, event: Event, rule: ExceptionRule) -> bool:
         """Return whether an exception matches the metric and the cell of an event."""
-        cell = {**self.series.cells[event.series.cell_key], "hardware": self.hardware[event.series.place]}
+        cell = {
+            **self.series.cells[event.series.cell_key],
+            "hardware": self.hardware[event.series.place],
+        }
         return rule.is_of(event.series.metric) and rule.fits(cell)
 
 
 def unit_of(history: History, row: Any) -> Unit:
-    """Return what the modes of a case have in common: sweep, environment, and all parameters but the mode."""
+    """Return what the modes of a case have in common: sweep, environment, and all parameters but
+    the mode."""
     params = history.series.cells[row.cell_key].get("params") or {}
-    return row.sweep_id, row.environment_id, digest({key: value for key, value in params.items() if key != "mode"})
+    return (
+        row.sweep_id,
+        row.environment_id,
+        digest({key: value for key, value in params.items() if key != "mode"}),
+    )
 
 
 def place_of(environment: Mapping[str, Any]) -> str:
-    """Return the hardware, plus the interpreter or folder if the environment is one of several in a sweep."""
+    """Return the hardware, plus the interpreter or folder if the environment is one of several in a
+    sweep."""
     flags = environment["flags"] or {}
     compared = [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
     hardware = hardware_of(environment)

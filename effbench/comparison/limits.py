@@ -1,4 +1,5 @@
-"""The configuration of `compare` and `check`: which metrics are compared, and how large a change must be to count.
+"""The configuration of `compare` and `check`: which metrics are compared, and how large a change
+must be to count.
 
 A user's file overrides the defaults in conf/check/default.yaml, and single settings override both.
 """
@@ -21,27 +22,36 @@ from effbench.config import OnFailure, shipped
 from effbench.errors import ConfigError
 from effbench.metrics import METRICS
 
-#: Folders of the files that are named without a path: the user's, which is searched first, and effbench's.
+#: Folders of the files that are named without a path: the user's, which is searched first, and
+#: effbench's.
 OWN, SHIPPED = Path("conf") / "check", shipped("conf") / "check"
 DEFAULT = "default"
-COMPARED = tuple(name for name, metric in METRICS.items() if metric.compare != "none" and metric.unit != "×")
+COMPARED = tuple(
+    name for name, metric in METRICS.items() if metric.compare != "none" and metric.unit != "×"
+)
 #: The metric of a row about a cell's status.
 STATUS = "status"
 #: What an exception can match: values of the cell, and the metric.
 PATTERNS = ("model", "bs", "mode", "dtype", "phase", "device", "hardware", "metric")
 #: How a metric is compared -> the keys of its limit that have an effect, besides `ignore`.
 USED = {"ratio": ("floor", "least"), "exact": ("least",), "bound": ("factor", "least")}
-#: Setting -> its minimum, and the value that it must be below. A floor of 3 was probably meant to be 3 %.
-BOUNDS = {"floor": (0.0, 1.0), "q": (1e-6, 1.0), "least": (0.0, math.inf), "factor": (1.0, math.inf)}
+#: Setting -> its minimum, and the value that it must be below. A floor of 3 was probably meant to
+#: be 3 %.
+BOUNDS = {
+    "floor": (0.0, 1.0),
+    "q": (1e-6, 1.0),
+    "least": (0.0, math.inf),
+    "factor": (1.0, math.inf),
+}
 #: Marks fields that a file cannot set.
 INTERNAL = {"omegaconf_ignore": True}
 
 
 @dataclass
 class Limit:
-    """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit; `factor`: replaces
-    the floor for compile times and errors. `ignore`: changes do not count. None: not set. `reason`: of the exception
-    that set the limit."""
+    """The smallest change that counts. `floor`: relative; `least`: absolute, in the metric's unit;
+    `factor`: replaces the floor for compile times and errors. `ignore`: changes do not count. None:
+    not set. `reason`: of the exception that set the limit."""
 
     floor: Any = None  # a number; in a file also 3%
     least: Any = None
@@ -50,14 +60,15 @@ class Limit:
     reason: str | None = None
 
     def given(self, metric: str | None = None) -> dict[str, Any]:
-        """Return the keys that are set and have an effect on the metric, on `status`, or on any metric (None)."""
+        """Return the keys that are set and have an effect on the metric, on `status`, or on any
+        metric (None)."""
         return {key: value for key in used_by(metric) if (value := getattr(self, key)) is not None}
 
 
 @dataclass
 class ExceptionRule(Limit):
-    """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set. `until`: the last
-    day on which it holds; `used`: some cell matched."""
+    """A different limit for the cells and metrics that match all PATTERNS (`llama-*`) that are set.
+    `until`: the last day on which it holds; `used`: some cell matched."""
 
     model: str | None = None
     bs: str | None = None
@@ -75,23 +86,30 @@ class ExceptionRule(Limit):
         return {name: wanted for name in PATTERNS if (wanted := getattr(self, name)) is not None}
 
     def fits(self, cell: Mapping[str, Any]) -> bool:
-        """Return whether one side of the cell matches; `cell["after"]`: values in which the other side differs."""
+        """Return whether one side of the cell matches; `cell["after"]`: values in which the other
+        side differs."""
         wanted = [(name, pattern) for name, pattern in self.patterns.items() if name != "metric"]
         sides = (cell, {**cell, **cell.get("after", {})})
-        return any(all(fnmatch.fnmatchcase(str(side.get(name)), text) for name, text in wanted) for side in sides)
+        return any(
+            all(fnmatch.fnmatchcase(str(side.get(name)), text) for name, text in wanted)
+            for side in sides
+        )
 
     def is_of(self, metric: str) -> bool:
         return fnmatch.fnmatchcase(metric, self.metric or "*")
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
+        return (
+            " ".join(f"{name}={wanted}" for name, wanted in self.patterns.items()) or "every cell"
+        )
 
 
 @dataclass
 class Limits:
-    """All limits of a comparison; `limits`: by metric. `on_missing`, `on_unjudged`: whether a cell that was not
-    measured, or whose times are marked, fails a check. `expired`: exceptions that have ended. `floor_for_all`: replaces
-    every floor, including those of metrics and exceptions. `source`: where the limits come from."""
+    """All limits of a comparison; `limits`: by metric. `on_missing`, `on_unjudged`: whether a cell
+    that was not measured, or whose times are marked, fails a check. `expired`: exceptions that have
+    ended. `floor_for_all`: replaces every floor, including those of metrics and exceptions.
+    `source`: where the limits come from."""
 
     metrics: list[str] = field(default_factory=lambda: list(COMPARED))
     floor: Any = 0.02
@@ -105,8 +123,8 @@ class Limits:
     source: str | None = field(default=None, compare=False, metadata=INTERNAL)
 
     def of(self, cell: Mapping[str, Any], metric: str) -> Limit:
-        """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype, phase, device and
-        hardware. Only the last exception that matches counts."""
+        """Return the limit of a metric (or of `status`) for a cell: its model, bs, mode, dtype,
+        phase, device and hardware. Only the last exception that matches counts."""
         limit = default = self.of_metric(metric)
         for rule in self.exceptions:
             if rule.fits(cell):
@@ -123,7 +141,8 @@ class Limits:
 
 
 def used_by(metric: str | None) -> tuple[str, ...]:
-    """Return the keys of a limit that have an effect on this metric, on `status`, or on any metric (None)."""
+    """Return the keys of a limit that have an effect on this metric, on `status`, or on any metric
+    (None)."""
     if metric is None:
         return ("floor", "least", "factor", "ignore")
     return ("ignore",) if metric == STATUS else (*USED[METRICS[metric].compare], "ignore")
@@ -140,8 +159,9 @@ def check_metric(name: str) -> str:
 
 
 def read(name: str | None = None, settings: Sequence[str] = ()) -> Limits:
-    """Return effbench's default limits, overridden by those of `name` (a file, or a name in conf/check here or in
-    effbench; None: `default`) and by `settings` (key=value). Lists replace, mappings merge. Raises ConfigError."""
+    """Return effbench's default limits, overridden by those of `name` (a file, or a name in
+    conf/check here or in effbench; None: `default`) and by `settings` (key=value). Lists replace,
+    mappings merge. Raises ConfigError."""
     defaults, path = SHIPPED / f"{DEFAULT}.yaml", _find(DEFAULT if name is None else str(name))
     layers, source = [_load(defaults)], "effbench's defaults"
     if path.resolve() != defaults.resolve():
@@ -165,7 +185,9 @@ def _find(name: str) -> Path:
         if (folder / f"{name}.yaml").is_file():
             return folder / f"{name}.yaml"
     known = sorted({path.stem for folder in (OWN, SHIPPED) for path in folder.glob("*.yaml")})
-    raise ConfigError(f"no configuration {name!r}; choose from {', '.join(known)}, or give the path of a file")
+    raise ConfigError(
+        f"no configuration {name!r}; choose from {', '.join(known)}, or give the path of a file"
+    )
 
 
 def _load(path: Path) -> DictConfig:
@@ -174,22 +196,29 @@ def _load(path: Path) -> DictConfig:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())[:150]}") from error
+        raise ConfigError(
+            f"{path} is not valid YAML: {' '.join(str(error).split())[:150]}"
+        ) from error
 
 
 def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = None) -> Limits:
-    """Return limits from configurations, each of which overrides the previous ones. Raises ConfigError for unknown keys
-    and invalid values."""
+    """Return limits from configurations, each of which overrides the previous ones. Raises
+    ConfigError for unknown keys and invalid values."""
     plain = [OmegaConf.to_container(OmegaConf.create(layer), resolve=False) for layer in layers]
     if "${" in str(plain):
-        raise ConfigError("${…} is not allowed, as a repository's file must not read the environment; write the value")
+        raise ConfigError(
+            "${…} is not allowed, as a repository's file must not read the environment; write the"
+            " value"
+        )
     for layer in plain:
         _check_forms(layer)
     try:
         limits: Limits = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Limits), *plain))
     except OmegaConfBaseException as error:
         raise ConfigError(_explained(error)) from error
-    limits.metrics = [check_metric(name) for name in dict.fromkeys(map(str, limits.metrics or COMPARED))]
+    limits.metrics = [
+        check_metric(name) for name in dict.fromkeys(map(str, limits.metrics or COMPARED))
+    ]
     limits.floor, limits.q = _number("floor", limits.floor), _number("q", limits.q)
     for metric, limit in limits.limits.items():
         _validate(limit, f"limits.{check_metric(metric)}", metric)
@@ -202,13 +231,15 @@ def limits_of(*layers: Mapping[str, Any] | DictConfig, today: dt.date | None = N
 
 
 def _check_forms(layer: Any) -> None:
-    """Raise ConfigError if a part of a configuration is not a list or mapping as required, or empty: OmegaConf's
-    messages would not say what is expected."""
+    """Raise ConfigError if a part of a configuration is not a list or mapping as required, or
+    empty: OmegaConf's messages would not say what is expected."""
 
     def check(name: str, value: Any, form: type) -> None:
         if not isinstance(value, form):
             kinds = {list: "a list", dict: "a mapping (key: value)"}
-            raise ConfigError(f"{name}: expected {kinds[form]}, got {'nothing' if value is None else repr(value)}")
+            raise ConfigError(
+                f"{name}: expected {kinds[form]}, got {'nothing' if value is None else repr(value)}"
+            )
 
     check("limits and exceptions", layer, dict)
     forms = {"metrics": list, "limits": dict, "exceptions": list}
@@ -240,14 +271,19 @@ def _validate_exception(rule: ExceptionRule, name: str) -> None:
     try:
         rule.until = rule.until and dt.date.fromisoformat(str(rule.until))
     except ValueError as error:
-        raise ConfigError(f"{name}.until={rule.until}: expected a date such as 2027-03-31") from error
+        raise ConfigError(
+            f"{name}.until={rule.until}: expected a date such as 2027-03-31"
+        ) from error
 
 
 def _validate(limit: Limit, name: str, metric: str | None) -> None:
-    """Convert the numbers. Raise ConfigError for keys without effect on `metric`; None: a pattern, which takes all."""
+    """Convert the numbers. Raise ConfigError for keys without effect on `metric`; None: a pattern,
+    which takes all."""
     for key, value in limit.given().items():
         if key not in used_by(metric):
-            raise ConfigError(f"{name}.{key} does nothing: {metric} only takes {', '.join(used_by(metric))}")
+            raise ConfigError(
+                f"{name}.{key} does nothing: {metric} only takes {', '.join(used_by(metric))}"
+            )
         if key != "ignore":
             setattr(limit, key, _number(f"{name}.{key}", value))
 
@@ -262,5 +298,7 @@ def _number(name: str, value: Any) -> float:
         number = math.nan
     if not low <= number < high:
         below = f" and below {high:g}" if high < math.inf else ""
-        raise ConfigError(f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%")
+        raise ConfigError(
+            f"{name}={value}: expected a number of at least {low:g}{below}, such as 0.03 or 3%"
+        )
     return number

@@ -1,4 +1,5 @@
-"""Find out whether a sweep can run again here: its interpreter, and its revision in a worktree of this repository."""
+"""Find out whether a sweep can run again here: its interpreter, and its revision in a worktree of
+this repository."""
 
 from __future__ import annotations
 
@@ -36,15 +37,19 @@ sys.path.insert(0, "")
 def where(name):
     spec = importlib.util.find_spec(name)
     if spec is None: return None
-    return spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or [None]))
+    if spec.has_location: return spec.origin
+    return next(iter(spec.submodule_search_locations or [None]))
 print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 """
 git = partial(quick_git, timeout_s=TIMEOUT_S)
 
 
-def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime) -> Interpreter:
-    """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts. Raises UsageError
-    if that is impossible here, or if the cells' code has changed `since` the sweep began."""
+def current(
+    facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell], since: dt.datetime
+) -> Interpreter:
+    """Return the interpreter that runs these cells of the sweep again; `facts`: its recorded facts.
+    Raises UsageError if that is impossible here, or if the cells' code has changed `since` the
+    sweep began."""
     if not facts:
         raise UsageError(f"sweep {sweep_id} does not record its interpreter")
     folder = Path(facts["folder"])
@@ -54,25 +59,35 @@ def current(facts: Mapping[str, Any] | None, sweep_id: str, cells: Iterable[Cell
     if targets(cells):
         then, now = facts["git_description"], git_description(folder)
         if now != then:
-            raise UsageError(f"{folder} is at {now} now; the sweep ran {then}{uncommitted_text(folder)}")
+            raise UsageError(
+                f"{folder} is at {now} now; the sweep ran {then}{uncommitted_text(folder)}"
+            )
         if is_dirty(facts) and facts.get("git_changes") != git_changes(folder):
             names = uncommitted_text(folder)
-            raise UsageError(f"the uncommitted changes in {folder} differ from those measured{names}")
+            raise UsageError(
+                f"the uncommitted changes in {folder} differ from those measured{names}"
+            )
     given = {name: facts[name] for name in facts["given"]}
     for path in untracked(targets(cells), Interpreter(given.get("python"), str(folder))):
         if path.stat().st_mtime > since.timestamp():
-            raise UsageError(f"{path} was written after sweep {sweep_id} began, and git does not track it")
+            raise UsageError(
+                f"{path} was written after sweep {sweep_id} began, and git does not track it"
+            )
     return Interpreter(**given if folder == Path.cwd() else {**given, "folder": str(folder)})
 
 
 @contextmanager
 def origin(
-    old: Mapping[str, Any] | None, new: Mapping[str, Any], here: Interpreter, cells: Iterable[Cell],
+    old: Mapping[str, Any] | None,
+    new: Mapping[str, Any],
+    here: Interpreter,
+    cells: Iterable[Cell],
     software: str | None = None,
-) -> Iterator[Interpreter]:  # fmt: skip
-    """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree exists as long as the
-    context. `old`, `new`: recorded facts of the interpreters; `software`: a difference in software between them, as
-    text. Raises UsageError if that is impossible or pointless."""
+) -> Iterator[Interpreter]:
+    """Yield the interpreter of the baseline's side, while `here` runs the new side; its worktree
+    exists as long as the context. `old`, `new`: recorded facts of the interpreters; `software`: a
+    difference in software between them, as text. Raises UsageError if that is impossible or
+    pointless."""
     if not old:
         raise UsageError("the baseline does not record its interpreter")
     if not os.access(old["python"], os.X_OK):
@@ -98,7 +113,9 @@ def origin(
         for path in untracked(targets(cells), here):
             if is_versioned(path, root):
                 raise UsageError(f"git does not track {path}, so the baseline's code is unknown")
-        raise UsageError("baseline and sweep have the same interpreter and revision: only the machine can differ")
+        raise UsageError(
+            "baseline and sweep have the same interpreter and revision: only the machine can differ"
+        )
 
 
 def uncommitted_text(folder: Path) -> str:
@@ -115,26 +132,40 @@ def is_dirty(facts: Mapping[str, Any]) -> bool:
 def revision(
     old: Mapping[str, Any], here: Interpreter, root: Path, python: str | None, names: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the folder in which `python` imports these targets from the baseline's revision, in a worktree of the
-    repository `root`. Raises UsageError if the revision is unavailable."""
+    """Yield the folder in which `python` imports these targets from the baseline's revision, in a
+    worktree of the repository `root`. Raises UsageError if the revision is unavailable."""
     commit = old["git_revision"]
     if commit is None:
-        raise UsageError(f"the baseline's folder {old['folder']} is not under version control, so its code is unknown")
+        raise UsageError(
+            f"the baseline's folder {old['folder']} is not under version control, so its code is"
+            " unknown"
+        )
     if is_dirty(old):
         names = f": {old['git_changed_files']}" if old.get("git_changed_files") else ""
-        raise UsageError(f"the baseline was measured with uncommitted changes ({old['git_description']}{names})")
+        raise UsageError(
+            f"the baseline was measured with uncommitted changes ({old['git_description']}{names})"
+        )
     if git(root, "cat-file", "-e", f"{commit}^{{commit}}") is None:
-        raise UsageError(f"the baseline's revision {commit[:12]} is not in this repository "
-                         "(if the clone is shallow: git fetch --unshallow)")  # fmt: skip
+        raise UsageError(
+            f"the baseline's revision {commit[:12]} is not in this repository "
+            "(if the clone is shallow: git fetch --unshallow)"
+        )
     own = cache_home() / "revisions" / str(os.getpid())
     place = own / commit[:12]
     try:
         own.mkdir(parents=True, exist_ok=True)
         if git(root, "worktree", "add", "--detach", "--force", str(place), commit) is None:
             raise UsageError(f"git cannot make a worktree of the baseline's revision {commit[:12]}")
-        # also the folders of modules imported from elsewhere in the repository, such as `src` of an editable package
-        files = [path for path in sources(names, here).values() if path is not None and is_versioned(path, root)]
-        roots = [path.parent.parent if path.name == "__init__.py" else path.parent for path in files]
+        # also the folders of modules imported from elsewhere in the repository, such as `src` of an
+        # editable package
+        files = [
+            path
+            for path in sources(names, here).values()
+            if path is not None and is_versioned(path, root)
+        ]
+        roots = [
+            path.parent.parent if path.name == "__init__.py" else path.parent for path in files
+        ]
         inside = [path for path in [Path(here.home).resolve(), *roots] if path.is_relative_to(root)]
         folders = dict.fromkeys(place / path.relative_to(root) for path in inside)
         yield within(place.resolve(), folders, python, names)
@@ -144,45 +175,70 @@ def revision(
 
 
 def untracked(names: Sequence[str], interpreter: Interpreter) -> list[Path]:
-    """Return the files of these targets that git does not track; of a package, `__init__.py` only."""
-    files = [path for path in sources(names, interpreter).values() if path is not None and path.is_file()]
-    return [path for path in files if git(path.parent, "ls-files", "--error-unmatch", path.name) is None]
+    """Return the files of these targets that git does not track; of a package, `__init__.py`
+    only."""
+    files = [
+        path for path in sources(names, interpreter).values() if path is not None and path.is_file()
+    ]
+    return [
+        path for path in files if git(path.parent, "ls-files", "--error-unmatch", path.name) is None
+    ]
 
 
 def is_versioned(path: Path, root: Path) -> bool:
-    """Return whether the file is in the folder of the repository, but not in a virtual environment in its folder."""
+    """Return whether the file is in the folder of the repository, but not in a virtual environment
+    in its folder."""
     return path.is_relative_to(root) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def within(place: Path, folders: Iterable[Path], python: str | None, names: Sequence[str]) -> str:
-    """Return the first of the folders in which all targets are imported from the worktree `place`. Raises UsageError
-    without such a folder, because otherwise other code would be measured."""
+    """Return the first of the folders in which all targets are imported from the worktree `place`.
+    Raises UsageError without such a folder, because otherwise other code would be measured."""
     reasons = []
     for folder in filter(Path.is_dir, folders):
         paths = sources(names, Interpreter(python, str(folder)))
-        outside = {name: path for name, path in paths.items() if path is None or not path.is_relative_to(place)}
+        outside = {
+            name: path
+            for name, path in paths.items()
+            if path is None or not path.is_relative_to(place)
+        }
         if not outside:
             return str(folder.resolve())
         name, path = next(iter(outside.items()))
         reasons.append(f"its {name} {f'would be imported from {path}' if path else 'is missing'}")
-    raise UsageError(f"the baseline's revision {place.name}: {(reasons or ['it does not contain this folder'])[0]}")
+    raise UsageError(
+        f"the baseline's revision {place.name}:"
+        f" {(reasons or ['it does not contain this folder'])[0]}"
+    )
 
 
 def targets(cells: Iterable[Cell]) -> list[str]:
-    """Return the import paths that the cells use (`_target_` at any depth, losses), except effbench's and torch's."""
+    """Return the import paths that the cells use (`_target_` at any depth, losses), except
+    effbench's and torch's."""
     names = {}
     for cell in cells:
-        used = [*targets_in(cell.model["module"]), *targets_in(cell.mode), (cell.training or {}).get("loss", "mean")]
-        names |= dict.fromkeys(name for name in used if "." in name and not name.startswith(OWN_TARGETS))
+        used = [
+            *targets_in(cell.model["module"]),
+            *targets_in(cell.mode),
+            (cell.training or {}).get("loss", "mean"),
+        ]
+        names |= dict.fromkeys(
+            name for name in used if "." in name and not name.startswith(OWN_TARGETS)
+        )
     return list(names)
 
 
 def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | None]:
-    """Return target -> the file or folder from which this interpreter imports its package; None if it has none."""
+    """Return target -> the file or folder from which this interpreter imports its package; None if
+    it has none."""
     home = Path(interpreter.home)
     # `path/to/file.py:Name`, not `package.module.Name`
-    files = {name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")}
-    paths: dict[str, Path | None] = {name: path if path.is_file() else None for name, path in files.items()}
+    files = {
+        name: home / name.partition(":")[0] for name in names if ":" in name or name.endswith(".py")
+    }
+    paths: dict[str, Path | None] = {
+        name: path if path.is_file() else None for name, path in files.items()
+    }
     packages = {name: name.partition(".")[0] for name in names if name not in files}
     if packages:
         command = [interpreter.executable, "-c", WHERE, *sorted(set(packages.values()))]
@@ -190,5 +246,8 @@ def sources(names: Sequence[str], interpreter: Interpreter) -> dict[str, Path | 
         # a sitecustomize may print before the answer; without an answer no path is known
         lines = [line for line in text.splitlines() if line.startswith('["effbench"')]
         answer = json.loads(lines[-1])[1] if lines else {}
-        paths |= {name: Path(path) if (path := answer.get(package)) else None for name, package in packages.items()}
+        paths |= {
+            name: Path(path) if (path := answer.get(package)) else None
+            for name, package in packages.items()
+        }
     return {name: path and path.resolve() for name, path in paths.items()}

@@ -1,4 +1,5 @@
-"""Print how long a re-run takes: the expected duration at its start, and the time left after each round."""
+"""Print how long a re-run takes: the expected duration at its start, and the time left after each
+round."""
 
 from __future__ import annotations
 
@@ -11,13 +12,17 @@ from effbench.sweeping.forecast import by_kind
 from effbench.sweeping.plan import PlannedTrial
 from effbench.sweeping.progress import Progress
 
-#: (cell key, whether the trial compiles with an empty cache) -> median seconds of the cell's earlier trials.
+#: (cell key, whether the trial compiles with an empty cache) -> median seconds of the cell's
+#: earlier trials.
 TrialSeconds = Mapping[tuple[str, bool], float]
 
 
-def seconds_of_trials(store: Store, sweep_ids: Sequence[str], cells: Sequence[Cell]) -> dict[tuple[str, bool], float]:
-    """Return the median duration of the trials of these cells in these sweeps, by cell key and whether they compiled
-    with an empty cache. A kind without trials has the duration of the other one; unknown cells are omitted."""
+def seconds_of_trials(
+    store: Store, sweep_ids: Sequence[str], cells: Sequence[Cell]
+) -> dict[tuple[str, bool], float]:
+    """Return the median duration of the trials of these cells in these sweeps, by cell key and
+    whether they compiled with an empty cache. A kind without trials has the duration of the other
+    one; unknown cells are omitted."""
     environments = {row["id"] for sweep_id in sweep_ids for row in store.environments_of(sweep_id)}
     medians = by_kind(store.durations([*sweep_ids], sorted(environments)))
     seconds: dict[tuple[str, bool], float] = {}
@@ -31,15 +36,23 @@ def seconds_of_trials(store: Store, sweep_ids: Sequence[str], cells: Sequence[Ce
 
 
 def expected_s(
-    seconds: TrialSeconds, cells: Sequence[Cell], sides: int, rounds: int, compilations: int, slots: int = 1
+    seconds: TrialSeconds,
+    cells: Sequence[Cell],
+    sides: int,
+    rounds: int,
+    compilations: int,
+    slots: int = 1,
 ) -> float | None:
-    """Return how long this many rounds of the cells take on each side; None if a cell's trials are unknown."""
+    """Return how long this many rounds of the cells take on each side; None if a cell's trials are
+    unknown."""
     total = 0.0
     for cell in cells:
         if (cell.key, True) not in seconds:
             return None
         cold = min(rounds, compilations)
-        total += sides * (cold * seconds[cell.key, True] + (rounds - cold) * seconds[cell.key, False])
+        total += sides * (
+            cold * seconds[cell.key, True] + (rounds - cold) * seconds[cell.key, False]
+        )
     return total / slots
 
 
@@ -54,8 +67,8 @@ def duration_text(seconds: float) -> str:
 
 
 class RerunProgress(Progress):
-    """The progress of a re-run. If it is quiet, because standard output gets a document, its expected duration and the
-    time left after each round go to standard error."""
+    """The progress of a re-run. If it is quiet, because standard output gets a document, its
+    expected duration and the time left after each round go to standard error."""
 
     def __init__(self, quiet: bool = False) -> None:
         super().__init__(quiet=quiet)
@@ -68,7 +81,8 @@ class RerunProgress(Progress):
             self.note(text)
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
-        """Announce the time left at the start of each further round, if no line of a trial says it."""
+        """Announce the time left at the start of each further round, if no line of a trial says
+        it."""
         super().started(slot, trial)
         with self.lock:
             is_next_round = trial.round > self.round

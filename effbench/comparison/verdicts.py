@@ -1,10 +1,10 @@
 """Turn pairs of results into verdicts: a `Change` for every cell and metric of two sides.
 
-A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict of
-`verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio` by Welch's test (or by
-pairs, if both sides were measured in the same rounds), Benjamini–Hochberg (over times or sizes) and an effect beyond
-the limit; `exact` by its integers; `bound` by a factor and an absolute difference, times only of two trials per side.
-"""
+A cell that was measured on one side only is `missing` or `new`. A changed status gives the verdict
+of `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio`
+by Welch's test (or by pairs, if both sides were measured in the same rounds), Benjamini–Hochberg
+(over times or sizes) and an effect beyond the limit; `exact` by its integers; `bound` by a factor
+and an absolute difference, times only of two trials per side."""
 
 from __future__ import annotations
 
@@ -42,31 +42,55 @@ class Verdict(StrEnum):
 CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 #: Verdicts that make a check fail.
 FAILING = (Verdict.SLOWER, Verdict.BROKEN, Verdict.MISSING)
-#: Status -> its class, best first: works, runs differently from what the mode promises, cannot run here, failed.
+#: Status -> its class, best first: works, runs differently from what the mode promises, cannot run
+#: here, failed.
 CLASSES = {
-    Status.OK: 0, Status.DEGRADED: 1, Status.OOM: 2, Status.UNSUPPORTED: 2,
-    Status.ERROR: 3, Status.TIMEOUT: 3, Status.CRASHED: 3, Status.INCORRECT: 3,
-}  # fmt: skip
-#: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions: below 5 %, use pairs.
-HOST_METRICS, HOST_CHANGE = frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"}), 0.05
+    Status.OK: 0,
+    Status.DEGRADED: 1,
+    Status.OOM: 2,
+    Status.UNSUPPORTED: 2,
+    Status.ERROR: 3,
+    Status.TIMEOUT: 3,
+    Status.CRASHED: 3,
+    Status.INCORRECT: 3,
+}
+#: In a launch-bound cell these depend on the host, and differ by 1.4 % (SD) between sessions: below
+#: 5 %, use pairs.
+HOST_METRICS, HOST_CHANGE = (
+    frozenset({"latency_ms", "latency_p95_ms", "period_ms", "energy_mj"}),
+    0.05,
+)
 #: Their tests are a family of their own, because noisy times must not hide a change of memory.
 SIZES = frozenset(name for name, metric in METRICS.items() if metric.unit == "bytes")
-#: Compilations per side after which kernels that differ between the sides, but not within one, are no coincidence.
+#: Compilations per side after which kernels that differ between the sides, but not within one, are
+#: no coincidence.
 LEAST_COMPILATIONS = 3
 #: Columns of a row in exports and in the Python API (`record`) -> attribute of a Change.
 COLUMNS = {
-    "cell": "name", "metric": "metric", "verdict": "verdict", "before": "before", "after": "after", "ratio": "ratio",
-    "ci_low": "low", "ci_high": "high", "p_value": "p_value", "limit": "limit",
-    "smallest_slowdown": "smallest_slowdown", "gates": "gates", "reason": "reason", "cell_key": "key",
-}  # fmt: skip
-#: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the floor.
+    "cell": "name",
+    "metric": "metric",
+    "verdict": "verdict",
+    "before": "before",
+    "after": "after",
+    "ratio": "ratio",
+    "ci_low": "low",
+    "ci_high": "high",
+    "p_value": "p_value",
+    "limit": "limit",
+    "smallest_slowdown": "smallest_slowdown",
+    "gates": "gates",
+    "reason": "reason",
+    "cell_key": "key",
+}
+#: (cell key, metric) -> relative change that is noise between sweeps; it raises the limit above the
+#: floor.
 Thresholds = Mapping[tuple[str, str], float]
 #: Reasons why a metric that only one side has is `ambiguous`.
 NOT_BEFORE, NOT_NOW = "not measured before", "not measured now"
 #: Start of the reason why a change beyond its floor is `ambiguous`; the threshold follows.
 IN_NOISE = "inside the noise threshold"
-#: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single compilations of
-#: unchanged code differed by a factor of up to 4.
+#: Start of the reason why a compile time beyond its limit is `ambiguous`: on a busy machine, single
+#: compilations of unchanged code differed by a factor of up to 4.
 ONE_TIME = "a side has only one such time, so the spread is unknown"
 #: Start of the reason why a marked figure has no verdict.
 DISTURBED = "host disturbed"
@@ -76,8 +100,9 @@ NOT_JUDGED = "not judged"
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the reason. `about`: its
-    model, bs, mode, dtype, phase, device and hardware, which exceptions match. `differs`: the cells differ."""
+    """A cell on both sides. `before`, `after`: None without a result, and then `why` may give the
+    reason. `about`: its model, bs, mode, dtype, phase, device and hardware, which exceptions match.
+    `differs`: the cells differ."""
 
     key: str
     name: str
@@ -89,8 +114,8 @@ class Pair:
 
     @property
     def disturbance(self) -> str | None:
-        """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`; None if they are
-        not."""
+        """Why the times of a side are marked: `host disturbed now: busy for 83 % of the timing`;
+        None if they are not."""
         before = self.before.disturbance if self.before else None
         after = self.after.disturbance if self.after else None
         if before and after:
@@ -102,30 +127,37 @@ class Pair:
     @cached_property
     def compilations(self) -> list[dict[int, int | None]]:
         """Round -> compile cache, of both sides."""
-        return [{n: number for n, (number, _) in side.compiled.items()} for side in (self.before, self.after)]
+        return [
+            {n: number for n, (number, _) in side.compiled.items()}
+            for side in (self.before, self.after)
+        ]
 
     @cached_property
     def kernels(self) -> tuple[str | None, set[str]]:
-        """How the kernels of the sides differ, and the kernels among which the compiler may choose by chance: none if
-        each side has one choice, in all of LEAST_COMPILATIONS or in a cell of its own."""
+        """How the kernels of the sides differ, and the kernels among which the compiler may choose
+        by chance: none if each side has one choice, in all of LEAST_COMPILATIONS or in a cell of
+        its own."""
         sides = [[*side.compiled.values()] for side in (self.before, self.after)]
         old, new = ({kernels for _, kernels in side if kernels} for side in sides)
         count = min(len({number for number, _ in side if number is not None}) for side in sides)
         is_known = old and new and old != new and count and not self.differs
         if max(len(old), len(new)) <= 1 and (self.differs or count >= LEAST_COMPILATIONS):
             return f"other kernels in each of {count} compilations" if is_known else None, set()
-        return "the compiler chose other kernels, unless the code changed" if is_known else None, old | new
+        return (
+            "the compiler chose other kernels, unless the code changed" if is_known else None,
+            old | new,
+        )
 
 
 @dataclass
 class Change:
-    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95 % bounds. `limit`:
-    relative change that counts; for a tested ratio its `floor`, or the noise threshold if larger. `ignored`: fails no
-    check. `kernels`: how those of both sides differ.
+    """The verdict on one metric of one cell, or on its status. `ratio`: after ÷ before, with its 95
+    % bounds. `limit`: relative change that counts; for a tested ratio its `floor`, or the noise
+    threshold if larger. `ignored`: fails no check. `kernels`: how those of both sides differ.
 
-    `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host. `disturbance`: then
-    why; the row has no verdict (`ambiguous` in data), unless a re-run gave it one. `must_be_judged`: such a row fails
-    a check."""
+    `marked_before`, `marked_after`: whether the figure of this side comes from a disturbed host.
+    `disturbance`: then why; the row has no verdict (`ambiguous` in data), unless a re-run gave it
+    one. `must_be_judged`: such a row fails a check."""
 
     key: str
     name: str
@@ -166,24 +198,37 @@ class Change:
 
 
 def judge(
-    pairs: Iterable[Pair], limits: Limits, thresholds: Thresholds | None = None, interleaved: bool = False
+    pairs: Iterable[Pair],
+    limits: Limits,
+    thresholds: Thresholds | None = None,
+    interleaved: bool = False,
 ) -> list[Change]:
-    """Return every verdict, the most important first. `interleaved`: both sides were measured in the same rounds, so
-    pairs are compared."""
+    """Return every verdict, the most important first. `interleaved`: both sides were measured in
+    the same rounds, so pairs are compared."""
     pairs = list(pairs)
     changes: list[Change] = []
     for pair in pairs:
         whole = status_change(pair, limits)
-        changes += figure_changes(pair, limits, thresholds or {}, interleaved) if whole is None else [whole]
+        changes += (
+            figure_changes(pair, limits, thresholds or {}, interleaved)
+            if whole is None
+            else [whole]
+        )
     launch_bound = {
         # parts of a sweep that was resumed after an update have different rounds
-        pair.key: 0.0 if interleaved and shared_rounds("latency_ms", pair.before, pair.after) >= 2 else HOST_CHANGE
+        pair.key: (
+            0.0
+            if interleaved and shared_rounds("latency_ms", pair.before, pair.after) >= 2
+            else HOST_CHANGE
+        )
         for pair in pairs
         if any(side and side.bound == "launch" for side in (pair.before, pair.after))
     }
     # families of tests, so that ignored changes do not affect the others
     for ignored, of_sizes in itertools.product((False, True), repeat=2):
-        tested = [change for change in changes if change.floor is not None and change.ignored is ignored]
+        tested = [
+            change for change in changes if change.floor is not None and change.ignored is ignored
+        ]
         family = [change for change in tested if (change.metric in SIZES) is of_sizes]
         tests = significant([change.p_value for change in family], limits.q)
         for change, is_significant in zip(family, tests, strict=True):
@@ -192,7 +237,8 @@ def judge(
 
 
 def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]:
-    """Return the most important changes first: by verdict, then rows of the metric `first`, then by size."""
+    """Return the most important changes first: by verdict, then rows of the metric `first`, then by
+    size."""
     order = list(Verdict)
 
     def place(change: Change) -> tuple[int, bool, float]:
@@ -206,7 +252,8 @@ def ordered(changes: Iterable[Change], first: str | None = None) -> list[Change]
 
 
 def counts(changes: Iterable[Change]) -> dict[Verdict, int]:
-    """Return verdict -> number of rows, the most important first; without verdicts that do not occur."""
+    """Return verdict -> number of rows, the most important first; without verdicts that do not
+    occur."""
     numbers = Counter(change.verdict for change in changes)
     return {verdict: numbers[verdict] for verdict in Verdict if numbers[verdict]}
 
@@ -236,8 +283,8 @@ def shared_rounds(metric: str, *sides: CellResult | None) -> int:
 
 
 def verdict_of_statuses(before: str | None, now: str | None) -> Verdict | None:
-    """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if its figures must be
-    compared. Raises ValueError for an unknown status."""
+    """Return the verdict on a cell by its statuses (at most one may be None: not measured); None if
+    its figures must be compared. Raises ValueError for an unknown status."""
     if before is None or now is None:
         return Verdict.NEW if before is None else Verdict.MISSING
     old, new = CLASSES[Status(before)], CLASSES[Status(now)]
@@ -263,15 +310,21 @@ def status_change(pair: Pair, limits: Limits) -> Change | None:
         reason = joined(pair.why, f"it gave no figures before: {before}" if failed else None)
         ignored |= failed
     else:
-        reason = f"{after} (as before)" if str(after) == str(before) else f"{after} (before {before})"
+        reason = (
+            f"{after} (as before)" if str(after) == str(before) else f"{after} (before {before})"
+        )
     reason = joined(reason, exception_text(limit))
-    return Change(pair.key, pair.name, STATUS, verdict, reason=reason, ignored=ignored, about=pair.about)
+    return Change(
+        pair.key, pair.name, STATUS, verdict, reason=reason, ignored=ignored, about=pair.about
+    )
 
 
 # --- figures ---
 
 
-def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool) -> Iterator[Change]:
+def figure_changes(
+    pair: Pair, limits: Limits, thresholds: Thresholds, interleaved: bool
+) -> Iterator[Change]:
     """Yield a row for each metric that some side has; rows that the tests decide have a `floor`."""
     for metric in limits.metrics:
         before, after, odd = usable(pair, metric)
@@ -282,7 +335,15 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
             continue
         how, limit = METRICS[metric].compare, limits.of(pair.about, metric)
         counts = least_change(pair, metric, limit, thresholds)
-        change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, limit=counts, reason=odd, about=pair.about)
+        change = Change(
+            pair.key,
+            pair.name,
+            metric,
+            Verdict.AMBIGUOUS,
+            limit=counts,
+            reason=odd,
+            about=pair.about,
+        )
         change.ignored = limit.ignore
         has_ratio = how == "ratio" and 0 not in (*before.values(), *after.values())
         is_mean = has_ratio or (how == "bound" and not METRICS[metric].of_trial)  # as in results
@@ -296,8 +357,15 @@ def figure_changes(pair: Pair, limits: Limits, thresholds: Thresholds, interleav
                 by_range(change, before, after, limit.least)
                 if metric == "kernels" and change.verdict in CHANGED:
                     doubt_tuned(change, pair)
-                if METRICS[metric].unit == "s" and change.verdict in CHANGED and 1 in (len(before), len(after)):
-                    change.verdict, change.reason = Verdict.AMBIGUOUS, joined(ONE_TIME, change.reason)
+                if (
+                    METRICS[metric].unit == "s"
+                    and change.verdict in CHANGED
+                    and 1 in (len(before), len(after))
+                ):
+                    change.verdict, change.reason = (
+                        Verdict.AMBIGUOUS,
+                        joined(ONE_TIME, change.reason),
+                    )
         elif before or after:
             change.reason = joined(NOT_NOW if before else NOT_BEFORE, odd)
         change.reason = joined(change.reason, exception_text(limit))
@@ -313,10 +381,15 @@ def least_change(pair: Pair, metric: str, limit: Limit, thresholds: Thresholds) 
 
 
 def unjudged_change(
-    pair: Pair, metric: str, before: Mapping[int, float], after: Mapping[int, float], limits: Limits,
+    pair: Pair,
+    metric: str,
+    before: Mapping[int, float],
+    after: Mapping[int, float],
+    limits: Limits,
     thresholds: Thresholds,
-) -> Change:  # fmt: skip
-    """Return the row of a time of which a side is marked: figures and their ratio, without a test and a verdict."""
+) -> Change:
+    """Return the row of a time of which a side is marked: figures and their ratio, without a test
+    and a verdict."""
     limit = limits.of(pair.about, metric)
     change = Change(pair.key, pair.name, metric, Verdict.AMBIGUOUS, about=pair.about)
     change.limit = least_change(pair, metric, limit, thresholds)
@@ -341,29 +414,43 @@ def summary(figures: Mapping[int, float], is_mean: bool) -> float | None:
 
 
 def add_test(
-    change: Change, pair: Pair, before: Mapping[int, float], after: Mapping[int, float], limit: Limit,
+    change: Change,
+    pair: Pair,
+    before: Mapping[int, float],
+    after: Mapping[int, float],
+    limit: Limit,
     interleaved: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Add ratio, interval and p-value, and the verdict if the change is too small to matter."""
     change.kernels, kernels = (None, set()) if change.metric in SIZES else pair.kernels
     test = compare_pairs if interleaved and len(before.keys() & after.keys()) >= 2 else compare
     change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
         setattr(change, name, getattr(change.test, name))
-    if test is compare and change.test.sides:  # which may be means over compilations, like those of results
+    if (
+        test is compare and change.test.sides
+    ):  # which may be means over compilations, like those of results
         change.before, change.after = (math.exp(side.value) for side in change.test.sides)
     if limit.least and abs(change.after - change.before) <= limit.least:
-        change.verdict, change.reason = Verdict.SAME, joined("the difference is too small to matter", change.reason)
+        change.verdict, change.reason = (
+            Verdict.SAME,
+            joined("the difference is too small to matter", change.reason),
+        )
         return
     change.floor = limit.floor
     if change.p_value is None:
         change.reason = joined("a side has only one trial, so the spread is unknown", change.reason)
 
 
-def by_range(change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float) -> None:
-    """Set the verdict: a change exceeds all trials of the other side by more than `least` and by its limit."""
+def by_range(
+    change: Change, before: Mapping[int, float], after: Mapping[int, float], least: float
+) -> None:
+    """Set the verdict: a change exceeds all trials of the other side by more than `least` and by
+    its limit."""
     factor = 1 + change.limit
-    old_low, old_high, new_low, new_high = (end(side.values()) for side in (before, after) for end in (min, max))
+    old_low, old_high, new_low, new_high = (
+        end(side.values()) for side in (before, after) for end in (min, max)
+    )
     low, high = min(old_low, new_low), max(old_high, new_high)
     if high - low <= least or high <= factor * low or (old_low, old_high) == (new_low, new_high):
         change.verdict = Verdict.SAME
@@ -372,20 +459,28 @@ def by_range(change: Change, before: Mapping[int, float], after: Mapping[int, fl
     elif old_low - new_high > least and old_low > factor * new_high:
         change.verdict = Verdict.FASTER
     else:
-        form = "{:.15g}".format if METRICS[change.metric].compare == "exact" else METRICS[change.metric].format
-        ranges = f"{form(old_low)} to {form(old_high)} before, {form(new_low)} to {form(new_high)} now"
+        form = (
+            "{:.15g}".format
+            if METRICS[change.metric].compare == "exact"
+            else METRICS[change.metric].format
+        )
+        ranges = (
+            f"{form(old_low)} to {form(old_high)} before, {form(new_low)} to {form(new_high)} now"
+        )
         change.reason = joined(f"its trials differ: {ranges}", change.reason)
 
 
 def doubt_tuned(change: Change, pair: Pair) -> None:
-    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may have chosen them."""
+    """Make a change of `kernels` ambiguous if autotuning, which also decides what is fused, may
+    have chosen them."""
     reason, kernels = pair.kernels
     if any(name.endswith(TUNED) for name in kernels):
         change.verdict, change.reason = Verdict.AMBIGUOUS, joined(reason, change.reason)
 
 
 def decide(change: Change, is_significant: bool, host_change: float | None) -> None:
-    """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if launch-bound."""
+    """Set the verdict of a row; `is_significant`: by the tests of all rows. `host_change`: least if
+    launch-bound."""
     figures = (change.ratio, change.low, change.high)
     change.verdict = verdict_of(*figures, is_significant, change.limit)
     why = None
@@ -394,7 +489,10 @@ def decide(change: Change, is_significant: bool, host_change: float | None) -> N
         if verdict_of(*figures, is_significant, change.floor) in CHANGED:
             limit, floor = percent(change.limit), percent(change.floor)
             why = f"beyond the floor of {floor}, but {IN_NOISE} of {limit} from earlier sweeps"
-        elif is_unsure and verdict_of(*figures, not change.low <= 1 <= change.high, change.floor) in CHANGED:
+        elif (
+            is_unsure
+            and verdict_of(*figures, not change.low <= 1 <= change.high, change.floor) in CHANGED
+        ):
             # the interval alone looks significant
             why = "not significant among all rows"
     elif host_change is not None and change.metric in HOST_METRICS:
@@ -410,8 +508,9 @@ def decide(change: Change, is_significant: bool, host_change: float | None) -> N
 def verdict_of(
     ratio: float, low: float | None, high: float | None, is_significant: bool, floor: float = FLOOR
 ) -> Verdict:
-    """Return the verdict on a ratio after ÷ before with its 95 % bounds: `slower` or `faster` if it differs
-    significantly from 1, and by more than `floor`; `same` if the bounds exclude that; `ambiguous` otherwise."""
+    """Return the verdict on a ratio after ÷ before with its 95 % bounds: `slower` or `faster` if it
+    differs significantly from 1, and by more than `floor`; `same` if the bounds exclude that;
+    `ambiguous` otherwise."""
     if low is None or high is None:
         return Verdict.AMBIGUOUS
     if is_significant and ratio > 1 + floor:
@@ -426,24 +525,34 @@ def usable(pair: Pair, metric: str) -> tuple[dict[int, float], dict[int, float],
     least, sides, odd = least_valid(metric), [], None
     for side, when in ((pair.before, "before"), (pair.after, "now")):
         every = side.figures.get(metric, {})
-        kept = {number: float(value) for number, value in every.items() if is_number(value) and value >= least}
+        kept = {
+            number: float(value)
+            for number, value in every.items()
+            if is_number(value) and value >= least
+        }
         # if no trial has the metric, it was not measured
         if len(kept) < len(every) and any(value is not None for value in every.values()):
-            odd = joined(odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure")
+            odd = joined(
+                odd, f"{len(every) - len(kept)} of {len(every)} trials {when} have no valid figure"
+            )
         sides.append(kept)
     return sides[0], sides[1], odd
 
 
 def least_valid(metric: str) -> float:
-    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a memory size or an error
-    may be 0."""
+    """Return the smallest valid figure: a time or an energy of 0 was not measured; a count, a
+    memory size or an error may be 0."""
     return 0.0 if METRICS[metric].unit in ("bytes", "") else math.ulp(0.0)
 
 
 def record(change: Change) -> dict[str, Any]:
     """Return one row under COLUMNS; a number that is not finite is None."""
-    row = {column: getattr(change, name) for column, name in COLUMNS.items()} | {"verdict": str(change.verdict)}
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
+    row = {column: getattr(change, name) for column, name in COLUMNS.items()} | {
+        "verdict": str(change.verdict)
+    }
+    return {
+        key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()
+    }
 
 
 def exception_text(limit: Limit) -> str | None:

@@ -23,7 +23,8 @@ from effbench.sweeping.run import cache_folder, make_cache_folder
 PROBE_TIMEOUT_S = 120.0
 #: Tests the C++ compiler.
 SAMPLE = CheckRequest("effbench.worker.check.compile_sample", device="cpu")
-#: Package of the extra `models` -> a target of effbench that imports it, and the models that need it.
+#: Package of the extra `models` -> a target of effbench that imports it, and the models that need
+#: it.
 EXTRA = {
     "torchvision": (
         "effbench.models.vision.torchvision_model",
@@ -34,16 +35,22 @@ EXTRA = {
 }
 #: Variables that disturb measurements -> their effect, unless the value is in OFF.
 SPOILS = {
-    "CUDA_LAUNCH_BLOCKING": "every launch waits for its kernel: launch-bound cells and periods are meaningless",
+    "CUDA_LAUNCH_BLOCKING": (
+        "every launch waits for its kernel: launch-bound cells and periods are meaningless"
+    ),
     "TORCH_COMPILE_DISABLE": "torch.compile modes run as eager",
     "TORCHDYNAMO_DISABLE": "torch.compile modes run as eager",
     "TORCH_COMPILE_DEBUG": "compiling writes traces and takes longer",
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "every compile is cold: compile_warm_s stays empty",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every allocation goes to the driver: slow, and CUDA graphs fail",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": (
+        "every allocation goes to the driver: slow, and CUDA graphs fail"
+    ),
     "TORCH_LOGS": "logging slows down compilation and the calls that are logged",
     "TRITON_INTERPRET": "Triton kernels run on the CPU, in an interpreter",
     "NVIDIA_TF32_OVERRIDE": "it overrides numerics.tf32 in cuBLAS and cuDNN",
-    "LD_PRELOAD": "another allocator or OpenMP library changes launch-bound cells, and is not recorded",
+    "LD_PRELOAD": (
+        "another allocator or OpenMP library changes launch-bound cells, and is not recorded"
+    ),
 }
 OFF = ("", "0", "false", "no", "off")
 MOST_LOAD = 0.5  # fraction of the usable cores that other work may take
@@ -52,7 +59,8 @@ LEAST_FREE = 2 * 2**30
 
 
 def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machine]:
-    """Return the findings of all checks, and the machine with the probe's answer (None if no worker starts)."""
+    """Return the findings of all checks, and the machine with the probe's answer (None if no worker
+    starts)."""
     request = ProbeRequest(modules={target: [] for target, _ in EXTRA.values()})
     findings = []
     try:
@@ -60,10 +68,19 @@ def examine(server: ForkServer, machine: Machine) -> tuple[list[Finding], Machin
         if has_cpp_compiler(machine):
             machine = replace(machine, compiler_error=try_compiler(server))
     except WorkerError as error:
-        findings = [problem(str(error), "nothing can be measured", "python -c 'import torch' shows why", "software")]
+        findings = [
+            problem(
+                str(error),
+                "nothing can be measured",
+                "python -c 'import torch' shows why",
+                "software",
+            )
+        ]
     for area, checks in CHECKS.items():
         if machine.answer or area not in NEED_WORKER:
-            findings += [replace(finding, area=area) for check in checks for finding in check(machine)]
+            findings += [
+                replace(finding, area=area) for check in checks for finding in check(machine)
+            ]
     return findings, machine
 
 
@@ -76,7 +93,8 @@ def has_cpp_compiler(machine: Machine) -> bool:
 
 
 def try_compiler(server: ForkServer) -> str | None:
-    """Compile a sample for the CPU in the folder of compile caches. Return the error, None if there is none."""
+    """Compile a sample for the CPU in the folder of compile caches. Return the error, None if there
+    is none."""
     try:
         parent = make_cache_folder(cache_folder(None), "XDG_CACHE_HOME")
     except ConfigError:  # `disk_space` reports the folder
@@ -92,21 +110,36 @@ def try_compiler(server: ForkServer) -> str | None:
 
 def packages(machine: Machine) -> Iterator[Finding]:
     environment, installed = machine.answer["environment"], machine.answer["details"]["packages"]
-    torch, cuda, triton = (environment[f"{name}_version"] or "none" for name in ("torch", "cuda", "triton"))
+    torch, cuda, triton = (
+        environment[f"{name}_version"] or "none" for name in ("torch", "cuda", "triton")
+    )
     yield good(f"torch {torch}, CUDA {cuda}, Triton {triton}, Python {environment['python']}")
     for package, (target, models) in EXTRA.items():
-        errors = [error for error in machine.answer["errors"] if target in error or error.startswith(f"{package} ")]
+        errors = [
+            error
+            for error in machine.answer["errors"]
+            if target in error or error.startswith(f"{package} ")
+        ]
         if package not in installed:
-            yield note(f"{package} is not installed", f"{models} cannot be built", 'pip install "effbench[models]"')
+            yield note(
+                f"{package} is not installed",
+                f"{models} cannot be built",
+                'pip install "effbench[models]"',
+            )
         elif errors:
             reason = errors[0].removeprefix(f"_target_={target}: ")
             yield warning(
                 f"{package} {installed[package]} does not load with torch {torch}: {reason}",
                 f"{models} cannot be built",
-                f"install the release of {package} that matches this torch, from the same package index as torch",
+                f"install the release of {package} that matches this torch, from the same package"
+                " index as torch",
             )
     for text in machine.answer["notes"]:
-        yield note(text, "models that detect objects cannot be built", "install torchvision from the index of torch")
+        yield note(
+            text,
+            "models that detect objects cannot be built",
+            "install torchvision from the index of torch",
+        )
 
 
 def compilers(machine: Machine) -> Iterator[Finding]:
@@ -123,8 +156,15 @@ def compilers(machine: Machine) -> Iterator[Finding]:
     if machine.answer["gpus"] and not machine.answer["environment"]["triton_version"]:
         yield warning("no Triton", effect + "GPU", "pip install triton")
     if machine.compiler_error:
-        fix = "effbench model=tiny mode=default, then effbench ls --failures --traceback, shows the command"
-        yield warning(f"the C++ compiler fails: {machine.compiler_error}", "torch.compile modes fail on the CPU", fix)
+        fix = (
+            "effbench model=tiny mode=default, then effbench ls --failures --traceback, shows the"
+            " command"
+        )
+        yield warning(
+            f"the C++ compiler fails: {machine.compiler_error}",
+            "torch.compile modes fail on the CPU",
+            fix,
+        )
     elif has_c and has_cpp:
         yield good(f"compilers: {', '.join(name for name, exists in installed.items() if exists)}")
 
@@ -152,13 +192,20 @@ def cgroups(machine: Machine) -> list[Path]:
     lines = machine.text("proc/self/cgroup").splitlines()
     group = mount / next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
     # a container may see only its own group, mounted as the root
-    return [folder for folder in (*reversed(group.parents), group) if folder.is_relative_to(mount) and folder.is_dir()]
+    return [
+        folder
+        for folder in (*reversed(group.parents), group)
+        if folder.is_relative_to(mount) and folder.is_dir()
+    ]
 
 
 def quota(machine: Machine) -> float | None:
     """Return the number of cores that the control groups allow; None without a limit."""
     limits = (machine.text(group / "cpu.max").partition(" ") for group in cgroups(machine))
-    return min((int(allowed) / int(period) for allowed, _, period in limits if allowed.isdigit()), default=None)
+    return min(
+        (int(allowed) / int(period) for allowed, _, period in limits if allowed.isdigit()),
+        default=None,
+    )
 
 
 def load(machine: Machine) -> Iterator[Finding]:
@@ -167,19 +214,26 @@ def load(machine: Machine) -> Iterator[Finding]:
     now = float((machine.text("proc/loadavg") or "0").split()[0])
     what = f"CPU load {now:.1f} (mean of one minute) on {allowed:g} usable cores"
     if now > MOST_LOAD * allowed:
-        yield warning(what, "launch-bound cells are slower and noisier", "wait until other work has ended")
+        yield warning(
+            what, "launch-bound cells are slower and noisier", "wait until other work has ended"
+        )
     else:
         yield good(what)
     if allowed < usable:
         yield warning(
             f"CPU quota of {allowed:g} out of {usable} cores (cgroup)",
-            "torch starts a thread per core, and all threads stop for about 0.1 s when the quota is used up",
-            "raise the quota, assign whole cores (--cpuset-cpus), or sweep with env.OMP_NUM_THREADS",
+            "torch starts a thread per core, and all threads stop for about 0.1 s when the quota is"
+            " used up",
+            "raise the quota, assign whole cores (--cpuset-cpus), or sweep with"
+            " env.OMP_NUM_THREADS",
         )
 
 
 def governor(machine: Machine) -> Iterator[Finding]:
-    cpus = (f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor" for cpu in os.sched_getaffinity(0))
+    cpus = (
+        f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"
+        for cpu in os.sched_getaffinity(0)
+    )
     others = {name for cpu in cpus if (name := machine.text(cpu))} - {"performance"}
     if others:
         yield warning(
@@ -200,7 +254,11 @@ def memory(machine: Machine) -> Iterator[Finding]:
             left.append(int(limit) - int(used) + cached)
     if left and min(left) < LEAST_AVAILABLE:
         effect = "trials may end as oom (host memory ran out), or wait for swap"
-        yield warning(f"{format_bytes(min(left))} of memory available", effect, "end other processes that use memory")
+        yield warning(
+            f"{format_bytes(min(left))} of memory available",
+            effect,
+            "end other processes that use memory",
+        )
     elif left:
         yield good(f"{format_bytes(min(left))} of memory available")
 
@@ -215,12 +273,18 @@ def disk_space(machine: Machine) -> Iterator[Finding]:
         if file := sqlite_file(machine.db):
             folders.append(("the database", file.parent, "db="))
     for what, folder, setting in folders:
-        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.access(path, os.F_OK))
+        existing = next(
+            path
+            for path in (folder.absolute(), *folder.absolute().parents)
+            if os.access(path, os.F_OK)
+        )
         free = shutil.disk_usage(existing).free
         room = f"{format_bytes(free)} free for {what} ({folder})"
         if not (existing.is_dir() and os.access(existing, os.W_OK)):
             fix = f"make it writable, or choose another folder with {setting}"
-            yield problem(f"{existing} is not a writable folder for {what}", "no sweep can run", fix)
+            yield problem(
+                f"{existing} is not a writable folder for {what}", "no sweep can run", fix
+            )
         elif free < LEAST_FREE:
             fix = f"delete compile caches of old sweeps, or choose another folder with {setting}"
             yield warning(room, "a sweep may run out of disk space", fix)
@@ -241,7 +305,11 @@ def database(machine: Machine) -> Iterator[Finding]:
         yield problem(what, "sweeps cannot be read or recorded there", fix)
         return
     if file is not None and not os.access(file, os.W_OK):
-        yield problem(f"{file} is read-only", "no sweep can be recorded in it", "make it writable, or use another --db")
+        yield problem(
+            f"{file} is read-only",
+            "no sweep can be recorded in it",
+            "make it writable, or use another --db",
+        )
 
 
 #: Area -> checks; a check takes the Machine and yields findings.

@@ -14,8 +14,9 @@ from effbench.measure.telemetry import Gpu, Nvml
 
 @dataclass(frozen=True)
 class Finding:
-    """A finding of a check. `level`: good, note, warning (results suffer) or problem (something cannot be measured);
-    `what`: the fact; `effect`: its effect on results; `fix`: what to do; `area`: heading of the output."""
+    """A finding of a check. `level`: good, note, warning (results suffer) or problem (something
+    cannot be measured); `what`: the fact; `effect`: its effect on results; `fix`: what to do;
+    `area`: heading of the output."""
 
     level: str
     what: str
@@ -36,8 +37,8 @@ problem = partial(Finding, "problem")
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of /proc and /sys.
-    `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
+    """The machine that checks examine. `answer`: the probe's, None if no worker starts. `root`: of
+    /proc and /sys. `compiler_error`: why Inductor cannot compile for the CPU, None if it can."""
 
     db: str
     answer: dict[str, Any] | None = None
@@ -52,11 +53,19 @@ class Machine:
     @cached_property
     def gpus(self) -> list[Gpu]:
         """The GPUs that torch uses and NVML knows, named by torch's index."""
-        handles = [(gpu["index"], self.nvml.handle(gpu["uuid"])) for gpu in (self.answer or {}).get("gpus", ())]
-        return [Gpu(self.nvml, handle, f"GPU {index}") for index, handle in handles if handle is not None]
+        handles = [
+            (gpu["index"], self.nvml.handle(gpu["uuid"]))
+            for gpu in (self.answer or {}).get("gpus", ())
+        ]
+        return [
+            Gpu(self.nvml, handle, f"GPU {index}")
+            for index, handle in handles
+            if handle is not None
+        ]
 
     def text(self, path: str | Path) -> str:
-        """Return the text of a file below `root` without its last newline; empty if it cannot be read."""
+        """Return the text of a file below `root` without its last newline; empty if it cannot be
+        read."""
         try:
             return (self.root / path).read_text(errors="replace").strip()
         except OSError:

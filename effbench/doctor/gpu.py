@@ -16,11 +16,14 @@ PROHIBITED = 2  # nvmlComputeMode_t
 LEAST_IN_USE = 256 * 2**20  # less than any process with a CUDA context takes
 LEAST_BUSY_PERCENT = 10
 UNKNOWN_BYTES = 2**64 - 1
-#: Clock events that are no slowdown: an idle GPU, clock settings, and the power cap under full load.
+#: Clock events that are no slowdown: an idle GPU, clock settings, and the power cap under full
+#: load.
 USUAL = ("gpu_idle", "applications_clocks_setting", "sw_power_cap")
 
 
-def of_each_gpu(check: Callable[[Gpu, Machine], Iterable[Finding]]) -> Callable[[Machine], Iterator[Finding]]:
+def of_each_gpu(
+    check: Callable[[Gpu, Machine], Iterable[Finding]],
+) -> Callable[[Machine], Iterator[Finding]]:
     """Turn a check of one GPU into a check of all GPUs; each finding begins with the GPU's name."""
 
     @functools.wraps(check)
@@ -39,21 +42,31 @@ def visible(machine: Machine) -> Iterator[Finding]:
         yield good(f"GPU {gpu['index']}: {gpu['name']}, {format_bytes(gpu['memory_bytes'])}")
     if gpus:
         return
-    effect = "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory or energy"
+    effect = (
+        "cells run on the CPU; CUDA graphs and reduce-overhead are unsupported; no period, memory"
+        " or energy"
+    )
     installed = machine.nvml.ask("nvmlDeviceGetCount") or 0
     what = f"torch sees no CUDA device; the driver has {installed}"
     if not installed:
-        yield note(what, effect, "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch")
+        yield note(
+            what, effect, "use a machine with an NVIDIA GPU, its driver, and a CUDA build of torch"
+        )
     elif not cuda:
         yield problem(what, effect, "install a CUDA build of torch: this one is built without CUDA")
     elif "CUDA_VISIBLE_DEVICES" in machine.environ:  # probably hidden on purpose
         yield note(what, effect, "unset CUDA_VISIBLE_DEVICES")
     else:
-        yield problem(what, effect, "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why")
+        yield problem(
+            what,
+            effect,
+            "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why",
+        )
 
 
 def driver(machine: Machine) -> Iterator[Finding]:
-    """Yield findings about NVML, and about the driver's CUDA version and the one that torch is built for."""
+    """Yield findings about NVML, and about the driver's CUDA version and the one that torch is
+    built for."""
     works, torch_cuda = bool(machine.answer["gpus"]), machine.answer["environment"]["cuda_version"]
     if works and machine.nvml.error:
         yield warning(
@@ -82,23 +95,36 @@ def driver(machine: Machine) -> Iterator[Finding]:
 def whole(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     """Yield findings about MIG and the compute mode."""
     mig = gpu.ask("nvmlDeviceGetMigMode")
-    if gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None or (mig is not None and mig[0]):
+    if gpu.ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") is not None or (
+        mig is not None and mig[0]
+    ):
         yield warning(
             "MIG is on: sweeps measure an instance, not the GPU",
-            "an instance has a part of the cores and bandwidth, and shares power and clock with others",
+            "an instance has a part of the cores and bandwidth, and shares power and clock with"
+            " others",
             "measure on a whole GPU; as administrator: nvidia-smi -mig 0",
         )
     if gpu.ask("nvmlDeviceGetComputeMode") == PROHIBITED:
         yield problem(
-            "compute mode is prohibited", "no CUDA program runs on it", "as administrator: nvidia-smi -c DEFAULT"
+            "compute mode is prohibited",
+            "no CUDA program runs on it",
+            "as administrator: nvidia-smi -c DEFAULT",
         )
 
 
 @of_each_gpu
 def processes(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     """Yield other processes on the GPU, or signs of hidden ones (outside of the container)."""
-    lists = [gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses") for kind in ("Compute", "MPSCompute", "Graphics")]
-    others = {process.pid: process for answer in lists for process in answer or () if process.pid != os.getpid()}
+    lists = [
+        gpu.ask(f"nvmlDeviceGet{kind}RunningProcesses")
+        for kind in ("Compute", "MPSCompute", "Graphics")
+    ]
+    others = {
+        process.pid: process
+        for answer in lists
+        for process in answer or ()
+        if process.pid != os.getpid()
+    }
     effect = "other processes take GPU time and memory from every trial"
     if others:
         names = "; ".join(name_of(process, machine) for process in others.values())
@@ -109,7 +135,9 @@ def processes(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     if used > LEAST_IN_USE or busy >= LEAST_BUSY_PERCENT:
         what = f"{format_bytes(used)} of its memory are in use, and it is busy {busy} % of the time"
         fix = "run nvidia-smi on the host; sweep when the GPU is free"
-        yield warning(f"{what}, but no process is listed: hidden processes probably use it", effect, fix)
+        yield warning(
+            f"{what}, but no process is listed: hidden processes probably use it", effect, fix
+        )
     else:
         yield good("no other process is visible, and the GPU is idle")
 
@@ -123,11 +151,17 @@ def name_of(process: Any, machine: Machine) -> str:
 
 @of_each_gpu
 def clocks(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
-    """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU, a display."""
+    """Yield the reasons for reduced clocks, by NVIDIA's names: heat, the power supply, another GPU,
+    a display."""
     bits = gpu.clocks_events()
-    slowed = [name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit and name not in USUAL]
+    slowed = [
+        name for bit, name in CLOCKS_EVENTS.items() if (bits or 0) & bit and name not in USUAL
+    ]
     if slowed:
-        effect = "GPU-bound cells are slower; affected trials are measured again, and marked if that does not help"
+        effect = (
+            "GPU-bound cells are slower; affected trials are measured again, and marked if that"
+            " does not help"
+        )
         fix = "let it cool down; check the airflow, the power supply and the load of other GPUs"
         yield warning(f"clocks are slowed down now: {', '.join(slowed)}", effect, fix)
     elif bits is not None:
@@ -137,7 +171,9 @@ def clocks(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
 @of_each_gpu
 def power(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     """Yield findings about the power limit and the persistence mode."""
-    limit = gpu.ask("nvmlDeviceGetEnforcedPowerLimit") or gpu.ask("nvmlDeviceGetPowerManagementLimit")
+    limit = gpu.ask("nvmlDeviceGetEnforcedPowerLimit") or gpu.ask(
+        "nvmlDeviceGetPowerManagementLimit"
+    )
     default = gpu.ask("nvmlDeviceGetPowerManagementDefaultLimit")  # both in mW
     if limit and default and limit < default:
         yield warning(
@@ -148,6 +184,7 @@ def power(gpu: Gpu, machine: Machine) -> Iterator[Finding]:
     if gpu.ask("nvmlDeviceGetPersistenceMode") == 0:
         yield note(
             "persistence mode is off",
-            "the driver starts again in each trial's process (1 s or more), and forgets clock settings",
+            "the driver starts again in each trial's process (1 s or more), and forgets clock"
+            " settings",
             "as administrator: nvidia-smi -pm 1",
         )

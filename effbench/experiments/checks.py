@@ -1,5 +1,6 @@
-"""Helpers of behaviour checks. A check is `def name(device: torch.device, **settings) -> dict[str, Any]`: it tests what
-torch does, in a process of its own, and returns facts as JSON (docs/reference/experiments.md)."""
+"""Helpers of behaviour checks. A check is `def name(device: torch.device, **settings) -> dict[str,
+Any]`: it tests what torch does, in a process of its own, and returns facts as JSON
+(docs/reference/experiments.md)."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ CUDA = "CUDA"
 
 
 def check(needs: Sequence[str] = ()) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
-    """Mark a function as a behaviour check, which raises UnsupportedError if the machine lacks one of its `needs`."""
+    """Mark a function as a behaviour check, which raises UnsupportedError if the machine lacks one
+    of its `needs`."""
 
     def mark(function: Callable[..., Facts]) -> Callable[..., Facts]:
         @functools.wraps(function)
         def checked(device: torch.device, **settings: Any) -> Facts:
             if CUDA in needs and device.type != "cuda":
-                raise UnsupportedError(f"{function.__name__} needs CUDA, but this runs on {device.type}")
+                raise UnsupportedError(
+                    f"{function.__name__} needs CUDA, but this runs on {device.type}"
+                )
             compiling = {COMPILER: device, CPP_COMPILER: torch.device("cpu")}
             for need in compiling.keys() & set(needs):
                 if reason := needs_compiler(compiling[need]):

@@ -1,8 +1,9 @@
-"""Figures with 95 % intervals, conditions with three values, and the functions that combine them in claims.
+"""Figures with 95 % intervals, conditions with three values, and the functions that combine them in
+claims.
 
-Sums, products and ratios get their bounds by interval arithmetic, which is never too narrow. A comparison is true or
-false if the intervals decide it, and open if they overlap. NaN marks a row without the figure.
-"""
+Sums, products and ratios get their bounds by interval arithmetic, which is never too narrow. A
+comparison is true or false if the intervals decide it, and open if they overlap. NaN marks a row
+without the figure."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from effbench.printable import one_line
 
 OPEN = "the interval leaves it open"
 NO_INTERVAL = "the figure has no interval: a single trial of a cell says nothing of its spread"
-UNDEFINED = "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
+UNDEFINED = (
+    "the figure is not defined (a division by 0, or a logarithm or geometric mean of values ≤ 0)"
+)
 
 #: Index labels of the rows that lacked a requested figure, since `judge` last emptied this set.
 no_figure: set[Any] = set()
@@ -33,7 +36,8 @@ class ClaimError(UsageError):
 
 @dataclass(eq=False)
 class Truth:
-    """A condition. `holds`: True, False, or None (open; `why` gives the reason). `missing`: nothing was measured.
+    """A condition. `holds`: True, False, or None (open; `why` gives the reason). `missing`: nothing
+    was measured.
 
     Combine conditions with `&`, `|` and `~`, as in pandas.
     """
@@ -44,7 +48,9 @@ class Truth:
 
     def __bool__(self) -> bool:
         how = "combine conditions with &, |, ~, between(), all_of() and any_of()"
-        raise ClaimError(f"a condition may be open: {how}; of a column: all_of(x > 1 for x in figures(column))")
+        raise ClaimError(
+            f"a condition may be open: {how}; of a column: all_of(x > 1 for x in figures(column))"
+        )
 
     def __and__(self, other: Any) -> Truth:
         return all_of([self, other])
@@ -59,7 +65,8 @@ class Truth:
 
 
 def truth(value: Any) -> Truth:
-    """Return a Truth, a bool or None (missing) as a condition. Raises ClaimError for anything else."""
+    """Return a Truth, a bool or None (missing) as a condition. Raises ClaimError for anything
+    else."""
     if isinstance(value, Truth):
         return value
     if value is None:
@@ -70,7 +77,8 @@ def truth(value: Any) -> Truth:
 
 
 def all_of(truths: Iterable[Any]) -> Truth:
-    """Return false if any condition is false, else open if any is open or the list is empty, else true."""
+    """Return false if any condition is false, else open if any is open or the list is empty, else
+    true."""
     conditions = [truth(item) for item in truths]
     if not conditions:
         return truths if isinstance(truths, Missing) else Missing("nothing was measured of it")
@@ -109,7 +117,8 @@ def less(a: Any, b: Any) -> Truth:
 
 
 def combine(a: Any, function: Callable[[float, float], float], b: Any) -> Any:
-    """Return the sum, difference, product or ratio of two numbers with its extremes; NaN if a row lacks one of them."""
+    """Return the sum, difference, product or ratio of two numbers with its extremes; NaN if a row
+    lacks one of them."""
     for value in (a, b):
         if isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
             return value
@@ -138,7 +147,9 @@ class Figure:
         self.high = self.value if high is None else float(high)
 
     def __repr__(self) -> str:
-        return f"{self.value:g}" if self.is_exact else f"{self.value:g} [{self.low:g}, {self.high:g}]"
+        return (
+            f"{self.value:g}" if self.is_exact else f"{self.value:g} [{self.low:g}, {self.high:g}]"
+        )
 
     @property
     def is_exact(self) -> bool:
@@ -150,7 +161,10 @@ class Figure:
     __add__, __radd__ = partialmethod(combine, operator.add), partialmethod(after, operator.add)
     __sub__, __rsub__ = partialmethod(combine, operator.sub), partialmethod(after, operator.sub)
     __mul__, __rmul__ = partialmethod(combine, operator.mul), partialmethod(after, operator.mul)
-    __truediv__, __rtruediv__ = partialmethod(combine, operator.truediv), partialmethod(after, operator.truediv)
+    __truediv__, __rtruediv__ = (
+        partialmethod(combine, operator.truediv),
+        partialmethod(after, operator.truediv),
+    )
 
     def __neg__(self) -> Any:
         return self * -1
@@ -173,7 +187,8 @@ class Figure:
 
 
 class Missing(Figure, Truth):
-    """A figure, fact or condition that was not measured. Everything computed from it is missing for the same reason."""
+    """A figure, fact or condition that was not measured. Everything computed from it is missing for
+    the same reason."""
 
     missing = True
 
@@ -231,11 +246,14 @@ def figures(values: Any) -> list[Figure]:
     if hasattr(values, "index") and hasattr(values, "dropna"):
         no_figure.update(values.index[values.isna()])
         values = values.dropna()
-    return [as_figure(value) for value in values if value is not None and not isinstance(value, Missing)]
+    return [
+        as_figure(value) for value in values if value is not None and not isinstance(value, Missing)
+    ]
 
 
 def reduction(function: Callable[[list[Figure]], Figure]) -> Callable[[Any], Figure]:
-    """Turn a function of a list of figures into a function of a column or a list, which may be empty."""
+    """Turn a function of a list of figures into a function of a column or a list, which may be
+    empty."""
 
     @wraps(function)
     def reduced(values: Any) -> Figure:
@@ -262,17 +280,27 @@ def mean(values: list[Figure]) -> Figure:
 @reduction
 def geomean(values: list[Figure]) -> Figure:
     """Return the geometric mean of positive figures; the intervals are taken as independent."""
-    return exp(mean([log(figure) for figure in values])) if all(v.value > 0 for v in values) else UNKNOWN
+    return (
+        exp(mean([log(figure) for figure in values]))
+        if all(v.value > 0 for v in values)
+        else UNKNOWN
+    )
 
 
 def of_bounds(function: Callable[[list[float]], float]) -> Callable[[Any], Figure]:
-    """Turn a function of numbers into a function of figures, which applies it to the values and to both bounds."""
+    """Turn a function of numbers into a function of figures, which applies it to the values and to
+    both bounds."""
 
     @reduction
     def reduced(values: list[Figure]) -> Figure:
         if any(math.isnan(figure.value) for figure in values):
             return UNKNOWN
-        return Figure(*(function([getattr(figure, bound) for figure in values]) for bound in ("value", "low", "high")))
+        return Figure(
+            *(
+                function([getattr(figure, bound) for figure in values])
+                for bound in ("value", "low", "high")
+            )
+        )
 
     return reduced
 
@@ -284,7 +312,9 @@ lowest, median, highest = of_bounds(min), of_bounds(statistics.median), of_bound
 def only(values: list[Figure]) -> Figure:
     """Return the figure of the only row. Raises ClaimError for several rows."""
     if len(values) != 1:
-        raise ClaimError(f"only() takes one row, but {len(values)} are left; select one with where()")
+        raise ClaimError(
+            f"only() takes one row, but {len(values)} are left; select one with where()"
+        )
     return values[0]
 
 
@@ -292,8 +322,8 @@ def only(values: list[Figure]) -> Figure:
 
 
 class Facts(dict):
-    """The facts of a check, read as attributes or by key. Numbers, and mappings of value, low and high, are figures;
-    booleans are conditions."""
+    """The facts of a check, read as attributes or by key. Numbers, and mappings of value, low and
+    high, are figures; booleans are conditions."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -306,12 +336,20 @@ class Facts(dict):
         if isinstance(reason := self.get("unsupported"), str):
             return Missing(f"unsupported: {reason}")
         if self.get("succeeded") is False:
-            return Missing(f"{self.get('error_type') or 'error'}: {self.get('error') or 'no reason recorded'}")
-        raise ClaimError(f"the check returned no {name!r}; it has {', '.join(map(str, self)) or 'nothing'}")
+            return Missing(
+                f"{self.get('error_type') or 'error'}: {self.get('error') or 'no reason recorded'}"
+            )
+        raise ClaimError(
+            f"the check returned no {name!r}; it has {', '.join(map(str, self)) or 'nothing'}"
+        )
 
     def each(self, name: str) -> list[Any]:
         """Return the fact `name` of every part that has it."""
-        return [fact_value(part[name]) for part in self.values() if isinstance(part, Mapping) and name in part]
+        return [
+            fact_value(part[name])
+            for part in self.values()
+            if isinstance(part, Mapping) and name in part
+        ]
 
 
 def fact_value(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Turn rows of the view `results` into a DataFrame for claims, with a column for each swept parameter."""
+"""Turn rows of the view `results` into a DataFrame for claims, with a column for each swept
+parameter."""
 
 from __future__ import annotations
 
@@ -24,25 +25,32 @@ TEXTS = frozenset({"marked", DISTURBANCE, "speedup_from", "speedup_disturbance"}
 
 
 def frame_of(
-    rows: Sequence[Mapping[str, Any]], paths: Mapping[str, str] | None = None, with_marks: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    paths: Mapping[str, str] | None = None,
+    with_marks: bool = False,
 ) -> pd.DataFrame:
-    """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row that is not `ok` or
-    is marked, and for speedups over a marked baseline: the host was disturbed, so they decide nothing.
+    """Return one line per row: figures with intervals as Figure, and NaN for all figures of a row
+    that is not `ok` or is marked, and for speedups over a marked baseline: the host was disturbed,
+    so they decide nothing.
 
-    `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked figures, for tables.
-    """
+    `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked
+    figures, for tables."""
     import pandas as pd
 
     lines = []
     for row in rows:
         line = {name: parameter(row["params"], path) for name, path in (paths or {}).items()}
-        line |= {name: figure_of(row, name, with_marks) if name in RESULT_FIGURES else row[name] for name in row}
+        line |= {
+            name: figure_of(row, name, with_marks) if name in RESULT_FIGURES else row[name]
+            for name in row
+        }
         of_speedup = row.get("speedup_disturbance")
         if not with_marks and not is_marked(row) and not is_missing(of_speedup):
             line[DISTURBANCE] = of_speedup
         lines.append(line)
     frame = pd.DataFrame(lines, index=[f"{row['sweep_id']}/{row['cell_key']}" for row in rows])
-    # parts of the frame need the whole; a function, because pandas copies other attributes with every part
+    # parts of the frame need the whole; a function, because pandas copies other attributes with
+    # every part
     frame.attrs = {
         "whole": lambda: frame,
         "paths": paths or {},
@@ -65,8 +73,9 @@ def is_unsure(row: Mapping[str, Any], name: str) -> bool:
 
 
 def figure_of(row: Mapping[str, Any], name: str, with_marks: bool = False) -> Any:
-    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons stay open: the
-    interval of a single trial's pairs does not contain the variation between processes."""
+    """Return one figure of a row. The figure of a single trial has no bounds, so its comparisons
+    stay open: the interval of a single trial's pairs does not contain the variation between
+    processes."""
     value = row[name]
     if name in TEXTS:
         return math.nan if value is None else value
@@ -83,7 +92,8 @@ def figure_of(row: Mapping[str, Any], name: str, with_marks: bool = False) -> An
 
 
 def parameter(params: Mapping[str, Any], path: str) -> Any:
-    """Return a cell's parameter by its dotted path, lists and mappings as JSON; NaN if the cell does not have it."""
+    """Return a cell's parameter by its dotted path, lists and mappings as JSON; NaN if the cell
+    does not have it."""
     value: Any = params
     for part in path.split("."):
         value = by_name(value)
@@ -95,7 +105,9 @@ def parameter(params: Mapping[str, Any], path: str) -> Any:
 
 def by_name(value: Any) -> Any:
     """Return a model's inputs, which are a list, as a mapping; anything else unchanged."""
-    is_inputs = isinstance(value, list) and all(isinstance(one, Mapping) and "name" in one for one in value)
+    is_inputs = isinstance(value, list) and all(
+        isinstance(one, Mapping) and "name" in one for one in value
+    )
     return {one["name"]: one for one in value} if is_inputs else value
 
 
@@ -113,11 +125,11 @@ def where(rows: pd.DataFrame, **values: Any) -> pd.DataFrame:
 
 
 def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.Series:
-    """Return for each row the figure of its reference ÷ its own figure. Above 1, the row's figure is lower than the
-    reference's, which is the same cell except that `name` is `reference`.
+    """Return for each row the figure of its reference ÷ its own figure. Above 1, the row's figure
+    is lower than the reference's, which is the same cell except that `name` is `reference`.
 
-    `name`: mode, model, a swept parameter, or a dotted path. A reference of the same sweep takes precedence.
-    """
+    `name`: mode, model, a swept parameter, or a dotted path. A reference of the same sweep takes
+    precedence."""
     whole, paths = rows.attrs["whole"](), rows.attrs["paths"]
     path = {**paths, "mode": "mode.name", "model": "model.name"}.get(name, name)
     references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure
@@ -129,7 +141,10 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
         if is_missing(value):
             failed[cell] = label
         elif sweep_id in references.setdefault(cell, {}):
-            raise ClaimError(f"relative(): several rows have {name} = {reference} and are otherwise the same cell")
+            raise ClaimError(
+                f"relative(): several rows have {name} = {reference} and are otherwise the same"
+                " cell"
+            )
         else:
             references[cell][sweep_id] = value
 
@@ -141,18 +156,24 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
             return math.nan
         other = others.get(row["sweep_id"], next(reversed(others.values())))
         # a row compared with itself gives exactly 1
-        return Figure(1) if parameter(row["params"], path) == reference else as_figure(other) / row[column]
+        return (
+            Figure(1)
+            if parameter(row["params"], path) == reference
+            else as_figure(other) / row[column]
+        )
 
     ratios = rows.apply(ratio, axis=1).astype(object) if len(rows) else rows[column]
     return ratios.rename(f"{column}, {reference} ÷ its own")
 
 
 def identity(row: Any, path: str) -> str:
-    """Return a key of a cell and its environment without one parameter (or the whole mode or model). A model's inputs
-    depend on its settings, so they are omitted with any of these."""
+    """Return a key of a cell and its environment without one parameter (or the whole mode or
+    model). A model's inputs depend on its settings, so they are omitted with any of these."""
     params = json.loads(json.dumps(row["params"]))
     params["model"]["inputs"] = by_name(params["model"].get("inputs"))
-    *outer, last = [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
+    *outer, last = (
+        [path.partition(".")[0]] if path in ("mode.name", "model.name") else path.split(".")
+    )
     if path.startswith("model.module."):
         params["model"].pop("inputs", None)
     holder = params
@@ -164,11 +185,16 @@ def identity(row: Any, path: str) -> str:
 
 
 def split(rows: pd.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the label and the rows of each combination of values, in order of appearance. Rows that lack one of the
-    parameters (such as a baseline, which lacks a mode's setting) are in no part."""
+    """Yield the label and the rows of each combination of values, in order of appearance. Rows that
+    lack one of the parameters (such as a baseline, which lacks a mode's setting) are in no part."""
     for values, part in rows.groupby(list(names), sort=False):
         pairs = zip(names, values, strict=True)
-        yield " ".join(shown(v) if name in ("model", "mode") else f"{name}={shown(v)}" for name, v in pairs), part
+        yield (
+            " ".join(
+                shown(v) if name in ("model", "mode") else f"{name}={shown(v)}" for name, v in pairs
+            ),
+            part,
+        )
 
 
 def shown(value: Any) -> str:

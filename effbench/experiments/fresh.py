@@ -1,7 +1,8 @@
-"""Call a function in a new interpreter, for actions that are possible only once per process, or that break it.
+"""Call a function in a new interpreter, for actions that are possible only once per process, or
+that break it.
 
-`python -m effbench.experiments.fresh` is the other end: it reads a line of JSON and answers with one.
-"""
+`python -m effbench.experiments.fresh` is the other end: it reads a line of JSON and answers with
+one."""
 
 from __future__ import annotations
 
@@ -18,27 +19,41 @@ COMMAND = (sys.executable, "-P", "-m", "effbench.experiments.fresh")
 
 
 def in_fresh_process(
-    function: Callable[..., dict[str, Any]], device: Any, hide: Sequence[str] = (), timeout_s: float = 180.0,
+    function: Callable[..., dict[str, Any]],
+    device: Any,
+    hide: Sequence[str] = (),
+    timeout_s: float = 180.0,
     **settings: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Call a function of an experiment's file in a new interpreter that does not find the packages `hide`.
+) -> dict[str, Any]:
+    """Call a function of an experiment's file in a new interpreter that does not find the packages
+    `hide`.
 
-    Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs, it did not succeed.
-    """
+    Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs,
+    it did not succeed."""
     file, name = function.__code__.co_filename, function.__name__
     order = json.dumps([file, name, str(device), list(hide), settings])
     root = str(Path(__file__).resolve().parents[2])
     search_path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     env = {**os.environ, "PYTHONPATH": search_path}
     try:
-        done = subprocess.run(COMMAND, input=order, capture_output=True, env=env, text=True, timeout=timeout_s)
+        done = subprocess.run(
+            COMMAND, input=order, capture_output=True, env=env, text=True, timeout=timeout_s
+        )
     except subprocess.TimeoutExpired:
-        return {"succeeded": False, "error_type": "timeout", "error": f"not done after {timeout_s:g} s"}
+        return {
+            "succeeded": False,
+            "error_type": "timeout",
+            "error": f"not done after {timeout_s:g} s",
+        }
     if done.stdout:
         return json.loads(done.stdout)
     code = done.returncode
     died = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    return {"succeeded": False, "error_type": died, "error": (done.stderr.strip() or "no message").splitlines()[-1]}
+    return {
+        "succeeded": False,
+        "error_type": died,
+        "error": (done.stderr.strip() or "no message").splitlines()[-1],
+    }
 
 
 def main() -> None:

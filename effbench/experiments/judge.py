@@ -9,7 +9,17 @@ from typing import Any
 
 from effbench.cell import Status
 from effbench.experiments.definition import Claim, Found
-from effbench.experiments.figures import OPEN, ClaimError, Facts, Figure, Missing, Truth, as_figure, no_figure, truth
+from effbench.experiments.figures import (
+    OPEN,
+    ClaimError,
+    Facts,
+    Figure,
+    Missing,
+    Truth,
+    as_figure,
+    no_figure,
+    truth,
+)
 from effbench.experiments.frames import DISTURBANCE, shown, split
 from effbench.metrics import is_missing
 from effbench.printable import describe, listed, one_line
@@ -21,7 +31,8 @@ MARKED = "marked"
 
 @dataclass(frozen=True)
 class Part:
-    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all), and the figure."""
+    """Whether a claim holds in a part of the matrix, or a statement of it (`label`; empty for all),
+    and the figure."""
 
     label: str
     holds: Truth
@@ -41,12 +52,17 @@ class Judgement:
 
 
 def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
-    """Judge a claim by the inputs of its function: name -> DataFrame of rows, Facts, or Missing. Raises ClaimError if
-    the function fails or uses something that does not exist."""
+    """Judge a claim by the inputs of its function: name -> DataFrame of rows, Facts, or Missing.
+    Raises ClaimError if the function fails or uses something that does not exist."""
     if claim.not_measurable:
         return Judgement(claim, ClaimVerdict.NOT_MEASURABLE, claim.not_measurable)
-    frames = {name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)}
-    inputs = {**inputs, **{name: Missing("no row was measured") for name in frames if frames[name].empty}}
+    frames = {
+        name: value for name, value in inputs.items() if not isinstance(value, Facts | Missing)
+    }
+    inputs = {
+        **inputs,
+        **{name: Missing("no row was measured") for name in frames if frames[name].empty},
+    }
     frames = {name: frame for name, frame in frames.items() if not frame.empty}
     missing = [value.why for value in inputs.values() if isinstance(value, Missing)]
     if len(missing) == len(inputs):
@@ -68,9 +84,11 @@ def judge(claim: Claim, inputs: Mapping[str, Any]) -> Judgement:
     return Judgement(claim, verdict, reason, value_of(overall), tuple(parts), overall.also)
 
 
-def call(claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]) -> tuple[Found, list[Part]]:
-    """Return the result of the claim's function over all rows, and the parts. A part of the matrix without measurements
-    is omitted; a statement without measurements stays open."""
+def call(
+    claim: Claim, inputs: Mapping[str, Any], frames: Mapping[str, Any]
+) -> tuple[Found, list[Part]]:
+    """Return the result of the claim's function over all rows, and the parts. A part of the matrix
+    without measurements is omitted; a statement without measurements stays open."""
     try:
         overall = found_by(claim, inputs)
     except ClaimError:
@@ -95,7 +113,9 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
     except (Exception, SystemExit) as error:  # the user's function may raise anything
         raise ClaimError(f"its function raised {describe(error)}") from error
     if not isinstance(result, Found):
-        raise ClaimError(f"its function returned {type(result).__name__}, not Found(holds, value, also)")
+        raise ClaimError(
+            f"its function returned {type(result).__name__}, not Found(holds, value, also)"
+        )
     if not isinstance(result.also, Mapping):
         raise ClaimError(f"also: expected text -> figure, got {one_line(repr(result.also), 80)}")
     return result
@@ -103,7 +123,10 @@ def found_by(claim: Claim, inputs: Mapping[str, Any]) -> Found:
 
 def parts_of(found: Found, label: str) -> list[Part]:
     if isinstance(found.holds, Mapping):
-        return [Part(f"{name}: {label}" if label else name, truth(holds)) for name, holds in found.holds.items()]
+        return [
+            Part(f"{name}: {label}" if label else name, truth(holds))
+            for name, holds in found.holds.items()
+        ]
     holds, value = truth(found.holds), value_of(found)
     if holds.holds is not None and value is not None and math.isnan(value.value):
         holds = Missing("its figure was not measured")  # `nan > 1` is false, but decides nothing
@@ -111,7 +134,9 @@ def parts_of(found: Found, label: str) -> list[Part]:
 
 
 def value_of(found: Found) -> Figure | None:
-    return None if found.value is None or isinstance(found.value, Missing) else as_figure(found.value)
+    return (
+        None if found.value is None or isinstance(found.value, Missing) else as_figure(found.value)
+    )
 
 
 def verdict_of(conditions: Sequence[bool | None]) -> ClaimVerdict:
@@ -148,21 +173,25 @@ def reason_of(verdict: ClaimVerdict, parts: Sequence[Part]) -> str:
 
 
 def text_of_failed(failed: Sequence[Any], frames: Mapping[str, Any]) -> str:
-    """Return the names of the failed rows, with their swept parameters, and the reason of the first one."""
+    """Return the names of the failed rows, with their swept parameters, and the reason of the first
+    one."""
     if not failed:
         return ""
     swept = dict.fromkeys(name for frame in frames.values() for name in frame.attrs["paths"])
     names = []
     for row in failed:
         settings = [f"{name}={shown(row[name])}" for name in swept if not is_missing(row.get(name))]
-        names.append(" ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, status_of(row)]))
+        names.append(
+            " ".join([row["model"], "bs", str(row["bs"]), row["mode"], *settings, status_of(row)])
+        )
     first = failed[0]
     reason = first[DISTURBANCE] if status_of(first) == MARKED else first["reason"]
     return f"; left out: {listed(names, 3)} ({' '.join(str(reason).split())})"
 
 
 def status_of(row: Any) -> str:
-    """Return the status of a row, or `marked` if it is ok, but a disturbed host makes its figures decide nothing."""
+    """Return the status of a row, or `marked` if it is ok, but a disturbed host makes its figures
+    decide nothing."""
     is_disturbed = row["status"] == Status.OK and not is_missing(row.get(DISTURBANCE))
     return MARKED if is_disturbed else str(row["status"])
 
@@ -174,7 +203,11 @@ def bounds(value: Figure | None) -> dict[str, float]:
 def as_json(value: Any) -> Any:
     """Return figures, conditions and facts for JSON; an infinite bound becomes None."""
     if isinstance(value, Figure):
-        return None if isinstance(value, Missing) else as_json(value.value if value.is_exact else bounds(value))
+        return (
+            None
+            if isinstance(value, Missing)
+            else as_json(value.value if value.is_exact else bounds(value))
+        )
     if isinstance(value, Truth):
         return value.holds
     if hasattr(value, "tolist"):  # NumPy and pandas

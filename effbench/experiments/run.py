@@ -1,8 +1,9 @@
-"""Run an experiment: measure what its sweeps lack, run its checks, judge its claims, and store the verdicts.
+"""Run an experiment: measure what its sweeps lack, run its checks, judge its claims, and store the
+verdicts.
 
-Cells that are compared with each other (all modes of one case) come from one sweep, because a speedup across sweeps
-would compare two sessions. So a case that no sweep measured completely is measured again.
-"""
+Cells that are compared with each other (all modes of one case) come from one sweep, because a
+speedup across sweeps would compare two sessions. So a case that no sweep measured completely is
+measured again."""
 
 from __future__ import annotations
 
@@ -33,15 +34,18 @@ from effbench.sweeping.pool import PROBE_TIMEOUT_S, probe, run_checks
 from effbench.sweeping.run import Command
 
 NO_CUDA = "needs a CUDA GPU, but this machine has none"
-#: Groups whose choice replaces the experiment's settings in them. The claims compare settings of models and modes.
+#: Groups whose choice replaces the experiment's settings in them. The claims compare settings of
+#: models and modes.
 GROUPS = {"protocol", "stream", "executor"}
-#: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own interpreter.
+#: Settings of a sweep that an experiment refuses: it always resumes, and runs in effbench's own
+#: interpreter.
 REFUSED = ("resume", "shard", *plan.INTERPRETER_KEYS)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of the judged results: this one (`probed`: the probe's answer), or that of stored results."""
+    """The machine of the judged results: this one (`probed`: the probe's answer), or that of stored
+    results."""
 
     server: ForkServer
     environment_id: str
@@ -52,7 +56,13 @@ class Machine:
     @classmethod
     def here(cls, server: ForkServer, device: str) -> Machine:
         answer = server.call("probe", ProbeRequest(device=device).to_json(), PROBE_TIMEOUT_S)
-        return cls(server, Environment(**answer["environment"]).id, "this machine", bool(answer["gpus"]), answer)
+        return cls(
+            server,
+            Environment(**answer["environment"]).id,
+            "this machine",
+            bool(answer["gpus"]),
+            answer,
+        )
 
     @classmethod
     def stored(cls, server: ForkServer, row: Mapping[str, Any]) -> Machine:
@@ -63,12 +73,12 @@ class Machine:
 
 @dataclass
 class Run:
-    """An experiment on a machine. `overrides`: the user's, which change the question. `rows`: sweep -> rows in order of
-    its cells; `reused`: how many rows were measured before; `checks`: name -> status, reason, facts.
+    """An experiment on a machine. `overrides`: the user's, which change the question. `rows`: sweep
+    -> rows in order of its cells; `reused`: how many rows were measured before; `checks`: name ->
+    status, reason, facts.
 
-    If `interrupted` or `missing` (sweeps that are not stored) is set, nothing was judged. `mistakes`: errors of claims
-    that use something that does not exist.
-    """
+    If `interrupted` or `missing` (sweeps that are not stored) is set, nothing was judged.
+    `mistakes`: errors of claims that use something that does not exist."""
 
     experiment: Experiment
     machine: Machine
@@ -86,21 +96,25 @@ class Run:
 
     @property
     def on_cpu(self) -> bool:
-        return not self.machine.has_cuda or any(word.split("=") == ["device", "cpu"] for word in self.overrides)
+        return not self.machine.has_cuda or any(
+            word.split("=") == ["device", "cpu"] for word in self.overrides
+        )
 
     def is_asked(self, name: str) -> bool:
-        """Return whether a sweep or a check is needed: without a GPU not if only claims about CUDA use it. A sweep that
-        no claim uses is needed, because it may have tables."""
+        """Return whether a sweep or a check is needed: without a GPU not if only claims about CUDA
+        use it. A sweep that no claim uses is needed, because it may have tables."""
         names = {name, "rows"} if name in self.experiment.sweeps else {name}
         claims = [claim for claim in self.experiment.claims if names & set(claim.inputs)]
-        return any(not (self.on_cpu and claim.needs) for claim in claims) or (not claims and "rows" in names)
+        return any(not (self.on_cpu and claim.needs) for claim in claims) or (
+            not claims and "rows" in names
+        )
 
     def execute(self) -> Run:
-        """Measure what is missing (nothing for a machine with stored results), judge the claims, store the verdicts;
-        return self.
+        """Measure what is missing (nothing for a machine with stored results), judge the claims,
+        store the verdicts; return self.
 
-        Raises EffbenchError for errors before a sweep's first trial; failed trials and checks only get a status.
-        """
+        Raises EffbenchError for errors before a sweep's first trial; failed trials and checks only
+        get a status."""
         check_settings(self.overrides)
         self.gather()
         if self.interrupted or self.missing:
@@ -109,7 +123,9 @@ class Run:
         with Store.open(self.db, mode="write") as store:
             if probed := self.machine.probed:
                 store.add_environment(Environment(**probed["environment"]), probed["details"])
-            store.add_verdicts(self.machine.environment_id, [*map(self.verdict_row, self.judgements)])
+            store.add_verdicts(
+                self.machine.environment_id, [*map(self.verdict_row, self.judgements)]
+            )
         return self
 
     def gather(self) -> None:
@@ -118,27 +134,39 @@ class Run:
         for name in filter(self.is_asked, experiment.sweeps):
             words = command_of(experiment, name, self.overrides, self.db)
             quiet = self.quiet or not machine.probed
-            hydra_sweep(words, quiet=quiet, conductor=partial(self.sweep, name), server=machine.server)
+            hydra_sweep(
+                words, quiet=quiet, conductor=partial(self.sweep, name), server=machine.server
+            )
             if self.interrupted or self.missing:
                 return
         checks = list(filter(self.is_asked, experiment.checks))
         if machine.probed:
             device, path = "cpu" if self.on_cpu else "auto", experiment.path.resolve()
             requests = [CheckRequest(f"{path}:{name}", {}, device) for name in checks]
-            for name, done in zip(checks, run_checks(requests, machine.server, machine.probed["gpus"]), strict=True):
+            for name, done in zip(
+                checks, run_checks(requests, machine.server, machine.probed["gpus"]), strict=True
+            ):
                 self.checks[name] = {key: done[key] for key in ("status", "reason", "facts")}
             return
         with Store.open(self.db, mode="read") as store:
             for row in store.verdicts():  # oldest first
-                if (row["experiment"], row["environment_id"]) == (experiment.name, machine.environment_id):
+                if (row["experiment"], row["environment_id"]) == (
+                    experiment.name,
+                    machine.environment_id,
+                ):
                     self.checks |= (row["measured"] or {}).get("evidence", {})
         if lacking := sorted(set(checks) - self.checks.keys()):
             self.missing = f"the facts of {', '.join(lacking)} were not gathered"
 
     def sweep(self, name: str, jobs: Sequence[plan.Job], command: Command) -> None:
-        """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it like `conduct`."""
+        """Collect the rows of one sweep, after measuring what is missing. Hydra's launcher calls it
+        like `conduct`."""
         parts, settings = plan.split(jobs)
-        server, environment_id, has_cuda = self.machine.server, self.machine.environment_id, self.machine.has_cuda
+        server, environment_id, has_cuda = (
+            self.machine.server,
+            self.machine.environment_id,
+            self.machine.has_cuda,
+        )
         if self.machine.probed:
             answer = probe(server, parts, settings.baseline_mode)
             environment_id, has_cuda = Environment(**answer["environment"]).id, bool(answer["gpus"])
@@ -168,17 +196,25 @@ class Run:
         self.rows[name] = sorted(rows, key=lambda row: keys[row["cell_key"]])
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a cell."""
+        """Return the rows of a sweep, or of all sweeps (`rows`), each once: two sweeps may share a
+        cell."""
         chosen = self.rows.values() if name == "rows" else [self.rows.get(name, [])]
-        return list({(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}.values())
+        return list(
+            {(row["sweep_id"], row["cell_key"]): row for rows in chosen for row in rows}.values()
+        )
 
     def input(self, name: str) -> Any:
-        """Return the argument of a claim's function for a parameter: a frame of rows, or a check's facts."""
+        """Return the argument of a claim's function for a parameter: a frame of rows, or a check's
+        facts."""
         if name not in self.experiment.checks:
             return frame_of(self.rows_of(name), self.experiment.swept)
         check = self.checks[name]
         is_ok = check["status"] == Status.OK
-        return Facts(check["facts"] or {}) if is_ok else Missing(f"{check['status']}: {check['reason']}")
+        return (
+            Facts(check["facts"] or {})
+            if is_ok
+            else Missing(f"{check['status']}: {check['reason']}")
+        )
 
     def judge(self, claim: Claim) -> Judgement:
         """Judge a claim. A mistake in it does not affect other claims."""
@@ -200,7 +236,10 @@ class Run:
         measured = {
             **bounds(judgement.value),
             "unit": claim.unit,
-            "parts": [{"label": part.label, "holds": part.holds.holds, **bounds(part.value)} for part in parts],
+            "parts": [
+                {"label": part.label, "holds": part.holds.holds, **bounds(part.value)}
+                for part in parts
+            ],
             "also": judgement.also,
             "sweeps": sweeps,
             "overrides": overrides,
@@ -222,15 +261,23 @@ def check_settings(overrides: Sequence[str]) -> None:
     for word in overrides:
         name = re.split(r"[./@]", str(key_of(word)))[0]
         if name not in (*known, "hydra", "--config-dir"):
-            raise ConfigError(f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes {', '.join(known)}")
+            raise ConfigError(
+                f"reproduce takes no setting {name!r}{suggest(name, known)}; it takes"
+                f" {', '.join(known)}"
+            )
 
 
 def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: str) -> list[str]:
-    """Return the words of a sweep: the experiment's, without those that the user overrides. A group that the user
-    chooses also replaces the experiment's settings in it: `protocol=quick` replaces `protocol.rounds=3`, which is meant
-    for another protocol."""
+    """Return the words of a sweep: the experiment's, without those that the user overrides. A group
+    that the user chooses also replaces the experiment's settings in it: `protocol=quick` replaces
+    `protocol.rounds=3`, which is meant for another protocol."""
     title = experiment.name if len(experiment.sweeps) == 1 else f"{experiment.name}/{name}"
-    words = [*experiment.sweeps[name], f"sweep.name={title}", "on_failure=ignore", f"db={quoted(db)}"]
+    words = [
+        *experiment.sweeps[name],
+        f"sweep.name={title}",
+        "on_failure=ignore",
+        f"db={quoted(db)}",
+    ]
     keys = {word: str(key_of(word)) for word in words}
     given = {str(key_of(word)) for word in overrides}
     replaced = given | {key for key in keys.values() if key.partition(".")[0] in given & GROUPS}
@@ -238,19 +285,27 @@ def command_of(experiment: Experiment, name: str, overrides: Sequence[str], db: 
 
 
 def stored_rows(
-    store: Store, cells: Sequence[Cell], environment_id: str, settings: Settings, timeout_s: float = 0,
+    store: Store,
+    cells: Sequence[Cell],
+    environment_id: str,
+    settings: Settings,
+    timeout_s: float = 0,
     accepts_marked: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of the complete cases, each from the newest sweep that measured it with the same protocol in this
-    environment. A failed cell is complete after any number of rounds, unless it timed out after less than this time.
-    `accepts_marked`: so is a marked one; otherwise it can be measured again, perhaps on a quieter host."""
+) -> list[dict[str, Any]]:
+    """Return the rows of the complete cases, each from the newest sweep that measured it with the
+    same protocol in this environment. A failed cell is complete after any number of rounds, unless
+    it timed out after less than this time. `accepts_marked`: so is a marked one; otherwise it can
+    be measured again, perhaps on a quieter host."""
     cases: dict[str, set[str]] = {}
     for cell in cells:
         cases.setdefault(cell.comparison_key, set()).add(cell.key)
     complete: list[dict[str, Any]] = []
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
-        if not cases or (protocol, sweep.baseline_mode) != (settings.protocol, settings.baseline_mode):
+        if not cases or (protocol, sweep.baseline_mode) != (
+            settings.protocol,
+            settings.baseline_mode,
+        ):
             continue
         rows = {}
         for row in store.results(sweep.id):
@@ -258,7 +313,9 @@ def stored_rows(
             ended = row["trials"] >= sweep.rounds or sweep.state == "completed"
             if row["marked"] and not accepts_marked:
                 continue
-            if row["environment_id"] == environment_id and (ended or not Status(row["status"]).is_measured):
+            if row["environment_id"] == environment_id and (
+                ended or not Status(row["status"]).is_measured
+            ):
                 rows[row["cell_key"]] = row
         if late := [key for key, row in rows.items() if row["status"] == Status.TIMEOUT]:
             recorded = store.history(sweep.id, environment_id)

@@ -1,5 +1,6 @@
-"""Find the results that tell which mode a model should run in: those of a stored sweep, or of a short new one whose
-rounds end for modes that are significantly slower than the best (conf/protocol/advise.yaml)."""
+"""Find the results that tell which mode a model should run in: those of a stored sweep, or of a
+short new one whose rounds end for modes that are significantly slower than the best
+(conf/protocol/advise.yaml)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from effbench.sweeping.resume import resume_command
 from effbench.sweeping.run import Command
 from effbench.sweeping.schedule import race_of
 
-#: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take minutes.
+#: Separate launches and CUDA graphs of eager's kernels and of Inductor's. Autotuning would take
+#: minutes.
 CANDIDATES = "eager,cuda-graph,default,reduce-overhead,default+graph"
 #: Facts of an environment that stored results must share with this machine.
 ALIKE = ("gpu_name", "cpu_name", "torch_version")
@@ -32,8 +34,8 @@ LEAST_TRIALS = 3
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of one case in a sweep of a database (its name). `race`: of the cell keys; None if the sweep did not
-    eliminate modes. `is_new`: it has just run."""
+    """The rows of one case in a sweep of a database (its name). `race`: of the cell keys; None if
+    the sweep did not eliminate modes. `is_new`: it has just run."""
 
     database: str
     sweep: SweepInfo
@@ -43,7 +45,8 @@ class Found:
 
 
 def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bool) -> Found:
-    """Return stored results of the sweep of this command line, or run it. `fresh`: do not use stored ones.
+    """Return stored results of the sweep of this command line, or run it. `fresh`: do not use
+    stored ones.
 
     Raises UsageError for several cases and for a missing GPU, and all errors of a sweep.
     """
@@ -56,15 +59,22 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
         cells = resolve(parts, has_cuda=bool(probed["gpus"]))
         keys, metric = {cell.key for cell in cells}, settings.protocol["eliminate"]
         if len({cell.comparison_key for cell in cells}) > 1:
-            raise UsageError("advise mode answers for one model at one batch size and dtype: give one value of each")
+            raise UsageError(
+                "advise mode answers for one model at one batch size and dtype: give one value of"
+                " each"
+            )
         with Store.open(settings.db, mode="write") as store:
             every = [] if fresh else recorded_here_first(store.sweeps())
             sweeps = [sweep for sweep in every if sweep.state == "completed"]
-            looked = (look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps)
+            looked = (
+                look(store, sweep, keys, metric, here, settings.timeout_s) for sweep in sweeps
+            )
             found.extend(islice(filter(None, looked), 1))
             if not found and not probed["gpus"] and any(cell.device == "cuda" for cell in cells):
                 how = "--stored answers from those of another machine"
-                raise UsageError(f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}")
+                raise UsageError(
+                    f"this machine has no CUDA GPU, and {store.name} no results of it to use; {how}"
+                )
         if not found:
             outcome = conduct(jobs, command)
             if outcome.state == "interrupted":
@@ -72,7 +82,16 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
                 command.progress.note(f"interrupted; resume with: {again}, then ask again")
                 raise KeyboardInterrupt
             with Store.open(settings.db, mode="read") as store:
-                found.extend(filter(None, [look(store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True)]))
+                found.extend(
+                    filter(
+                        None,
+                        [
+                            look(
+                                store, store.find_sweep(outcome.sweep_id), keys, metric, is_new=True
+                            )
+                        ],
+                    )
+                )
 
     hydra_sweep([*words], quiet=quiet, conductor=answer, server=server)
     if not found:
@@ -81,12 +100,17 @@ def find(words: Sequence[str], server: client.ForkServer, fresh: bool, quiet: bo
 
 
 def look(
-    store: Store, sweep: SweepInfo, keys: Collection[str], metric: str, here: Environment | None = None,
-    timeout_s: float = 0, is_new: bool = False,
-) -> Found | None:  # fmt: skip
-    """Return the results of exactly these cells in this sweep, of the hardware and torch version `here` (None: any);
-    None if they are not sufficient (`is_new`: they need not be). `metric`: column of the time that counts; `timeout_s`:
-    trials that ended after less time say nothing."""
+    store: Store,
+    sweep: SweepInfo,
+    keys: Collection[str],
+    metric: str,
+    here: Environment | None = None,
+    timeout_s: float = 0,
+    is_new: bool = False,
+) -> Found | None:
+    """Return the results of exactly these cells in this sweep, of the hardware and torch version
+    `here` (None: any); None if they are not sufficient (`is_new`: they need not be). `metric`:
+    column of the time that counts; `timeout_s`: trials that ended after less time say nothing."""
     if not keys <= store.cell_overrides(sweep.id).keys():
         return None
     rows = [row for row in store.results(sweep.id) if row["cell_key"] in keys]
@@ -94,12 +118,21 @@ def look(
     for one in store.environments(row["environment_id"] for row in rows):
         own = [row for row in rows if row["environment_id"] == one["id"]]
         least = 1 if is_adaptive else LEAST_TRIALS
-        is_known = all(not Status(row["status"]).is_measured or row["trials"] >= least for row in own)
+        is_known = all(
+            not Status(row["status"]).is_measured or row["trials"] >= least for row in own
+        )
         is_whole = len(own) == len(keys) and is_known and all(not row["marked"] for row in own)
-        recorded = {key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys}
+        recorded = {
+            key: known for key, known in store.history(sweep.id, one["id"]).items() if key in keys
+        }
         every = [trial for known in recorded.values() for trial in known]
-        is_whole &= all(trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s for trial in every)
-        if is_new or (is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))):
+        is_whole &= all(
+            trial.status is not Status.TIMEOUT or (trial.wall_s or 0) >= timeout_s
+            for trial in every
+        )
+        if is_new or (
+            is_whole and (here is None or all(one[name] == getattr(here, name) for name in ALIKE))
+        ):
             race = race_of(recorded, sweep.protocol) if is_adaptive else None
             return Found(store.name, sweep, own, race, is_new)
     return None

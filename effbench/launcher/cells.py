@@ -1,4 +1,5 @@
-"""Turn Hydra's jobs into cells: validate them, resolve them for this machine, and run them as one sweep."""
+"""Turn Hydra's jobs into cells: validate them, resolve them for this machine, and run them as one
+sweep."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ INTERPRETER_KEYS = ("python", "folder")
 SECTIONS = dict(sections())
 #: Sections with the settings of the phase of the same name.
 OF_PHASES = ("training", "generate")
-#: Settings of a model that define its cells. The others are there to be referred to by `model.module`.
+#: Settings of a model that define its cells. The others are there to be referred to by
+#: `model.module`.
 OF_CELLS = ("name", "module", "inputs", "tolerance", "allow_nonfinite")
 #: Library -> example of a network.
 EXAMPLES = {"torchvision": "resnet50", "timm": "vit_base_patch16_224", "transformers": "bert-base"}
@@ -61,15 +63,21 @@ def print_plan(jobs: Sequence[Job], command: Command) -> None:
 
 
 def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Plan]:
-    """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its overrides in `command`."""
+    """Return the arguments of `run_sweep` for these jobs. The plan notes the matrix and its
+    overrides in `command`."""
     parts, settings = split(jobs)
     for word in command.overrides:
         key = key_of(word) or ""
         phase = key.partition(".")[0]
         if phase in OF_PHASES and all(part["phase"] != phase for part in parts):
-            raise ConfigError(f"{word} has no effect, because no cell has phase={phase}; add phase={phase}")
+            raise ConfigError(
+                f"{word} has no effect, because no cell has phase={phase}; add phase={phase}"
+            )
         if key == "model.seq" and all(map(is_generated, parts)):  # no error: stored sweeps have it
-            why = "phase=generate makes a cache slot for each token of generate.prompt and generate.new_tokens"
+            why = (
+                "phase=generate makes a cache slot for each token of generate.prompt and"
+                " generate.new_tokens"
+            )
             command.progress.note(f"warning: {word} has no effect: {why}")
     interpreter = cache(interpreters.resolve)
     asked = [(interpreter(part["python"], part["folder"]), part) for part in parts]
@@ -82,37 +90,59 @@ def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Pla
         kept = select(cells, settings, command)
         is_elsewhere = settings.executor["name"] == "slurm"
         if not (has_cuda or is_elsewhere) and all(cell.device == "cuda" for cell in command.matrix):
-            raise ConfigError("device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor")
-        if settings.protocol["eliminate"] == "period_ms" and all(cell.device == "cpu" for cell in command.matrix):
-            raise ConfigError("protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured")
+            raise ConfigError(
+                "device=cuda, but torch sees no GPU here: use device=cpu, or see effbench doctor"
+            )
+        if settings.protocol["eliminate"] == "period_ms" and all(
+            cell.device == "cpu" for cell in command.matrix
+        ):
+            raise ConfigError(
+                "protocol.eliminate=period_ms needs CUDA: on the CPU only the latency is measured"
+            )
         for job, part, cell in zip(jobs, parts, cells, strict=True):
             if cell in kept and cell.key not in command.of_cells:
                 # settings that only other modes have were removed from the baseline
-                dropped = {f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()}
-                keys = [key_of(word) or "" for word in job.overrides]  # those of other phases have no effect
-                dropped |= {key for key in keys if key.partition(".")[0] in {*OF_PHASES} - {part["phase"]}}
+                dropped = {
+                    f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()
+                }
+                keys = [
+                    key_of(word) or "" for word in job.overrides
+                ]  # those of other phases have no effect
+                dropped |= {
+                    key for key in keys if key.partition(".")[0] in {*OF_PHASES} - {part["phase"]}
+                }
                 command.of_cells[cell.key] = [*options, *overrides_of_cell(job.overrides, dropped)]
-        return [CellRun(cell, at) if cell in kept else None for cell, (at, _) in zip(cells, asked, strict=True)]
+        return [
+            CellRun(cell, at) if cell in kept else None
+            for cell, (at, _) in zip(cells, asked, strict=True)
+        ]
 
     return settings, asked, plan
 
 
 def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[Cell]:
-    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard. Note these numbers
-    in `command`. Raises ConfigError if no cell or no baseline remains."""
+    """Return the cells to plan: those that no rule of `exclude` matches and that are in the shard.
+    Note these numbers in `command`. Raises ConfigError if no cell or no baseline remains."""
     matched, unused = excluded(cells, settings.exclude)
     for rule in unused:
         command.progress.note(one_line(f"warning: exclude: no cell matches the rule {rule}"))
     whole = [cell for cell in dict.fromkeys(cells) if cell not in matched]
     if not whole:
-        raise ConfigError("exclude matches every cell, so nothing is left to run; remove or narrow a rule")
+        raise ConfigError(
+            "exclude matches every cell, so nothing is left to run; remove or narrow a rule"
+        )
     if matched:
         check_baseline(settings, whole, " after exclude")
         baseline = settings.baseline_mode
         with_baseline = {cell.comparison_key for cell in whole if cell.mode_name == baseline}
-        without = {cell.comparison_key for cell in matched if cell.mode_name == baseline} - with_baseline
+        without = {
+            cell.comparison_key for cell in matched if cell.mode_name == baseline
+        } - with_baseline
         if lost := sum(cell.comparison_key in without for cell in whole):
-            note = f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no speedups"
+            note = (
+                f"warning: exclude removes the {baseline} baseline of {count(lost, 'cell')}: no"
+                " speedups"
+            )
             command.progress.note(note)
     command.excluded.extend(matched)
     command.matrix.extend(whole)
@@ -120,14 +150,19 @@ def select(cells: Sequence[Cell], settings: Settings, command: Command) -> set[C
         return set(whole)
     index, number = parse_shard(settings.shard)
     if not (part := shards(whole, number)[index - 1]):
-        raise ConfigError(f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}")
+        raise ConfigError(
+            f"shard={settings.shard} is empty: the matrix has {count(len(whole), 'cell')}"
+        )
     return set(part)
 
 
 def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
-    """Return the swept part of each job, and the settings of the whole sweep. Raises ConfigError for invalid ones."""
+    """Return the swept part of each job, and the settings of the whole sweep. Raises ConfigError
+    for invalid ones."""
     if not jobs:
-        raise ConfigError("the sweep is empty: these overrides give no cell; give each one at least one value")
+        raise ConfigError(
+            "the sweep is empty: these overrides give no cell; give each one at least one value"
+        )
     parts, first = [], jobs[0].config
     valid: set[int] = set()
     for job in jobs:
@@ -135,7 +170,10 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
         part = {key: value for key, value in job.config.items() if key not in OF_SWEEP}
         parts.append(generating(canonically_named(part)))
         if key := next((key for key in OF_SWEEP if job.config[key] != first[key]), None):
-            raise ConfigError(f"{key} applies to a whole sweep and cannot be swept: choose one value or run two sweeps")
+            raise ConfigError(
+                f"{key} applies to a whole sweep and cannot be swept: choose one value or run two"
+                " sweeps"
+            )
     return parts, Settings(**{key: first[key] for key in OF_SWEEP})
 
 
@@ -145,7 +183,8 @@ def is_generated(part: dict[str, Any]) -> bool:
 
 
 def canonically_named(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a cell with effbench's name for a network that has several, so that all give the same cell."""
+    """Return the part of a cell with effbench's name for a network that has several, so that all
+    give the same cell."""
     model = part["model"]
     module = model["module"]
     if not is_library_network(module):
@@ -157,32 +196,45 @@ def canonically_named(part: dict[str, Any]) -> dict[str, Any]:
 
 def is_library_network(module: dict[str, Any]) -> bool:
     return (
-        module.get("_target_") == NETWORK and module.get("library") in LIBRARIES and isinstance(module.get("arch"), str)
+        module.get("_target_") == NETWORK
+        and module.get("library") in LIBRARIES
+        and isinstance(module.get("arch"), str)
     )
 
 
 def generating(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a cell. If phase=generate, a network of transformers becomes a decode step with a cache of as
-    many slots as a request has tokens, like that of transformers' own `generate`."""
+    """Return the part of a cell. If phase=generate, a network of transformers becomes a decode step
+    with a cache of as many slots as a request has tokens, like that of transformers' own
+    `generate`."""
     model, settings = part["model"], part["generate"]
     if not is_generated(part):
         return part
-    module = {**model["module"], "task": "decode", "seq": settings["prompt"] + settings["new_tokens"]}
+    module = {
+        **model["module"],
+        "task": "decode",
+        "seq": settings["prompt"] + settings["new_tokens"],
+    }
     return {**part, "model": {**model, "module": module}}
 
 
 def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> None:
-    """Raise ConfigError for an invalid configuration, as far as its types do not prevent it. `valid`: the ids of
-    sections (shared by jobs) that are skipped because they are valid; this configuration's are added. `words`: the
-    overrides, for messages."""
-    for section, known in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
+    """Raise ConfigError for an invalid configuration, as far as its types do not prevent it.
+    `valid`: the ids of sections (shared by jobs) that are skipped because they are valid; this
+    configuration's are added. `words`: the overrides, for messages."""
+    for (
+        section,
+        known,
+    ) in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
         if id(node) in valid:
             continue
         if unknown := [key for key in node if key not in known]:
             raise ConfigError(f"unknown setting {prefix}{unknown[0]}; allowed: {', '.join(known)}")
         if missing := [key for key in known if key not in node]:
-            raise ConfigError(f"{prefix}{missing[0]} was removed, but every sweep requires it; omit the ~ override")
+            raise ConfigError(
+                f"{prefix}{missing[0]} was removed, but every sweep requires it; omit the ~"
+                " override"
+            )
         for key in known:
             check_bounds(f"{prefix}{key}", node[key])
     new = {key: value for key, value in config.items() if id(value) not in valid}
@@ -197,7 +249,10 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         raise ConfigError(f"phase={phase} cannot run a stream; use stream=none or phase=inference")
     rate, fewest = config["stream"].get("rate"), config["protocol"]["min_samples"]
     if rate is not None and (requests := rate * config["protocol"]["budget_s"]) < fewest:
-        why = f"gives {requests:.3g} requests in protocol.budget_s, fewer than protocol.min_samples={fewest}"
+        why = (
+            f"gives {requests:.3g} requests in protocol.budget_s, fewer than"
+            f" protocol.min_samples={fewest}"
+        )
         raise ConfigError(f"stream.rate={rate:g} {why}; set a longer budget or a higher rate")
     if phase == "generate" and task not in (None, "decode"):
         raise ConfigError(f"phase=generate needs model.task=decode, got {task}; omit model.task")
@@ -208,29 +263,50 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
     if name == "last" or name.startswith(CONFIRMING):
         use = "the newest sweep" if name == "last" else "reruns by effbench check --confirm"
         raise ConfigError(f"sweep.name={name} is reserved for {use}: choose another name")
-    if gpus != "auto" and not (isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)):
+    if gpus != "auto" and not (
+        isinstance(gpus, list) and gpus and all(isinstance(gpu, int) for gpu in gpus)
+    ):
         how = "Example: 'executor.gpus=[0,1]'"
-        raise ConfigError(f"executor.gpus: expected auto or a list of indices of GPUs, got {gpus!r}. {how}")
+        raise ConfigError(
+            f"executor.gpus: expected auto or a list of indices of GPUs, got {gpus!r}. {how}"
+        )
     check_rules(config["exclude"])
     if config["shard"] is not None and parse_shard(config["shard"]) and not name:
-        raise ConfigError("shard requires sweep.name: give all shards the same, and import them as one sweep")
-    if model and (not isinstance(model["module"], dict) or not isinstance(model["module"].get("_target_"), str)):
         raise ConfigError(
-            "model.module._target_ is missing: give the nn.Module to build, for example my_pkg.Net or nets/mine.py:Net"
+            "shard requires sweep.name: give all shards the same, and import them as one sweep"
+        )
+    if model and (
+        not isinstance(model["module"], dict)
+        or not isinstance(model["module"].get("_target_"), str)
+    ):
+        raise ConfigError(
+            "model.module._target_ is missing: give the nn.Module to build, for example my_pkg.Net"
+            " or nets/mine.py:Net"
         )
     for key in ("name", "_target_") if "mode" in new else ():
         value = mode.get(key) if isinstance(mode, dict) else None
         if not isinstance(value, str):
             chosen = next((word for word in words if word.startswith("mode=")), "mode")
             problem = "is missing" if value is None else f"must be text, got {value!r}"
-            raise ConfigError(f"{chosen}: {key} {problem}; the YAML of a mode requires name and _target_")
+            raise ConfigError(
+                f"{chosen}: {key} {problem}; the YAML of a mode requires name and _target_"
+            )
     if model:
         check_model(model)
-    plain = isinstance(env, dict) and all(isinstance(value, str | int | float) for value in env.values())
+    plain = isinstance(env, dict) and all(
+        isinstance(value, str | int | float) for value in env.values()
+    )
     if "env" in new and not plain:
-        raise ConfigError(f"env: expected texts or numbers by names without dots, got {env!r}. Example: env.FOO=1")
-    if "env" in new and "CUDA_VISIBLE_DEVICES" in env:  # the trial would use another GPU than the locked one
-        raise ConfigError("env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with executor.gpus")
+        raise ConfigError(
+            f"env: expected texts or numbers by names without dots, got {env!r}. Example: env.FOO=1"
+        )
+    if (
+        "env" in new and "CUDA_VISIBLE_DEVICES" in env
+    ):  # the trial would use another GPU than the locked one
+        raise ConfigError(
+            "env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with"
+            " executor.gpus"
+        )
     valid.update(id(value) for value in new.values() if isinstance(value, dict))
 
 
@@ -238,21 +314,30 @@ def check_grad_mode(phase: str, grad_mode: str) -> None:
     """Raise ConfigError for a setting that this phase cannot follow."""
     if phase == "training" and grad_mode != "auto":
         how = "omit numerics.grad_mode, or choose another phase"
-        raise ConfigError(f"numerics.grad_mode={grad_mode}: phase=training always records gradients; {how}")
+        raise ConfigError(
+            f"numerics.grad_mode={grad_mode}: phase=training always records gradients; {how}"
+        )
 
 
 def check_model(model: dict[str, Any]) -> None:
-    """Raise ConfigError for a library without the name of a network, for invalid inputs, and for settings that the
-    model's module does not use."""
+    """Raise ConfigError for a library without the name of a network, for invalid inputs, and for
+    settings that the model's module does not use."""
     module = model["module"]
-    if module["_target_"] == NETWORK and module.get("arch") is None and module.get("library") in EXAMPLES:
+    if (
+        module["_target_"] == NETWORK
+        and module.get("arch") is None
+        and module.get("library") in EXAMPLES
+    ):
         library = module["library"]
         example = f"model.arch={EXAMPLES[library]}"
         raise ConfigError(
-            f"model={library} needs the name of a network: {example}; `effbench models {library}` lists them"
+            f"model={library} needs the name of a network: {example}; `effbench models {library}`"
+            " lists them"
         )
     if model["inputs"] == {}:
-        raise ConfigError("the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'")
+        raise ConfigError(
+            "the model has no inputs: describe them, for example 'model.inputs.x.shape=[16]'"
+        )
     if model["inputs"] is not None:
         parse_inputs(model["inputs"])
     for name in SECTIONS["model"].keys() - {*OF_CELLS, "description"}:
@@ -263,7 +348,8 @@ def check_model(model: dict[str, Any]) -> None:
 
 
 def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
-    """Return the cell of each part, with values for `auto` on this machine and with a name for each model.
+    """Return the cell of each part, with values for `auto` on this machine and with a name for each
+    model.
 
     Raises ConfigError if two modules have the same name.
     """
@@ -286,12 +372,17 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
                 "such as 'model.name=${model.module._target_}'"
             )
         # Hydra parses `true` as a boolean
-        env = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in part["env"].items()}
+        env = {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in part["env"].items()
+        }
         stream = streams.resolve(part.get("stream"))
         bs = part["bs"]
         if stream and "dim" in stream:
             if part["model"]["inputs"]:  # else the module describes them, once it is built
-                length_dims(parse_inputs(part["model"]["inputs"]), stream["dim"], max(stream["sizes"]))
+                length_dims(
+                    parse_inputs(part["model"]["inputs"]), stream["dim"], max(stream["sizes"])
+                )
         elif stream:
             bs = streams.batch_size(stream["sizes"], bs)
         numerics = dict(part["numerics"])
@@ -301,5 +392,7 @@ def resolve(parts: Sequence[dict[str, Any]], has_cuda: bool) -> list[Cell]:
         # must not affect keys of cells of other phases
         settings = {name: part[name] for name in OF_PHASES if name == part["phase"]}
         settings["threads"] = part.get("threads")
-        cells.append(Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings))
+        cells.append(
+            Cell(model, bs, mode, dtype, part["phase"], device, numerics, env, stream, **settings)
+        )
     return cells

@@ -1,4 +1,5 @@
-"""Compose the configurations of a sweep's jobs: each distinct section once, instead of each job by Hydra."""
+"""Compose the configurations of a sweep's jobs: each distinct section once, instead of each job by
+Hydra."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ REFERENCE = re.compile(r"\$\{(?!oc\.env:)([^.\[}]*)([^}]*)")
 
 @dataclass(frozen=True)
 class Word:
-    """A parsed override, and the section (top-level key) that it changes. `is_choice`: it chooses an option of a group
-    or configures Hydra; `is_local`: it cannot affect other sections."""
+    """A parsed override, and the section (top-level key) that it changes. `is_choice`: it chooses
+    an option of a group or configures Hydra; `is_local`: it cannot affect other sections."""
 
     override: Override
     section: str
@@ -35,12 +36,12 @@ class Word:
 
 
 class Composer:
-    """Compose jobs section by section (model, mode, bs …). Jobs share sections: treat these as read-only.
+    """Compose jobs section by section (model, mode, bs …). Jobs share sections: treat these as
+    read-only.
 
-    Hydra takes about 100 ms for a configuration. A section depends on its own words and on those of the sections that
-    it refers to, unless the file of an option has a `defaults` list or another package: then Hydra composes each
-    distinct choice of groups.
-    """
+    Hydra takes about 100 ms for a configuration. A section depends on its own words and on those of
+    the sections that it refers to, unless the file of an option has a `defaults` list or another
+    package: then Hydra composes each distinct choice of groups."""
 
     def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = config_loader
@@ -52,22 +53,28 @@ class Composer:
         self.references = cache(self.references)
         self.with_choices = cache(self.with_choices)
         self.only = cache(self.only)
-        self.local: dict[tuple[str, ...], DictConfig] = {}  # choices that affect only their sections -> composition
+        self.local: dict[
+            tuple[str, ...], DictConfig
+        ] = {}  # choices that affect only their sections -> composition
         chosen = master.hydra.runtime.choices.items()
-        self.is_local = all(self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/"))
+        self.is_local = all(
+            self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/")
+        )
 
     def compose(self, words: Sequence[str]) -> dict[str, Any]:
         """Return a job's configuration as plain, resolved values, without Hydra's own section.
 
-        Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where one value is needed.
-        """
+        Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where
+        one value is needed."""
         parsed = [self.parse(word) for word in words]
         is_local = self.is_local and all(word.is_local for word in parsed)
         choices = self.choices_in(words)
         together = () if is_local else choices
         if is_local and not self.local:
             self.local[choices] = self.with_choices(choices)  # it has every section of this job
-        of_section: dict[str, tuple[str, ...]] = {str(name): () for name in self.having((), together, ())}
+        of_section: dict[str, tuple[str, ...]] = {
+            str(name): () for name in self.having((), together, ())
+        }
         for text, word in zip(words, parsed, strict=True):
             if not (word.is_choice and word.section == "hydra"):
                 of_section[word.section] = (*of_section.get(word.section, ()), text)
@@ -78,12 +85,17 @@ class Composer:
             plain |= self.section(name, related, together, texts)
         return plain
 
-    def related(self, name: str, together: tuple[str, ...], of_section: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-        """Return the sections that a section's values depend on, itself included. `of_section`: the words of each."""
+    def related(
+        self, name: str, together: tuple[str, ...], of_section: dict[str, tuple[str, ...]]
+    ) -> tuple[str, ...]:
+        """Return the sections that a section's values depend on, itself included. `of_section`: the
+        words of each."""
         names = [name]
         for one in names:  # this list grows meanwhile
             keys = self.references(one, together, of_section[one])
-            if not keys <= of_section.keys():  # a reference of another kind, such as `${oc.select:bs}`
+            if (
+                not keys <= of_section.keys()
+            ):  # a reference of another kind, such as `${oc.select:bs}`
                 return tuple(of_section)
             names += sorted(keys.difference(names))
         return tuple(sorted(names))
@@ -101,23 +113,33 @@ class Composer:
 
     def is_plain_option(self, group: str, option: Any) -> bool:
         """Return whether the file of this option sets only its group's section, by itself."""
-        found = self.loader.repository.load_config(f"{group}/{option}") if isinstance(option, str) else None
+        found = (
+            self.loader.repository.load_config(f"{group}/{option}")
+            if isinstance(option, str)
+            else None
+        )
         package = found and found.header.get("package")
         return found is not None and package in (None, "_group_", group) and not found.defaults_list
 
     def with_choices(self, choices: tuple[str, ...]) -> DictConfig:
-        """Return Hydra's composition of these choices, without its own section; do not change it."""
+        """Return Hydra's composition of these choices, without its own section; do not change
+        it."""
         composed = self.loader.load_sweep_config(self.master, list(choices))
         OmegaConf.set_readonly(composed, False)
-        # named after its file, because a user's file that extends a shipped protocol inherits its name
-        composed.protocol.name = composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
+        # named after its file, because a user's file that extends a shipped protocol inherits its
+        # name
+        composed.protocol.name = (
+            composed.hydra.runtime.choices.get("protocol") or composed.protocol.name
+        )
         with open_dict(composed):
             del composed["hydra"]
         return composed
 
-    def having(self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
-        """Return a composition of all choices `together`, or one in which these sections have these choices and others
-        may have any; do not change it."""
+    def having(
+        self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]
+    ) -> DictConfig:
+        """Return a composition of all choices `together`, or one in which these sections have these
+        choices and others may have any; do not change it."""
         if together:
             return self.with_choices(together)
         for known, composed in self.local.items():
@@ -125,8 +147,11 @@ class Composer:
                 return composed
         return self.local.setdefault(choices, self.with_choices(choices))
 
-    def only(self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]) -> DictConfig:
-        """Return such a composition without all other sections: it is faster to copy, and as strict about types."""
+    def only(
+        self, names: tuple[str, ...], together: tuple[str, ...], choices: tuple[str, ...]
+    ) -> DictConfig:
+        """Return such a composition without all other sections: it is faster to copy, and as strict
+        about types."""
         composed = copy.deepcopy(self.having(names, together, choices))
         with open_dict(composed):
             for other in [other for other in composed if other not in names]:
@@ -134,32 +159,45 @@ class Composer:
         return composed
 
     def choices_in(self, texts: Sequence[str]) -> tuple[str, ...]:
-        return tuple(str(word.override.input_line) for word in map(self.parse, texts) if word.is_choice)
+        return tuple(
+            str(word.override.input_line) for word in map(self.parse, texts) if word.is_choice
+        )
 
-    def references(self, name: str, together: tuple[str, ...], texts: tuple[str, ...]) -> frozenset[str]:
-        """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`, and other texts for
-        references in which another one decides the key."""
+    def references(
+        self, name: str, together: tuple[str, ...], texts: tuple[str, ...]
+    ) -> frozenset[str]:
+        """Return the top-level keys that a section's values may refer to, such as `bs` for `${bs}`,
+        and other texts for references in which another one decides the key."""
         composed = self.having((name,), together, self.choices_in(texts))
         section = OmegaConf.to_container(OmegaConf.masked_copy(composed, name))
         found = REFERENCE.findall(" ".join([str(section), *texts]))
         keys = {key if "$" not in rest else rest for key, rest in found}
-        return frozenset(keys | {"stream"} if name == "bs" else keys)  # a stream of batch sizes sets bs
+        return frozenset(
+            keys | {"stream"} if name == "bs" else keys
+        )  # a stream of batch sizes sets bs
 
     def section(
         self, name: str, related: tuple[str, ...], together: tuple[str, ...], texts: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Return the section by its name, as plain, resolved values; an empty mapping if its words remove it. `texts`:
-        the words of all `related` sections."""
+        """Return the section by its name, as plain, resolved values; an empty mapping if its words
+        remove it. `texts`: the words of all `related` sections."""
         choices = self.choices_in(texts)
         if changes := [word.override for word in map(self.parse, texts) if not word.is_choice]:
             composed = copy.deepcopy(self.only(related, together, choices))
-            self.loader._apply_overrides_to_config(changes, composed)  # Hydra has no public function for this
+            self.loader._apply_overrides_to_config(
+                changes, composed
+            )  # Hydra has no public function for this
         else:
             composed = OmegaConf.masked_copy(self.having(related, together, choices), related)
         if "bs" in composed and "stream" in composed:
             settings = OmegaConf.to_container(composed.stream, resolve=True, throw_on_missing=True)
             if sizes := streams.batch_sizes(settings):
-                is_set = any(self.parse(text).section == "bs" for text in texts) or composed.bs != config.Config.bs
+                is_set = (
+                    any(self.parse(text).section == "bs" for text in texts)
+                    or composed.bs != config.Config.bs
+                )
                 composed.bs = streams.batch_size(sizes, composed.bs if is_set else None)
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True, enum_to_str=True)
+        plain = OmegaConf.to_container(
+            composed, resolve=True, throw_on_missing=True, enum_to_str=True
+        )
         return {key: value for key, value in plain.items() if key == name}

@@ -1,4 +1,5 @@
-"""Say which values a setting takes, with an example, for errors about values of the wrong type or out of bounds."""
+"""Say which values a setting takes, with an example, for errors about values of the wrong type or
+out of bounds."""
 
 from __future__ import annotations
 
@@ -46,13 +47,15 @@ MAPPING_EXAMPLES = {
     "executor.sbatch": "executor.sbatch.qos=high",
     "env": "env.OMP_NUM_THREADS=1",
 }
-#: The largest integer of the database, the default bound of integers: too large to be worth mentioning.
+#: The largest integer of the database, the default bound of integers: too large to be worth
+#: mentioning.
 LARGEST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A setting with a type and bounds. `kind`: its type without None, which `is_optional` allows."""
+    """A setting with a type and bounds. `kind`: its type without None, which `is_optional`
+    allows."""
 
     name: str
     kind: Any
@@ -78,7 +81,9 @@ def settings(kind: type = Config, prefix: str = "") -> dict[str, Setting]:
         is_optional = type(None) in typing.get_args(hint)
         default = None if field.default is dataclasses.MISSING else field.default
         bounds = {key: value for key, value in field.metadata.items() if value is not None}
-        by_name[name] = Setting(name, parts[0] if is_optional else hint, is_optional, default, **bounds)
+        by_name[name] = Setting(
+            name, parts[0] if is_optional else hint, is_optional, default, **bounds
+        )
     return by_name
 
 
@@ -123,7 +128,8 @@ def expected_number(setting: Setting) -> str:
 
 
 def example(setting: Setting, value: str | None = None) -> str:
-    """Return an override that sets a valid value, quoted for the shell if needed. `value`: the one to set."""
+    """Return an override that sets a valid value, quoted for the shell if needed. `value`: the one
+    to set."""
     value = value or EXAMPLES.get(setting.name) or example_value(setting)
     override = f"{setting.name}={value}"
     return shlex.quote(override) if re.search(r"[\[\]\s\"']", value) else override
@@ -147,15 +153,16 @@ def example_value(setting: Setting) -> str:
 
 
 def as_typed(value: str) -> str:
-    """Return a value of an override for a message: words in quotes; numbers, null, lists and mappings as they are."""
+    """Return a value of an override for a message: words in quotes; numbers, null, lists and
+    mappings as they are."""
     if value and re.fullmatch(r"-?[\d.,_]+(e[+-]?\d+)?|true|false|null|[\[{].*", value, re.I):
         return value
     return f"'{value}'"
 
 
 def wrong_value(key: str, value: str, where: str = "") -> ConfigError | None:
-    """Return the error for a value that the setting `key` does not take; None if no such setting has a type. `where`:
-    the file that sets it."""
+    """Return the error for a value that the setting `key` does not take; None if no such setting
+    has a type. `where`: the file that sets it."""
     setting = SETTINGS.get(key)
     if setting is None:
         return None
@@ -169,8 +176,9 @@ def wrong_value(key: str, value: str, where: str = "") -> ConfigError | None:
 
 
 def check_override(key: str, values: Iterable[Any]) -> None:
-    """Raise ConfigError for parsed values of an override that Hydra would accept, or about which its error would be
-    hard to understand: other numbers than 0 and 1 for true and false, and a single value where names are needed."""
+    """Raise ConfigError for parsed values of an override that Hydra would accept, or about which
+    its error would be hard to understand: other numbers than 0 and 1 for true and false, and a
+    single value where names are needed."""
     setting = SETTINGS.get(key)
     for value in values:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -199,15 +207,19 @@ def check_bounds(key: str, value: Any) -> None:
     raise ConfigError(f"{key}: expected {expected}, got {got}. Example: {example(setting)}")
 
 
-def mapping_error(key: str, value: str, sections: Mapping[str, Iterable[str]]) -> ConfigError | None:
-    """Return the error for a single value where values by name are expected; None for other settings. `sections`: the
-    names of the settings in each section."""
+def mapping_error(
+    key: str, value: str, sections: Mapping[str, Iterable[str]]
+) -> ConfigError | None:
+    """Return the error for a single value where values by name are expected; None for other
+    settings. `sections`: the names of the settings in each section."""
     if key in MAPPING_EXAMPLES:
         how = f"Example: {shlex.quote(MAPPING_EXAMPLES[key])}"
         return ConfigError(f"{key}: expected values by name, got {as_typed(value)}. {how}")
     inner = [f"{key}.{name}" for name in sections.get(key, ())]
     if key and inner:
-        return ConfigError(f"{key} takes no value, got {as_typed(value)}. Set one of {', '.join(inner)}")
+        return ConfigError(
+            f"{key} takes no value, got {as_typed(value)}. Set one of {', '.join(inner)}"
+        )
     return None
 
 

@@ -1,8 +1,8 @@
-"""Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs it.
+"""Run a sweep through Hydra: a sweeper that passes the whole matrix at once to a launcher that runs
+it.
 
-Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code under that name, so
-that nothing has to be installed and no other Hydra application sees them.
-"""
+Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code
+under that name, so that nothing has to be installed and no other Hydra application sees them."""
 
 from __future__ import annotations
 
@@ -53,24 +53,33 @@ RUNNING = threading.RLock()
 FULL_ERROR = "HYDRA_FULL_ERROR"
 STATE = (GlobalHydra, HydraConfig, JobRuntime)
 MOST_CELLS = 100_000  # their configurations alone take gigabytes
-OTHER_LAUNCHER = "effbench runs cells only through its own launcher: do not override hydra/launcher or hydra.mode"
+OTHER_LAUNCHER = (
+    "effbench runs cells only through its own launcher: do not override hydra/launcher or"
+    " hydra.mode"
+)
 
 
 def hydra_sweep(
-    argv: list[str], quiet: bool = False, conductor: Callable[[Sequence[Job], Command], Outcome | None] | None = None,
+    argv: list[str],
+    quiet: bool = False,
+    conductor: Callable[[Sequence[Job], Command], Outcome | None] | None = None,
     server: ForkServer | None = None,
-) -> Outcome | None:  # fmt: skip
-    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example with --cfg.
+) -> Outcome | None:
+    """Run the sweep of a command line through Hydra. Return None if nothing was run, for example
+    with --cfg.
 
-    `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if needed.
-    Raises EffbenchError if the configuration is invalid.
-    """
-    arranged = overrides.arrange([word for word in argv if word not in (resume.FLAG, forecast.FLAG)])
+    `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if
+    needed. Raises EffbenchError if the configuration is invalid."""
+    arranged = overrides.arrange(
+        [word for word in argv if word not in (resume.FLAG, forecast.FLAG)]
+    )
     words, stored = overrides.expand(arranged, resume.FLAG in argv)
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
-    if is_shown := any(word.startswith(("--cfg", "--info")) for word in words):  # Hydra prints them, and runs nothing
+    if is_shown := any(
+        word.startswith(("--cfg", "--info")) for word in words
+    ):  # Hydra prints them, and runs nothing
         words = masked_db(words)
     config.register()
     register()
@@ -80,14 +89,17 @@ def hydra_sweep(
         nonlocal bypassed
         bypassed = True
 
-    # Hydra passes only its task function to the launcher, so the launcher's arguments are attributes of it
+    # Hydra passes only its task function to the launcher, so the launcher's arguments are
+    # attributes of it
     task.conduct = conductor or (print_plan if forecast.FLAG in argv else conduct)
     task.command = command = Command(argv, stored, server, Progress(quiet=quiet))
     try:
         with own_hydra(["effbench", *words]):
             # --info logs its lines: none becomes a traceback if a reader such as head ends
             logging.raiseExceptions = logging.raiseExceptions and not is_shown
-            hydra.main(version_base="1.3", config_path=str(config.shipped("conf")), config_name="config")(task)()
+            hydra.main(
+                version_base="1.3", config_path=str(config.shipped("conf")), config_name="config"
+            )(task)()
         if bypassed:
             raise UsageError(OTHER_LAUNCHER)
         return command.outcome
@@ -95,22 +107,30 @@ def hydra_sweep(
         raise
     except SystemExit as end:
         if end.code not in (0, None):
-            raise UsageError("Hydra could not parse this command line (see above); see effbench --help") from end
+            raise UsageError(
+                "Hydra could not parse this command line (see above); see effbench --help"
+            ) from end
         return command.outcome
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):  # of a file, or of the output
+        if isinstance(error, OSError) and error.errno in (
+            errno.EIO,
+            errno.EPIPE,
+        ):  # of a file, or of the output
             raise
         raise errors.explain(error, words) from error
 
 
 @contextmanager
 def own_hydra(argv: list[str]) -> Iterator[None]:
-    """Run Hydra with these arguments, one sweep at a time, because its state is global. Afterwards restore the state,
-    which a program that uses Hydra itself needs, and logging, which prints everything after --info."""
+    """Run Hydra with these arguments, one sweep at a time, because its state is global. Afterwards
+    restore the state, which a program that uses Hydra itself needs, and logging, which prints
+    everything after --info."""
     with RUNNING:
         before, errors, log = sys.argv, os.environ.get(FULL_ERROR), logging.getLogger()
         level, handlers, raising = log.level, log.handlers[:], logging.raiseExceptions
-        kept = {kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances}
+        kept = {
+            kind: Singleton._instances.pop(kind) for kind in STATE if kind in Singleton._instances
+        }
         sys.argv, os.environ[FULL_ERROR] = argv, "1"
         # Hydra would compose everything once more to read hydra.mode, which is never another here
         get_mode, Hydra.get_mode = Hydra.get_mode, lambda *_, **__: RunMode.MULTIRUN
@@ -127,7 +147,8 @@ def own_hydra(argv: list[str]) -> Iterator[None]:
 
 
 class EffbenchSweeper(Sweeper):
-    """Hydra's product of overrides, without its output folder, its log and its validation of each job."""
+    """Hydra's product of overrides, without its output folder, its log and its validation of each
+    job."""
 
     def __init__(self, params: dict[str, str] | None) -> None:
         self.params = params or {}
@@ -142,7 +163,9 @@ class EffbenchSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        parsed = parser.parse_overrides([f"{key}={value}" for key, value in self.params.items()] + arguments)
+        parsed = parser.parse_overrides(
+            [f"{key}={value}" for key, value in self.params.items()] + arguments
+        )
         values: dict[str, list[str]] = {}
         for override in parsed:
             key = override.get_key_element()
@@ -150,22 +173,41 @@ class EffbenchSweeper(Sweeper):
             if not override.is_sweep_override():
                 values[key] = [f"{key}={override.get_value_element_as_str()}"]
             elif override.is_discrete_sweep():  # a range may be infinite
-                values[key] = [f"{key}={value}" for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)]
+                values[key] = [
+                    f"{key}={value}"
+                    for value in islice(override.sweep_string_iterator(), MOST_CELLS + 1)
+                ]
             else:
-                raise UsageError(f"{override.input_line}: an interval requires a sweeper such as Optuna; list values")
+                raise UsageError(
+                    f"{override.input_line}: an interval requires a sweeper such as Optuna; list"
+                    " values"
+                )
             if prod(map(len, values.values())) > MOST_CELLS:
-                raise UsageError(f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells; split it")
-        return [self.launcher.launch([list(job) for job in product(*values.values())], initial_job_idx=0)]
+                raise UsageError(
+                    f"{override.input_line}: a sweep can have at most {MOST_CELLS:,} cells;"
+                    " split it"
+                )
+        return [
+            self.launcher.launch(
+                [list(job) for job in product(*values.values())], initial_job_idx=0
+            )
+        ]
 
 
 def check_value(key: str, override: Override, is_repeated: bool) -> None:
-    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would count, and for a
-    value that Hydra would change or accept although it is wrong."""
+    """Raise UsageError for a mapping or `exclude` that is given twice, because only the last would
+    count, and for a value that Hydra would change or accept although it is wrong."""
     value = override.value()
     if is_repeated and isinstance(value, dict):
-        raise UsageError(f"{override.input_line}: {key} is given twice; write all its keys as one: {key}={{A:1,B:2}}")
+        raise UsageError(
+            f"{override.input_line}: {key} is given twice; write all its keys as one:"
+            f" {key}={{A:1,B:2}}"
+        )
     if is_repeated and key == "exclude":
-        raise UsageError("exclude is given twice; write all its rules as one list: 'exclude=[{bs:1},{mode:default}]'")
+        raise UsageError(
+            "exclude is given twice; write all its rules as one list:"
+            " 'exclude=[{bs:1},{mode:default}]'"
+        )
     choices = value.list if isinstance(value, ChoiceSweep) else [value]
     name = key.lstrip("+")
     check_override(name, choices)
@@ -174,7 +216,8 @@ def check_value(key: str, override: Override, is_repeated: bool) -> None:
 
 
 def check_environment(override: Override, choices: Sequence[Any]) -> None:
-    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the number 12.1."""
+    """Raise UsageError for an environment variable whose text Hydra changes: it reads 12.10 as the
+    number 12.1."""
     text = override.input_line.partition("=")[2].strip()
     name = override.get_key_element().lstrip("+")
     for choice in choices:
@@ -185,18 +228,24 @@ def check_environment(override: Override, choices: Sequence[Any]) -> None:
             if isinstance(value, int | float) and not is_kept:
                 is_whole = value is override.value()
                 exact = f"write {name}='\"{text}\"'" if is_whole else "quote it, as in '\"12.10\"'"
-                raise UsageError(f"{override.input_line} would set {passed}, because Hydra reads a value; {exact}")
+                raise UsageError(
+                    f"{override.input_line} would set {passed}, because Hydra reads a value;"
+                    f" {exact}"
+                )
 
 
 class EffbenchLauncher(Launcher):
-    """Compose all jobs, then run them as one sweep. Return latencies as the objective of sweepers such as Optuna."""
+    """Compose all jobs, then run them as one sweep. Return latencies as the objective of sweepers
+    such as Optuna."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: DictConfig) -> None:
         self.task = task_function
         self.loader = hydra_context.config_loader
         self.config = config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         command = self.task.command
         command.progress.planning(len(job_overrides), "composing their configurations")
         composer = Composer(self.loader, self.config)
@@ -219,7 +268,10 @@ def register() -> None:
     module = sys.modules[MODULE] = types.ModuleType(MODULE)
     parent.effbench = module
     store = ConfigStore.instance()
-    for kind, plugin, settings in (("launcher", EffbenchLauncher, {}), ("sweeper", EffbenchSweeper, {"params": None})):
+    for kind, plugin, settings in (
+        ("launcher", EffbenchLauncher, {}),
+        ("sweeper", EffbenchSweeper, {"params": None}),
+    ):
         plugin.__module__ = MODULE
         setattr(module, plugin.__name__, plugin)
         Plugins.instance().register(plugin)

@@ -1,4 +1,5 @@
-"""Check the correctness of outputs against eager's and, if they differ, against a float64 reference."""
+"""Check the correctness of outputs against eager's and, if they differ, against a float64
+reference."""
 
 from __future__ import annotations
 
@@ -12,23 +13,37 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-#: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of eager's values, masks
-#: aside.
+#: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of
+#: eager's values, masks aside.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
 #: In float8, rounding may give the neighbour of eager's value.
 TOLERANCES |= {dtype: torch.finfo(dtype).eps for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)}
-#: If eager's own relative error against float64 exceeds this, the comparison with float64 is inconclusive.
+#: If eager's own relative error against float64 exceeds this, the comparison with float64 is
+#: inconclusive.
 MAX_EAGER_ERROR = 0.25
 #: Most elements that are compared on the host.
 SMALL = 2**20
 #: Elements that are compared at a time.
 PIECE = 2**24
-#: Least magnitude of a mask, such as -1e4 or -3.4e38 in logits that must not be chosen. It may be added to logits.
+#: Least magnitude of a mask, such as -1e4 or -3.4e38 in logits that must not be chosen. It may be
+#: added to logits.
 MASK = 5e3
 #: Least ratio of masks to all other values.
 GAP = 10
 #: Types of values that are compared with `==`.
-PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
+PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 
 #: The tensors and plain values of an output, by names for messages.
 Parts = dict[str, Any]
@@ -36,8 +51,9 @@ Parts = dict[str, Any]
 
 @dataclass
 class Verdict:
-    """Result of a comparison. `error`: the largest ‖output - reference‖ ÷ ‖reference‖, None without a float output.
-    `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes agree, so float64 can decide."""
+    """Result of a comparison. `error`: the largest ‖output - reference‖ ÷ ‖reference‖, None without
+    a float output. `reason`: what is wrong, or None. `only_values`: structure, shapes and dtypes
+    agree, so float64 can decide."""
 
     error: float | None = None
     reason: str | None = None
@@ -45,7 +61,8 @@ class Verdict:
 
 
 class Incomparable(TypeError):
-    """An output contains an object of an unknown type, which may have tensors, or a tensor that is not dense."""
+    """An output contains an object of an unknown type, which may have tensors, or a tensor that is
+    not dense."""
 
 
 def clone(inputs: Any) -> Any:
@@ -54,16 +71,18 @@ def clone(inputs: Any) -> Any:
 
 
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
-    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot overwrite them, and
-    without their gradients.
+    """Return the parts of an output; `copy`: with tensors cloned, so that the next call cannot
+    overwrite them, and without their gradients.
 
-    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable for unknown types
-    and copies of tensors that are not dense.
-    """
+    Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable
+    for unknown types and copies of tensors that are not dense."""
     if isinstance(output, torch.Tensor):
         if copy and (output.is_nested or output.layout is not torch.strided):
             kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
-            raise Incomparable(f"the output contains a {kind} tensor, which cannot be compared; return dense tensors")
+            raise Incomparable(
+                f"the output contains a {kind} tensor, which cannot be compared; return dense"
+                " tensors"
+            )
         return {name: output.detach().clone() if copy else output}
     if isinstance(output, PLAIN) and not isinstance(output, torch.Size):  # a size is a tuple
         return {name: output}
@@ -78,7 +97,8 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the items of a container with their keys or positions. Raises Incomparable for an unknown type."""
+    """Return the items of a container with their keys or positions. Raises Incomparable for an
+    unknown type."""
     if isinstance(output, Mapping):  # transformers' outputs are mappings too
         return output.items()
     if isinstance(output, (tuple, list)):
@@ -97,15 +117,15 @@ def tensors(output: Parts) -> dict[str, torch.Tensor]:
 
 
 def place(output: Parts, device: torch.device | None) -> torch.device | None:
-    """Return where to look at an output: on the device only if it is large, because a process needs 0.2 s to load the
-    GPU's kernels for it."""
+    """Return where to look at an output: on the device only if it is large, because a process needs
+    0.2 s to load the GPU's kernels for it."""
     size = sum(tensor.numel() for tensor in tensors(output).values())
     return device if size > SMALL else torch.device("cpu")
 
 
 def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
-    """Return the name of the first tensor with NaN or infinity, or None. Large outputs are examined on `device`; None:
-    where they are."""
+    """Return the name of the first tensor with NaN or infinity, or None. Large outputs are examined
+    on `device`; None: where they are."""
     device = place(output, device)
     for name, tensor in tensors(output).items():
         if is_inexact(tensor) and not bool(as_real(tensor.to(device)).isfinite().all()):
@@ -114,7 +134,8 @@ def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a complex tensor as pairs of real numbers, float8 as float32, and any other tensor unchanged."""
+    """Return a complex tensor as pairs of real numbers, float8 as float32, and any other tensor
+    unchanged."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     # torch has few operators for float8
@@ -132,15 +153,16 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield the values of tensors of the same shape in flat slices, so that their float64 copies stay small."""
+    """Yield the values of tensors of the same shape in flat slices, so that their float64 copies
+    stay small."""
     flat = [as_real(tensor).reshape(-1) for tensor in tensors]
     for start in range(0, flat[0].numel(), PIECE):
         yield tuple(values[start : start + PIECE] for values in flat)
 
 
 def rms(tensor: torch.Tensor, other: torch.Tensor | None = None, limit: float = 0.0) -> float:
-    """Return the root mean square of the finite values in float64; 0 if there are none. Masks shared with `other` do
-    not count."""
+    """Return the root mean square of the finite values in float64; 0 if there are none. Masks
+    shared with `other` do not count."""
     total = count = 0.0
     for values, others in pieces(tensor, tensor if other is None else other):
         counts = values.isfinite()
@@ -152,9 +174,12 @@ def rms(tensor: torch.Tensor, other: torch.Tensor | None = None, limit: float = 
 
 
 def shared_masks(a: torch.Tensor, b: torch.Tensor, limit: float) -> torch.Tensor | None:
-    """Return where both have the same mask, within the relative `limit`: values far beyond all others. Compared with
-    them, any error of the others would be small. Return None if there are none."""
-    if not b.numel() or float(max(-b.amin(), b.amax())) < MASK:  # without copies, as there may be a billion values
+    """Return where both have the same mask, within the relative `limit`: values far beyond all
+    others. Compared with them, any error of the others would be small. Return None if there are
+    none."""
+    if (
+        not b.numel() or float(max(-b.amin(), b.amax())) < MASK
+    ):  # without copies, as there may be a billion values
         return None
     masks = torch.isclose(a, b, rtol=limit, atol=0) & (a.abs() >= MASK) & a.isfinite()
     others = b[~masks & b.isfinite()].abs()
@@ -174,7 +199,8 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite values match."""
+    """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite
+    values match."""
     apart = distance(output, reference)
     if apart == 0:
         return 0.0
@@ -189,16 +215,20 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
 
 
 def coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
-    """Return the dtype with the larger tolerance: a float32 output of a bfloat16 model has bfloat16's errors."""
+    """Return the dtype with the larger tolerance: a float32 output of a bfloat16 model has
+    bfloat16's errors."""
     return max(dtype, other or dtype, key=lambda one: limit_of(one, None))
 
 
 def compare(
-    output: Parts, eager: Parts, tolerance: float | None = None, device: torch.device | None = None,
+    output: Parts,
+    eager: Parts,
+    tolerance: float | None = None,
+    device: torch.device | None = None,
     dtype: torch.dtype | None = None,
-) -> Verdict:  # fmt: skip
-    """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative `tolerance`; None:
-    by the dtype of each output, or of the model (`dtype`) if that is coarser."""
+) -> Verdict:
+    """Compare structure, shape, dtype and values with eager's, large outputs on `device`. Relative
+    `tolerance`; None: by the dtype of each output, or of the model (`dtype`) if that is coarser."""
     device = place(eager, device)
     output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
     outs, refs = len(tensors(output)), len(tensors(eager))
@@ -216,32 +246,42 @@ def compare(
         out, ref = out.to(device), ref.to(device)
         if not is_inexact(ref):
             if not torch.equal(out, ref):
-                reason = reason or f"{name} differs from eager in {int((out != ref).sum())} of {ref.numel()} values"
+                differing = int((out != ref).sum())
+                text = f"{name} differs from eager in {differing} of {ref.numel()} values"
+                reason = reason or text
             continue
         error, limit = relative_error(out, ref), limit_of(coarser(ref.dtype, dtype), tolerance)
         worst = error if worst is None else max(worst, error)
         absolute = limit * rms(ref, out, limit)
-        near = (torch.isclose(*pair, rtol=limit, atol=absolute, equal_nan=True) for pair in pieces(out, ref))
+        near = (
+            torch.isclose(*pair, rtol=limit, atol=absolute, equal_nan=True)
+            for pair in pieces(out, ref)
+        )
         if far := sum(int((~values).sum()) for values in near):
             within = f", which {far:,} of {ref.numel():,} values exceed" if error <= limit else ""
-            reason = reason or f"{name} differs from eager: relative error {error:.2g}, tolerance {limit:g}{within}"
+            text = f"relative error {error:.2g}, tolerance {limit:g}{within}"
+            reason = reason or f"{name} differs from eager: {text}"
     return Verdict(worst, reason, only_values=True)
 
 
 def as_number(part: Any, wanted: Any) -> Any:
-    """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers as tensors."""
+    """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers
+    as tensors."""
     is_number = isinstance(wanted, bool | int | float | complex)
     return part.item() if is_number and isinstance(part, torch.Tensor) and not part.dim() else part
 
 
 def alike(output: Any, wanted: Any) -> bool:
-    """Return whether two tensors have the same shape and dtype, or two plain values agree (floats within 2 %)."""
+    """Return whether two tensors have the same shape and dtype, or two plain values agree (floats
+    within 2 %)."""
     if isinstance(wanted, torch.Tensor) and isinstance(output, torch.Tensor):
         return output.shape == wanted.shape and output.dtype == wanted.dtype
     if isinstance(wanted, torch.Tensor) or isinstance(output, torch.Tensor):
         return False
     if isinstance(wanted, float) and isinstance(output, float):
-        return math.isclose(output, wanted, rel_tol=0.02) or (math.isnan(output) and math.isnan(wanted))
+        return math.isclose(output, wanted, rel_tol=0.02) or (
+            math.isnan(output) and math.isnan(wanted)
+        )
     return output == wanted
 
 
@@ -250,21 +290,25 @@ def described(part: Any) -> str:
 
 
 def factor_of(dtype: torch.dtype) -> int:
-    """Return the allowed multiple of eager's error against float64, as in PyTorch's Dynamo benchmarks."""
+    """Return the allowed multiple of eager's error against float64, as in PyTorch's Dynamo
+    benchmarks."""
     return 3 if dtype in (torch.bfloat16, torch.float16) else 2
 
 
 def compare_with_float64(
-    output: Parts, eager: Parts, exact: Parts, tolerance: float | None = None, device: torch.device | None = None,
+    output: Parts,
+    eager: Parts,
+    exact: Parts,
+    tolerance: float | None = None,
+    device: torch.device | None = None,
     dtype: torch.dtype | None = None,
-) -> str | None:  # fmt: skip
-    """Return None if `output` is about as close to the float64 result as eager's is, else what is wrong. Large outputs
-    are compared on `device`.
+) -> str | None:
+    """Return None if `output` is about as close to the float64 result as eager's is, else what is
+    wrong. Large outputs are compared on `device`.
 
-    The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half
-    types. Integers may differ in k times as many places as eager's. If eager itself is far off, the output fails.
-    `dtype`: of the model, as in `compare`.
-    """
+    The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k
+    = 2, or 3 for half types. Integers may differ in k times as many places as eager's. If eager
+    itself is far off, the output fails. `dtype`: of the model, as in `compare`."""
     device = place(eager, device)
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
@@ -273,7 +317,10 @@ def compare_with_float64(
         if not is_inexact(ref):
             ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
             if ours > factor * eagers:
-                return f"{name}: {ours} values differ from the float64 result, but only {eagers} of eager's"
+                return (
+                    f"{name}: {ours} values differ from the float64 result, but only {eagers} of"
+                    " eager's"
+                )
             continue
         limit = limit_of(kind, tolerance)
         out, ref, true = map(as_real, (out, ref, true))
@@ -291,4 +338,6 @@ def compare_with_float64(
 
 def wide(inputs: Any) -> Any:
     """Return the same structure with float tensors cast to float64."""
-    return tree_map_only(torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, inputs)
+    return tree_map_only(
+        torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, inputs
+    )

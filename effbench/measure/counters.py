@@ -1,4 +1,5 @@
-"""Read torch's compilation counters, the reasons that torch only logs, and the parts of CUDA graphs."""
+"""Read torch's compilation counters, the reasons that torch only logs, and the parts of CUDA
+graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ import torch
 import torch._dynamo.utils as dynamo
 
 #: A frame of the stack trace after one of Inductor's reasons, with its line of code.
-FRAME = re.compile(r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?')
+FRAME = re.compile(
+    r'File "(?P<file>[^"\n]*)", line (?P<line>\d+), in .*(?:\n(?!\s*File ")\s*(?P<code>\S.*))?'
+)
 LOGGERS = (
     "torch._inductor.cudagraph_utils.__cudagraphs",  # torch >= 2.12
     "torch._inductor.cudagraph_utils.__perf_hints",  # torch 2.11
@@ -37,8 +40,8 @@ class Counters:
 
     @property
     def cache_state(self) -> str | None:
-        """`cold` if anything was compiled, `warm` if everything came from the cache, None without compilation. If the
-        cache is off, torch counts neither hits nor misses."""
+        """`cold` if anything was compiled, `warm` if everything came from the cache, None without
+        compilation. If the cache is off, torch counts neither hits nor misses."""
         if self.cache_misses or (self.graphs and not self.cache_hits):
             return "cold"
         return "warm" if self.cache_hits else None
@@ -47,11 +50,17 @@ class Counters:
 def read() -> Counters:
     counters = dynamo.counters
     inductor, aot = counters["inductor"], counters["aot_autograd"]
-    breaks = {str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()}
+    breaks = {
+        str(reason).split("\n")[0]: int(count) for reason, count in counters["graph_break"].items()
+    }
     # torch lists but does not count the graph break of a branch on data in the outermost frame
     if jumps := sum(why.reason.startswith("generic_jump") for why in dynamo.graph_break_reasons):
         breaks["a branch on data"] = jumps
-    recompiled = [metric.recompile_reason for metric in dynamo.get_compilation_metrics() if metric.recompile_reason]
+    recompiled = [
+        metric.recompile_reason
+        for metric in dynamo.get_compilation_metrics()
+        if metric.recompile_reason
+    ]
     return Counters(
         graphs=int(counters["stats"]["unique_graphs"]),
         graph_breaks=sum(breaks.values()),
@@ -66,12 +75,13 @@ def read() -> Counters:
 
 
 class Observer(logging.Handler):
-    """Context manager that collects why CUDA graphs were skipped and why Dynamo gave up, which torch only logs.
+    """Context manager that collects why CUDA graphs were skipped and why Dynamo gave up, which
+    torch only logs.
 
-    With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the `captured` ones among them.
-    If Inductor splits a graph (torch >= 2.9), it neither counts a skip nor logs a warning, so the parts are counted
-    where Inductor wraps them, also for cached graphs. `part_reasons` are only known if Inductor compiles.
-    """
+    With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the
+    `captured` ones among them. If Inductor splits a graph (torch >= 2.9), it neither counts a skip
+    nor logs a warning, so the parts are counted where Inductor wraps them, also for cached graphs.
+    `part_reasons` are only known if Inductor compiles."""
 
     def __init__(self, dynamo: bool = True) -> None:
         super().__init__(logging.WARNING)
@@ -85,7 +95,9 @@ class Observer(logging.Handler):
     def __enter__(self) -> Observer:
         import torch._inductor.cudagraph_utils  # noqa: F401 - creates its loggers
 
-        with suppress(AttributeError):  # a private name; by default Dynamo forgets all but the newest 64 compilations
+        with suppress(
+            AttributeError
+        ):  # a private name; by default Dynamo forgets all but the newest 64 compilations
             dynamo.set_compilation_metrics_limit(10_000)
 
         self.undo = ExitStack()
@@ -116,7 +128,10 @@ class Observer(logging.Handler):
         import torch._inductor.output_code as output_code
         from torch._inductor.scheduler import Scheduler
 
-        wrap, should_partition = output_code.cudagraph_partition_post_compile, Scheduler.should_partition
+        wrap, should_partition = (
+            output_code.cudagraph_partition_post_compile,
+            Scheduler.should_partition,
+        )
 
         def wrap_and_count(example_inputs: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
             self.count(graph)
@@ -130,7 +145,9 @@ class Observer(logging.Handler):
             return reason
 
         patch = mock.patch.object
-        self.undo.enter_context(patch(output_code, "cudagraph_partition_post_compile", wrap_and_count))
+        self.undo.enter_context(
+            patch(output_code, "cudagraph_partition_post_compile", wrap_and_count)
+        )
         self.undo.enter_context(patch(Scheduler, "should_partition", should_partition_and_why))
 
     def count(self, graph: Any) -> None:
@@ -157,12 +174,15 @@ class Observer(logging.Handler):
         if self.captured < self.parts:
             reasons = self.part_reasons or self.cudagraph_skips  # torch < 2.12 only logs them
             why = f": {'; '.join(reasons)}" if reasons else ""
-            return f"{self.parts - self.captured} of {self.parts} parts ran outside a CUDA graph{why}"
+            return (
+                f"{self.parts - self.captured} of {self.parts} parts ran outside a CUDA graph{why}"
+            )
         return None
 
 
 def with_place(message: str) -> str:
-    """Return the first line of torch's message, with the location in the code if a stack trace follows."""
+    """Return the first line of torch's message, with the location in the code if a stack trace
+    follows."""
     text, _, trace = message.strip().partition("Found from")
     first = text.split("\n")[0].strip()
     frames = list(FRAME.finditer(trace))
@@ -174,8 +194,8 @@ def with_place(message: str) -> str:
 
 
 def guard_of(reason: str) -> str:
-    """Return which guard failed, and its place in the code, from torch's reason for compiling again, such as
-    `0/1: self.n == 1   # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
+    """Return which guard failed, and its place in the code, from torch's reason for compiling
+    again, such as `0/1: self.n == 1   # self.n += 1  # my/net.py:6 in forward (HINT: …)`."""
     guard, _, comment = reason.partition("\n")[0].partition(" (HINT")[0].partition("  # ")
     guard = re.sub(r"^\d+/\d+: ", "", guard).strip().rstrip(".")
     found = re.fullmatch(r"(?P<code>.*)  # (?P<place>\S+:\d+) in .*", comment)

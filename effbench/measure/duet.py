@@ -1,10 +1,10 @@
-"""Time two processes in turn: they hand each other a token, and only the one that has it calls its step.
+"""Time two processes in turn: they hand each other a token, and only the one that has it calls its
+step.
 
 The leader times a batch, asks its partner for one, and so on, as `pairs.take_pairs` does within one
-process. The calling threads of both run on the same core, because each core has its own slow moments:
-on separate cores the ratio of 40 and 42 layers on the CPU varied by 5 % between duets, on the same core
-by 0.7 %. The leader chooses the core. Other threads of a step run on any core.
-"""
+process. The calling threads of both run on the same core, because each core has its own slow
+moments: on separate cores the ratio of 40 and 42 layers on the CPU varied by 5 % between duets, on
+the same core by 0.7 %. The leader chooses the core. Other threads of a step run on any core."""
 
 from __future__ import annotations
 
@@ -19,19 +19,39 @@ from typing import Any
 import torch
 
 from effbench.measure.host import TASKS, HostWatch, RunQueue
-from effbench.measure.pairs import WARM_CALLS, Batch, LatencySide, Pair, Pairs, PeriodSide, Side, take_pairs
-from effbench.measure.timing import BATCH_MS, SPREAD, Figure, Rules, Timer, Timing, bounds_of_median, load
+from effbench.measure.pairs import (
+    WARM_CALLS,
+    Batch,
+    LatencySide,
+    Pair,
+    Pairs,
+    PeriodSide,
+    Side,
+    take_pairs,
+)
+from effbench.measure.timing import (
+    BATCH_MS,
+    SPREAD,
+    Figure,
+    Rules,
+    Timer,
+    Timing,
+    bounds_of_median,
+    load,
+)
 from effbench.meeting import Partner, PartnerLostError, number_in
 from effbench.metrics import significant
 from effbench.stats.intervals import Interval, median_interval
 
 #: Names of the two series.
 LATENCY, PERIOD = "latency", "period"
-#: Time of a call from which the first one of a batch counts, too: the change of process hardly shows in it.
+#: Time of a call from which the first one of a batch counts, too: the change of process hardly
+#: shows in it.
 LONG_MS = 100.0
 #: Longest wait until the threads of a step sleep, and the pause between two looks at them.
 SETTLE_S, LOOK_S = 0.05, 0.0005
-#: Part of the time under load before the period is timed alone that is spent before it is timed in turn.
+#: Part of the time under load before the period is timed alone that is spent before it is timed in
+#: turn.
 LOAD_PART = 1 / 3
 
 
@@ -55,8 +75,8 @@ def is_another_thread_running() -> bool:
 
 
 def settle() -> None:
-    """Wait until the other threads of this process sleep. Those of OpenMP spin for some 10 ms after a call, and would
-    slow the partner down."""
+    """Wait until the other threads of this process sleep. Those of OpenMP spin for some 10 ms after
+    a call, and would slow the partner down."""
     until = time.perf_counter() + SETTLE_S
     while time.perf_counter() < until and is_another_thread_running():
         time.sleep(LOOK_S)
@@ -92,8 +112,8 @@ class RecordedSide(LatencySide):
 
 
 class RemoteSide:
-    """The step of the partner. `host`: the watch of this process, or None. `spins`: whether the threads of this
-    process's own step spin after a call."""
+    """The step of the partner. `host`: the watch of this process, or None. `spins`: whether the
+    threads of this process's own step spin after a call."""
 
     def __init__(self, partner: Partner, name: str, host: HostWatch | None, spins: bool) -> None:
         self.partner = partner
@@ -115,7 +135,8 @@ class RemoteSide:
         return self.host.run_queue.read_ms() if self.host else 0.0
 
     def core(self) -> int | None:
-        """Return the core on which the calling threads of both sides run; None if they may use several."""
+        """Return the core on which the calling threads of both sides run; None if they may use
+        several."""
         if self.host is None or not self.host.moves:
             return None
         return min(os.sched_getaffinity(0))
@@ -126,10 +147,9 @@ class DuetResult:
     """What a duet found, for both of its members.
 
     `pairs`: of each series, in which the leader is `own` and the other member the reference.
-    `host_ms`, `host_high_ms`, `disturbed_fraction`: the host, as in a trial. `disturbance`: of the GPU
-    or by other processes on the CPU, or None. `host_reason`: why figures with too few undisturbed pairs
-    are marked. `void`: why the pairs do not count, or None.
-    """
+    `host_ms`, `host_high_ms`, `disturbed_fraction`: the host, as in a trial. `disturbance`: of the
+    GPU or by other processes on the CPU, or None. `host_reason`: why figures with too few
+    undisturbed pairs are marked. `void`: why the pairs do not count, or None."""
 
     pairs: dict[str, Pairs]
     host_ms: float | None = None
@@ -141,7 +161,8 @@ class DuetResult:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> DuetResult:
-        """Return the result that `asdict` turned into plain values. Raises PartnerLostError for any others."""
+        """Return the result that `asdict` turned into plain values. Raises PartnerLostError for any
+        others."""
         try:
             pairs = {name: pairs_from_json(series) for name, series in values["pairs"].items()}
             return cls(**{**values, "pairs": pairs})
@@ -169,7 +190,8 @@ class Step:
 
     @classmethod
     def of(cls, timer: Timer, latency_ms: float, has_period: bool) -> Step:
-        """Return the step of a timer that has warmed up. `latency_ms`: about how long a call takes."""
+        """Return the step of a timer that has warmed up. `latency_ms`: about how long a call
+        takes."""
         depends_on_host = timer.waits_for_host(latency_ms)
         period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s)) if has_period else None
         return cls(timer, RecordedSide(timer, latency_ms), period, depends_on_host)
@@ -208,7 +230,8 @@ def lead(step: Step, partner: Partner, host: HostWatch | None) -> dict[str, Pair
 
 
 def follow(step: Step, partner: Partner, run_queue: RunQueue) -> None:
-    """Time a batch whenever the leader asks for one, until it asks for the end. Raises PartnerLostError."""
+    """Time a batch whenever the leader asks for one, until it asks for the end. Raises
+    PartnerLostError."""
     cores, sides = os.sched_getaffinity(0), step.sides
     try:
         while True:
@@ -233,7 +256,8 @@ def follow(step: Step, partner: Partner, run_queue: RunQueue) -> None:
 
 @dataclass(frozen=True)
 class DuetFigures:
-    """The figures of both members. `pairs`: those that give them; `varies`: how the ratio varies, or None."""
+    """The figures of both members. `pairs`: those that give them; `varies`: how the ratio varies,
+    or None."""
 
     leader: Figure
     follower: Figure
@@ -241,13 +265,14 @@ class DuetFigures:
     varies: str | None
 
 
-def figures_of(pairs: Pairs, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> DuetFigures:
+def figures_of(
+    pairs: Pairs, rules: Rules, spread: float = SPREAD, is_alike: bool = False
+) -> DuetFigures:
     """Return the times of both members, in ms per call.
 
-    Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'. So
-    the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio from
-    which pairs are unsteady. `is_alike`: whether both wait for the host in the same way.
-    """
+    Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'.
+    So the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio
+    from which pairs are unsteady. `is_alike`: whether both wait for the host in the same way."""
     ratio = pairs.figure(rules, spread, is_alike)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
@@ -272,8 +297,9 @@ def figures_of(pairs: Pairs, rules: Rules, spread: float = SPREAD, is_alike: boo
 
 
 def member_figure(value_ms: float, batches: Timing, is_all: bool, is_marked: bool) -> Figure:
-    """Return the figure of a member with the bounds of the median of its own batches. `is_all`: whether
-    disturbed batches count, too. The bounds of a marked figure contain those of both kinds."""
+    """Return the figure of a member with the bounds of the median of its own batches. `is_all`:
+    whether disturbed batches count, too. The bounds of a marked figure contain those of both
+    kinds."""
     used = batches.all_samples() if is_all else batches
     bounds = [value_ms, *bounds_of_median(used.samples_ms)]
     if is_marked:

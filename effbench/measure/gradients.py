@@ -20,7 +20,8 @@ def recording(mode: str) -> Iterator[None]:
 
 @contextmanager
 def outside_inference_mode() -> Iterator[None]:
-    """Leave inference mode, whose tensors compilers and the module's state cannot hold; record gradients as before."""
+    """Leave inference mode, whose tensors compilers and the module's state cannot hold; record
+    gradients as before."""
     is_recording = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(is_recording):
         yield

@@ -1,16 +1,16 @@
 """How undisturbed the host is while a step is timed, read between batches of samples.
 
-Two things are read. The kernel knows how long this process's threads waited for a core, because other processes ran
-there. Fixed work on this thread shows what the kernel does not see: a host that slows down because of its other virtual
-machines.
+Two things are read. The kernel knows how long this process's threads waited for a core, because
+other processes ran there. Fixed work on this thread shows what the kernel does not see: a host that
+slows down because of its other virtual machines.
 
-- On a GPU the calling thread is what matters. The host of a shared machine slows down for seconds at a time, and
-  launch-bound latency follows the fixed work. A batch is undisturbed if the work before and after it took little longer
-  than in this machine's quietest moments.
-- On the CPU every thread of the step matters, since threads wait for the slowest one. Fixed work of one thread says
-  little there: on an idle virtual machine it has two levels of its own, and the step does not follow them. So the
-  kernel decides, and the fixed work only counts when it is slower than it ever is on this machine.
-"""
+- On a GPU the calling thread is what matters. The host of a shared machine slows down for seconds
+  at a time, and launch-bound latency follows the fixed work. A batch is undisturbed if the work
+  before and after it took little longer than in this machine's quietest moments.
+- On the CPU every thread of the step matters, since threads wait for the slowest one. Fixed work of
+  one thread says little there: on an idle virtual machine it has two levels of its own, and the
+  step does not follow them. So the kernel decides, and the fixed work only counts when it is slower
+  than it ever is on this machine."""
 
 from __future__ import annotations
 
@@ -34,39 +34,42 @@ from effbench.metrics import percent
 LOOPS = 400
 #: Quantiles of a trial's readings that count as its quietest and as its slower moments.
 LOW, HIGH = 0.1, 0.9
-#: Readings before the first sample, and the number of new ones after which their quantile is computed again.
+#: Readings before the first sample, and the number of new ones after which their quantile is
+#: computed again.
 FIRST, EVERY = 20, 50
 #: Fraction of a batch that the calling thread of a GPU may wait for a core.
 WAITED = 0.02
-#: The same fraction for all threads of the CPU together, as a part of the tolerance. Waiting delays a call by at most
-#: this much, and long calls always meet some process of the system.
+#: The same fraction for all threads of the CPU together, as a part of the tolerance. Waiting delays
+#: a call by at most this much, and long calls always meet some process of the system.
 PART_OF_TOLERANCE = 0.5
-#: Time slice of Linux's scheduler in ms: what a preemption costs if the kernel does not count waiting.
+#: Time slice of Linux's scheduler in ms: what a preemption costs if the kernel does not count
+#: waiting.
 SLICE_MS = 3.0
 #: Readings of the waiting time after which new threads are looked for.
 LOOK_AGAIN = 50
 #: Threads of a process that are watched: a reading takes 2 µs per thread.
 MOST_THREADS = 128
-#: Seconds of disturbed batches after which a quieter core is chosen, and the pause before the next attempt.
+#: Seconds of disturbed batches after which a quieter core is chosen, and the pause before the next
+#: attempt.
 MOVE_AFTER_S, PAUSE_S = 0.1, 0.02
 TASKS = Path("/proc/self/task")
 STATISTICS = Path("/proc/stat")
-#: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed batches are slow,
-#: too, because virtual cores share physical ones.
+#: Fraction of the cores that other processes may use while the CPU is timed. Beyond it, undisturbed
+#: batches are slow, too, because virtual cores share physical ones.
 CROWDED = 0.5
 #: Columns of a core's line in `/proc/stat` in which it works: user, nice, system, interrupts.
 WORKING = (1, 2, 3, 6, 7)
 #: The column of the time that a hypervisor gave to other virtual machines.
 STOLEN = 8
-#: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about right, at 35 % it is
-#: a third too long, and at 50 % ten times.
+#: Fraction of the cores' time that may be stolen. At 30 % the median of two threads' work is about
+#: right, at 35 % it is a third too long, and at 50 % ten times.
 TAKEN = 0.1
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The host between two batches. `work_ms`: time of the fixed work; `waited_ms`: how long threads of this process
-    have waited for a core so far."""
+    """The host between two batches. `work_ms`: time of the fixed work; `waited_ms`: how long
+    threads of this process have waited for a core so far."""
 
     work_ms: float
     waited_ms: float
@@ -92,11 +95,11 @@ def undisturbed(device: Any, seconds: float) -> dict[str, Any]:
 
 
 class RunQueue:
-    """How long threads have waited for a core because others ran there, as the kernel's scheduler counts it.
+    """How long threads have waited for a core because others ran there, as the kernel's scheduler
+    counts it.
 
-    `all_threads`: of this whole process, else only of the calling thread. Where the kernel does not count waiting,
-    preemptions of the process count with a time slice each.
-    """
+    `all_threads`: of this whole process, else only of the calling thread. Where the kernel does not
+    count waiting, preemptions of the process count with a time slice each."""
 
     def __init__(self, all_threads: bool) -> None:
         self.all_threads = all_threads
@@ -123,12 +126,15 @@ class RunQueue:
             if thread in self.files:
                 continue
             try:
-                self.files[thread] = os.open(TASKS / str(thread) / "schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                self.files[thread] = os.open(
+                    TASKS / str(thread) / "schedstat", os.O_RDONLY | os.O_CLOEXEC
+                )
             except OSError:  # the thread has ended, or the kernel has no such statistics
                 continue
 
     def kernel_counts(self) -> bool:
-        """Return whether the kernel counts waiting. Otherwise it has no statistics, or they are all zero."""
+        """Return whether the kernel counts waiting. Otherwise it has no statistics, or they are all
+        zero."""
         try:
             own = self.files[threading.get_native_id()]
             time_slices = int(os.pread(own, 100, 0).split()[2])
@@ -147,7 +153,11 @@ class RunQueue:
             try:
                 text = os.pread(file, 100, 0)
                 self.waited_ns[thread] = int(text.split()[1])
-            except (OSError, IndexError, ValueError):  # the thread has ended; its waiting still counts
+            except (
+                OSError,
+                IndexError,
+                ValueError,
+            ):  # the thread has ended; its waiting still counts
                 os.close(file)
                 del self.files[thread]
         return sum(self.waited_ns.values()) / 1e6
@@ -160,8 +170,8 @@ class RunQueue:
 
 @dataclass(frozen=True)
 class CoreTimes:
-    """Seconds since the machine started in which cores worked, and in which they had work, but the hypervisor ran
-    another virtual machine."""
+    """Seconds since the machine started in which cores worked, and in which they had work, but the
+    hypervisor ran another virtual machine."""
 
     working_s: float
     stolen_s: float
@@ -186,11 +196,11 @@ def core_times(cores: Collection[int]) -> CoreTimes | None:
 class HostWatch:
     """Tells undisturbed batches from disturbed ones during one trial.
 
-    `quiet_ms`: the undisturbed time of the fixed work on this machine; `usual_high_ms`: its time in the slower moments
-    of undisturbed trials, on the CPU; None if no trial has measured it. `tolerance`: the work may take this many times
-    longer. `moves`: whether this thread may choose its core. `all_threads`: whether the step runs on several threads of
-    the CPU. `waits`: whether to pause or to choose another core after a while of disturbed batches.
-    """
+    `quiet_ms`: the undisturbed time of the fixed work on this machine; `usual_high_ms`: its time in
+    the slower moments of undisturbed trials, on the CPU; None if no trial has measured it.
+    `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
+    its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
+    to pause or to choose another core after a while of disturbed batches."""
 
     def __init__(
         self,
@@ -295,12 +305,14 @@ class HostWatch:
 
     @property
     def high_ms(self) -> float | None:
-        """The time of the work in the slower moments of batches without waiting; None if there were none."""
+        """The time of the work in the slower moments of batches without waiting; None if there were
+        none."""
         return float(np.quantile(self.calm_readings, HIGH)) if self.calm_readings else None
 
     @property
     def crowding(self) -> str | None:
-        """Why undisturbed batches are slow, too: other processes, or other virtual machines, used the CPU; or None."""
+        """Why undisturbed batches are slow, too: other processes, or other virtual machines, used
+        the CPU; or None."""
         if self.theft is not None:
             return self.theft
         if self.is_checked and self.others_fraction is not None and self.others_fraction > CROWDED:
@@ -309,10 +321,13 @@ class HostWatch:
 
     @property
     def theft(self) -> str | None:
-        """That other virtual machines took too much of the cores' time, or None. Pairs do not cure that: threads that
-        wait for each other suffer most."""
+        """That other virtual machines took too much of the cores' time, or None. Pairs do not cure
+        that: threads that wait for each other suffer most."""
         if self.is_checked and self.stolen_fraction is not None and self.stolen_fraction > TAKEN:
-            return f"host busy: other virtual machines took {percent(self.stolen_fraction)} of the cores' time"
+            return (
+                f"host busy: other virtual machines took {percent(self.stolen_fraction)} of the"
+                " cores' time"
+            )
         return None
 
     @property
@@ -322,7 +337,8 @@ class HostWatch:
 
     @property
     def slowdown(self) -> float:
-        """How many times longer the fixed work took in disturbed batches than in the quietest moments, at least 1."""
+        """How many times longer the fixed work took in disturbed batches than in the quietest
+        moments, at least 1."""
         if self.all_threads or not self.slow_readings:
             return 1.0
         quiet_ms = min(self.low_ms, self.quiet_ms or self.low_ms)
@@ -330,7 +346,8 @@ class HostWatch:
 
     @property
     def disturbed_fraction(self) -> float | None:
-        """The fraction of the measured time in which the host was disturbed; None if nothing was measured."""
+        """The fraction of the measured time in which the host was disturbed; None if nothing was
+        measured."""
         total = sum(self.seconds.values())
         return self.seconds[False] / total if total else None
 

@@ -1,4 +1,5 @@
-"""Measure memory of this process: peaks of torch's allocator per phase, and private (graph) pools."""
+"""Measure memory of this process: peaks of torch's allocator per phase, and private (graph)
+pools."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ def peaks(device: torch.device) -> tuple[int | None, int | None]:
 
 
 def graph_pool_bytes(device: torch.device) -> int | None:
-    """Return the bytes of all private pools, which belong to CUDA graphs; None without such a pool. The allocator
-    regards a captured graph's pool as free, so memory_allocated() does not include it."""
+    """Return the bytes of all private pools, which belong to CUDA graphs; None without such a pool.
+    The allocator regards a captured graph's pool as free, so memory_allocated() does not include
+    it."""
     if device.type != "cuda":
         return None
     segments = torch.cuda.memory_snapshot()
-    total = sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0))
+    total = sum(
+        segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) != (0, 0)
+    )
     return total or None

@@ -1,11 +1,12 @@
 """Time two steps in turn, in batches of a few milliseconds, and compare neighbouring batches.
 
-The speed of a shared host changes by tens of per cent within seconds. Two series that follow each other meet
-different speeds; two neighbouring batches meet the same one, so their ratio hardly depends on it. The order of the
-batches changes with each pair (A B, B A, A B …), so that drift favours neither side.
+The speed of a shared host changes by tens of per cent within seconds. Two series that follow each
+other meet different speeds; two neighbouring batches meet the same one, so their ratio hardly
+depends on it. The order of the batches changes with each pair (A B, B A, A B …), so that drift
+favours neither side.
 
-A batch begins with calls that do not count, because the other side's calls have left their data in the caches.
-"""
+A batch begins with calls that do not count, because the other side's calls have left their data in
+the caches."""
 
 from __future__ import annotations
 
@@ -32,12 +33,14 @@ from effbench.measure.timing import (
 )
 from effbench.stats.intervals import median_interval
 
-#: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the caches.
+#: Calls at the start of a batch on a GPU that do not count: they find the other side's data in the
+#: caches.
 WARM_CALLS = 2
-#: The same in ms on the CPU, where threads of the other side also have to go to sleep. One call at least. How both were
-#: found: `benchmarks/pairs.py --bias`.
+#: The same in ms on the CPU, where threads of the other side also have to go to sleep. One call at
+#: least. How both were found: `benchmarks/pairs.py --bias`.
 CPU_WARM_MS = 5.0
-#: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long as usual.
+#: The same for back-to-back calls, as a part of the batch: until the queue of launches is as long
+#: as usual.
 WARM_PART = 0.2
 #: Fewer pairs give no interval of their median. Long calls get this many times the budget for them.
 LEAST_PAIRS, LONGER = 6, 3.0
@@ -56,9 +59,8 @@ class Side(Protocol):
 class Batch:
     """A batch of calls.
 
-    `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a core.
-    `seconds`: of the calls alone; None if they filled the whole batch.
-    """
+    `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a
+    core. `seconds`: of the calls alone; None if they filled the whole batch."""
 
     ms: float
     waited_ms: float = 0.0
@@ -67,7 +69,8 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pair:
-    """The ms per call of two neighbouring batches, one of each side. `number`: of the pair in its series, from 0."""
+    """The ms per call of two neighbouring batches, one of each side. `number`: of the pair in its
+    series, from 0."""
 
     reference_ms: float
     own_ms: float
@@ -87,15 +90,18 @@ class Pairs:
     disturbed: list[Pair] = field(default_factory=list)
 
     def figure(self, rules: Rules, spread: float = SPREAD, is_alike: bool = False) -> Figure:
-        """Return the median ratio of the undisturbed pairs if there are enough of them, else of all pairs, marked.
+        """Return the median ratio of the undisturbed pairs if there are enough of them, else of all
+        pairs, marked.
 
-        `is_alike`: whether both sides wait for the host in the same way. Then a few undisturbed pairs are enough, if
-        their ratio is that of the disturbed ones: a slow host hardly changes it.
-        """
+        `is_alike`: whether both sides wait for the host in the same way. Then a few undisturbed
+        pairs are enough, if their ratio is that of the disturbed ones: a slow host hardly changes
+        it."""
         least = rules.min_samples
         if is_alike and self.has_one_ratio:
             least = min(least, FEWEST_SAMPLES)
-        ratios = Timing([pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios)
+        ratios = Timing(
+            [pair.ratio for pair in self.undisturbed], disturbed_ms=self.disturbed_ratios
+        )
         return ratios.figure(least, rules.discards, slowdown=1.0, spread=spread)
 
     @property
@@ -112,7 +118,8 @@ class Pairs:
         return [pair.ratio for pair in self.disturbed]
 
     def samples(self, prefix: str) -> dict[str, list[float]]:
-        """Return the raw times as series of samples. The series of both sides have the same order and length."""
+        """Return the raw times as series of samples. The series of both sides have the same order
+        and length."""
         series: dict[str, list[float]] = {}
         for kind, pairs in (("", self.undisturbed), ("_disturbed", self.disturbed)):
             if pairs:
@@ -122,7 +129,8 @@ class Pairs:
 
 
 class LatencySide:
-    """Synchronised calls of a step. `latency_ms`: about how long one takes; `warm_calls`: calls that do not count."""
+    """Synchronised calls of a step. `latency_ms`: about how long one takes; `warm_calls`: calls
+    that do not count."""
 
     def __init__(self, timer: Timer, latency_ms: float, warm_calls: int | None = None) -> None:
         self.timer = timer
@@ -168,12 +176,14 @@ class PeriodSide:
         return Batch(self.start.elapsed_time(self.end) / self.calls)
 
 
-def take_pairs(reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None) -> Pairs:
-    """Time batches of both sides in turn until the ratio is precise enough or the budget is spent; at least one pair.
+def take_pairs(
+    reference: Side, own: Side, rules: Rules, budget_s: float, host: HostWatch | None
+) -> Pairs:
+    """Time batches of both sides in turn until the ratio is precise enough or the budget is spent;
+    at least one pair.
 
-    On a disturbed host this goes on for `rules.patience` times the budget, until enough pairs are undisturbed. `host`:
-    None if its speed shows in neither side.
-    """
+    On a disturbed host this goes on for `rules.patience` times the budget, until enough pairs are
+    undisturbed. `host`: None if its speed shows in neither side."""
     pairs = Pairs()
     began = time.perf_counter()
     before = host.read() if host else None

@@ -1,7 +1,7 @@
 """Profile some calls: kernels per call, busy time of the GPU, and kernels in CUDA graphs.
 
-This is separate from timing, because tracing delays launches. It does not affect the duration of kernels.
-"""
+This is separate from timing, because tracing delays launches. It does not affect the duration of
+kernels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LAUNCH = re.compile(r'"(grid|block|shared memory)": (\[[^]]*\]|\d+)')
 
 @dataclass(frozen=True)
 class Activity:
-    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that launched it;
-    `metadata`: launch shapes and others, as kineto writes them."""
+    """A kernel or copy on the GPU. Times are in ns; `correlation` identifies the host call that
+    launched it; `metadata`: launch shapes and others, as kineto writes them."""
 
     name: str
     start: int
@@ -42,9 +42,9 @@ class Activity:
 
 @dataclass(frozen=True)
 class Profile:
-    """The average profile of a call. `facts`: number of traced calls, kernels in CUDA graphs, and the longest kernels
-    by name, with count and ms per call and their fraction (`share`) of all kernel time. `fingerprint`: hash of
-    the kernels, None without any."""
+    """The average profile of a call. `facts`: number of traced calls, kernels in CUDA graphs, and
+    the longest kernels by name, with count and ms per call and their fraction (`share`) of all
+    kernel time. `fingerprint`: hash of the kernels, None without any."""
 
     busy_ms: float
     kernels: int
@@ -53,16 +53,21 @@ class Profile:
 
 
 def profile(
-    step: Callable, inputs: Sequence[Inputs], calls: int = CALLS, before: Callable[[], None] = lambda: None
+    step: Callable,
+    inputs: Sequence[Inputs],
+    calls: int = CALLS,
+    before: Callable[[], None] = lambda: None,
 ) -> Profile:
-    """Trace `calls` back-to-back calls on CUDA and return their profile. `before` runs immediately before tracing
-    begins, so that it can bring the clocks to their state under load."""
+    """Trace `calls` back-to-back calls on CUDA and return their profile. `before` runs immediately
+    before tracing begins, so that it can bring the clocks to their state under load."""
     torch.cuda.synchronize()
     # private, but without it the launch shapes require an exported trace
     config = torch._C._profiler._ExperimentalConfig(expose_kineto_event_metadata=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice about profiler cycles, which are not used
-        trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], experimental_config=config)
+        trace = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CUDA], experimental_config=config
+        )
         trace.prepare_trace()
         before()
         trace.start_trace()
@@ -73,15 +78,17 @@ def profile(
     for event in trace.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
             times = event.start_ns(), event.duration_ns()
-            activities.append(Activity(event.name(), *times, event.correlation_id(), event.metadata_json()))
+            activities.append(
+                Activity(event.name(), *times, event.correlation_id(), event.metadata_json())
+            )
         elif event.name().startswith(GRAPH_LAUNCHES):
             graph_launches.add(event.correlation_id())
     return summarise(activities, graph_launches, calls)
 
 
 def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: int) -> Profile:
-    """Return the average profile of a call from the activities of `calls` calls. `graph_launches`: correlations of the
-    launches of CUDA graphs."""
+    """Return the average profile of a call from the activities of `calls` calls. `graph_launches`:
+    correlations of the launches of CUDA graphs."""
     durations: dict[str, list[int]] = {}
     for activity in activities:
         durations.setdefault(activity.name, []).append(activity.duration)
@@ -96,16 +103,18 @@ def summarise(activities: Sequence[Activity], graph_launches: set[int], calls: i
         }
         for name, ns in largest
     ]
-    in_graphs = round(sum(activity.correlation in graph_launches for activity in activities) / calls)
+    in_graphs = round(
+        sum(activity.correlation in graph_launches for activity in activities) / calls
+    )
     facts = {"calls": calls, "kernels_in_graphs": in_graphs, "top": top}
     busy_ms = union_ns(activities) / calls / 1e6
     return Profile(busy_ms, round(len(activities) / calls), facts, fingerprint(activities))
 
 
 def fingerprint(activities: Iterable[Activity]) -> str | None:
-    """Return a hash of the different kernels, without their order and number: names, grids, blocks and shared memory.
-    Processes that run the same kernels have the same fingerprint. It ends with TUNED if some are Triton templates, as
-    only autotuning chooses these. None without kernels."""
+    """Return a hash of the different kernels, without their order and number: names, grids, blocks
+    and shared memory. Processes that run the same kernels have the same fingerprint. It ends with
+    TUNED if some are Triton templates, as only autotuning chooses these. None without kernels."""
     kernels = {
         (re.sub("0x[0-9a-f]+", "", activity.name), *LAUNCH.findall(activity.metadata))
         for activity in activities

@@ -1,11 +1,12 @@
-"""An open-loop server: requests arrive at times drawn beforehand, whether or not the server is busy.
+"""An open-loop server: requests arrive at times drawn beforehand, whether or not the server is
+busy.
 
-An idle server takes all waiting requests, up to a largest batch, as one call. A request's latency is the time from its
-arrival to the end of its call. Therefore a slow call also delays the requests that arrive during it.
+An idle server takes all waiting requests, up to a largest batch, as one call. A request's latency
+is the time from its arrival to the end of its call. Therefore a slow call also delays the requests
+that arrive during it.
 
-The host's speed is read while the server is idle. No sample is discarded, because a disturbance also delays later
-requests, and long queues would be discarded most often.
-"""
+The host's speed is read while the server is idle. No sample is discarded, because a disturbance
+also delays later requests, and long queues would be discarded most often."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ KEPT_UP = 0.95  # fraction of the offered rate that a server must complete
 
 @dataclass
 class Served(Timing):
-    """What a server did with `requests` that arrived in `seconds`. `samples_ms`: their latency in the order of their
-    arrival; for the last `waiting` requests, which were not served, the time until the end. `calls`: batch size ->
-    calls. `of_host`: samples by whether the host was undisturbed. `took_s`: until the last request was served."""
+    """What a server did with `requests` that arrived in `seconds`. `samples_ms`: their latency in
+    the order of their arrival; for the last `waiting` requests, which were not served, the time
+    until the end. `calls`: batch size -> calls. `of_host`: samples by whether the host was
+    undisturbed. `took_s`: until the last request was served."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -40,17 +42,20 @@ class Served(Timing):
     of_host: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
 
     def is_disturbed(self, least: int) -> bool:
-        """Return whether the host was disturbed for most requests, unless this does not change their median."""
+        """Return whether the host was disturbed for most requests, unless this does not change
+        their median."""
         if not self.of_host[False]:
             return False
         return self.apart().is_disturbed(len(self.samples_ms))
 
     def apart(self) -> Timing:
-        """Return the latencies of undisturbed and disturbed moments as samples that count and that do not."""
+        """Return the latencies of undisturbed and disturbed moments as samples that count and that
+        do not."""
         return Timing(self.of_host[True], disturbed_ms=self.of_host[False])
 
     def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
-        """Return the median of all requests, because a disturbance also delays later ones. See `Timing.figure`."""
+        """Return the median of all requests, because a disturbance also delays later ones. See
+        `Timing.figure`."""
         median = median_interval(self.samples_ms)
         if not self.is_disturbed(least):
             return Figure(median, self, is_marked=False)
@@ -67,8 +72,13 @@ class Served(Timing):
         """Return that the server did not keep up with the requests, or None."""
         if not self.waiting:
             return None
-        rates = " of ".join(significant(rate, 3) for rate in (self.achieved_per_s, self.requests / self.seconds))
-        return f"saturated: the server completed {rates} requests per second, so the latency is a lower bound"
+        rates = " of ".join(
+            significant(rate, 3) for rate in (self.achieved_per_s, self.requests / self.seconds)
+        )
+        return (
+            f"saturated: the server completed {rates} requests per second, so the latency is a"
+            " lower bound"
+        )
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -83,10 +93,15 @@ class Served(Timing):
 
 
 def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
-    """Serve requests that arrive at these times, ascending and below `seconds`. The timer has the inputs of each batch
-    size, from 1 to the largest. The server stops soon after `seconds` if more than a batch of requests waits. If the
-    GPU was disturbed, all is repeated."""
-    inputs, renew, synchronize, clock = timer.inputs, timer.renew, synchronizer(timer.device), time.perf_counter
+    """Serve requests that arrive at these times, ascending and below `seconds`. The timer has the
+    inputs of each batch size, from 1 to the largest. The server stops soon after `seconds` if more
+    than a batch of requests waits. If the GPU was disturbed, all is repeated."""
+    inputs, renew, synchronize, clock = (
+        timer.inputs,
+        timer.renew,
+        synchronizer(timer.device),
+        time.perf_counter,
+    )
     result = Served(requests=len(arrivals_s), seconds=seconds)
     samples, arrived = result.samples_ms, 0
     readings = _Readings(timer, samples, result.of_host)
@@ -119,9 +134,12 @@ def serve(timer: Timer, arrivals_s: Sequence[float], seconds: float) -> Served:
 
 
 class _Readings:
-    """Reads the host's speed, and sorts the samples between two readings by whether it was undisturbed."""
+    """Reads the host's speed, and sorts the samples between two readings by whether it was
+    undisturbed."""
 
-    def __init__(self, timer: Timer, samples: list[float], of_host: dict[bool, list[float]]) -> None:
+    def __init__(
+        self, timer: Timer, samples: list[float], of_host: dict[bool, list[float]]
+    ) -> None:
         self.host, self.samples, self.of_host, self.counted = timer.host, samples, of_host, 0
         self.at, self.last = time.perf_counter(), self.host and self.host.read()
 
@@ -140,6 +158,7 @@ class _Readings:
 
 
 def _wait(until: float) -> None:
-    """Return at this time of the clock, without sleep: a thread wakes up late, on a core that has slowed down."""
+    """Return at this time of the clock, without sleep: a thread wakes up late, on a core that has
+    slowed down."""
     while time.perf_counter() < until:
         pass

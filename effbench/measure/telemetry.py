@@ -25,7 +25,8 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2, which reports the driver's own reserve 
 
 
 class Nvml:
-    """NVML of this machine. Queries return None if the driver does not support them. `error`: why NVML is missing."""
+    """NVML of this machine. Queries return None if the driver does not support them. `error`: why
+    NVML is missing."""
 
     def __init__(self) -> None:
         self.module: Any = None
@@ -51,9 +52,12 @@ class Nvml:
             return None
 
     def handle(self, uuid: str) -> Any:
-        """Return the handle of the GPU or MIG instance with this UUID, which may lack its prefix; None if unknown."""
+        """Return the handle of the GPU or MIG instance with this UUID, which may lack its prefix;
+        None if unknown."""
         for prefix in ("GPU-", "MIG-"):  # torch does not distinguish the two
-            handle = self.ask("nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-"))
+            handle = self.ask(
+                "nvmlDeviceGetHandleByUUID", prefix + uuid.removeprefix("GPU-").removeprefix("MIG-")
+            )
             if handle is not None:
                 return handle
         return None
@@ -80,8 +84,13 @@ class Gpu:
         return cls(nvml, handle)
 
     def ask(self, function: str, *args: Any) -> Any:
-        """Return the answer to an NVML query about this GPU, or None if the driver does not support it."""
-        return None if self.nvml is None or self.handle is None else self.nvml.ask(function, self.handle, *args)
+        """Return the answer to an NVML query about this GPU, or None if the driver does not support
+        it."""
+        return (
+            None
+            if self.nvml is None or self.handle is None
+            else self.nvml.ask(function, self.handle, *args)
+        )
 
     def clocks_events(self) -> int | None:
         """Return the bits of nvmlClocksEventReasons, or None if unknown."""
@@ -101,18 +110,20 @@ class Gpu:
         }
 
     def used_bytes(self) -> int | None:
-        """Return the device memory used by all processes, without the driver's reserve; None if unknown."""
+        """Return the device memory used by all processes, without the driver's reserve; None if
+        unknown."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
         return None if memory is None else int(memory.used)
 
     def utilization(self) -> int | None:
-        """Return the percentage of the driver's last sampling interval in which any kernel ran; None if unknown."""
+        """Return the percentage of the driver's last sampling interval in which any kernel ran;
+        None if unknown."""
         rates = self.ask("nvmlDeviceGetUtilizationRates")
         return None if rates is None else int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
-        """Return pid -> bytes of the processes that compute on this GPU. Return None if this process is not listed,
-        because NVML numbers processes differently in a container."""
+        """Return pid -> bytes of the processes that compute on this GPU. Return None if this
+        process is not listed, because NVML numbers processes differently in a container."""
         listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
         bytes_by_pid = {process.pid: process.usedGpuMemory for process in listed}
         return bytes_by_pid if os.getpid() in bytes_by_pid else None
@@ -121,11 +132,16 @@ class Gpu:
         """Return the processes of others that compute on this GPU; None if unknown."""
         listed = self.processes()
         others = set(listed or ()) - {os.getpid()}
-        return None if listed is None else others - (processes.siblings(others) if others else set())
+        return (
+            None if listed is None else others - (processes.siblings(others) if others else set())
+        )
 
     def working_pids(self, since: float) -> set[int] | None:
-        """Return the processes, including this one, that ran a kernel after `since` (seconds since the epoch). Return
-        None if the driver does not report it, or numbers processes differently (in a container)."""
+        """Return the processes, including this one, that ran a kernel after `since` (seconds since
+        the epoch). Return None if the driver does not report it, or numbers processes differently
+        (in a container)."""
         seen = self.ask("nvmlDeviceGetProcessUtilization", int(since * 1e6)) or ()
-        working = {sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6}
+        working = {
+            sample.pid for sample in seen if sample.smUtil and sample.timeStamp >= since * 1e6
+        }
         return working if os.getpid() in {sample.pid for sample in seen} else None

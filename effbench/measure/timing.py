@@ -4,9 +4,8 @@ latency: synchronise, host clock, call, synchronise: what one request sees.
 period: CUDA events around N back-to-back calls, divided by N: what a saturated stream sees.
 Inputs rotate over the sets, so that a call does not reuse the previous call's input from a cache.
 
-A stream of batch sizes is timed in whole passes of `whole` calls. The stopping rules count passes, because calls of
-different sizes do not vary only by noise.
-"""
+A stream of batch sizes is timed in whole passes of `whole` calls. The stopping rules count passes,
+because calls of different sizes do not vary only by noise."""
 
 from __future__ import annotations
 
@@ -34,16 +33,21 @@ STEADY = 0.05  # maximum relative difference between the halves of the warm-up w
 DRIFT = 0.01  # maximum relative difference between the medians of the halves of timing
 FEWEST_PASSES = 5  # minimum passes to time the latency of a stream, if the budget allows them
 HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host's speed shows in it
-SAME = 0.02  # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
+# maximum relative difference of the medians of disturbed and undisturbed samples that are the same
+SAME = 0.02
 SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
-FEWEST_SAMPLES, FEWEST_PART = 10, 0.1  # minimum undisturbed samples for that, also as a part of the disturbed ones
+FEWEST_SAMPLES, FEWEST_PART = (
+    10,
+    0.1,
+)  # minimum undisturbed samples for that, also as a part of the disturbed ones
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`: whether disturbed
-    samples do not count if there are enough others; else they are only kept apart."""
+    """The stopping rules of warm-up and timing. `config.Protocol` documents the fields. `discards`:
+    whether disturbed samples do not count if there are enough others; else they are only kept
+    apart."""
 
     budget_s: float
     min_time_s: float
@@ -71,14 +75,17 @@ class Rules:
         if calls == 1:
             return self
         fewest = max(FEWEST_PASSES, math.ceil(self.min_samples / calls))
-        return dataclasses.replace(self, min_samples=fewest, max_samples=max(1, self.max_samples // calls))
+        return dataclasses.replace(
+            self, min_samples=fewest, max_samples=max(1, self.max_samples // calls)
+        )
 
 
 @dataclass
 class Timing:
-    """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block (period). `enqueue_ms`:
-    host time per call until it returned (latency). `disturbed_ms`: samples that do not count, because the host or the
-    GPU was disturbed. `steady`: whether the warm-up ended in a steady state."""
+    """Samples of a timer. `samples_ms`: time per call (warm-up, latency), or mean per block
+    (period). `enqueue_ms`: host time per call until it returned (latency). `disturbed_ms`: samples
+    that do not count, because the host or the GPU was disturbed. `steady`: whether the warm-up
+    ended in a steady state."""
 
     samples_ms: list[float] = field(default_factory=list)
     enqueue_ms: list[float] = field(default_factory=list)
@@ -94,39 +101,46 @@ class Timing:
         del self.samples_ms[first:], self.enqueue_ms[first:]
 
     def forget(self, first: int, first_disturbed: int) -> None:
-        """Remove the newest samples: those that count from `first` on, and the others from `first_disturbed` on."""
+        """Remove the newest samples: those that count from `first` on, and the others from
+        `first_disturbed` on."""
         del self.samples_ms[first:], self.enqueue_ms[first:]
         del self.disturbed_ms[first_disturbed:], self.disturbed_enqueue_ms[first_disturbed:]
 
     def all_samples(self) -> Timing:
         """Return a timing in which the disturbed samples count, too."""
-        samples_ms, enqueue_ms = self.samples_ms + self.disturbed_ms, self.enqueue_ms + self.disturbed_enqueue_ms
-        return Timing(samples_ms, enqueue_ms, calls_per_block=self.calls_per_block, steady=self.steady)
+        samples_ms, enqueue_ms = (
+            self.samples_ms + self.disturbed_ms,
+            self.enqueue_ms + self.disturbed_enqueue_ms,
+        )
+        return Timing(
+            samples_ms, enqueue_ms, calls_per_block=self.calls_per_block, steady=self.steady
+        )
 
     def is_disturbed(self, least: int) -> bool:
-        """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are undisturbed, and
-        fewer than the disturbed ones, unless the medians of both are the same."""
+        """Return whether disturbed samples cast doubt on the median: fewer than `least` samples are
+        undisturbed, and fewer than the disturbed ones, unless the medians of both are the same."""
         kept, lost = self.samples_ms, self.disturbed_ms
         if not kept:
             return True
         if len(kept) >= min(least, len(lost)):
             return False
         same = abs(statistics.median(lost) / statistics.median(kept) - 1) <= SAME
-        # a few samples may be disturbed ones that look undisturbed, and then the medians are the same anyway
+        # a few samples may be disturbed ones that look undisturbed, and then the medians are the
+        # same anyway
         enough = len(kept) >= max(FEWEST_SAMPLES, FEWEST_PART * len(lost))
         return not (same and enough)
 
     def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
-        """Return the median of the undisturbed samples if there are enough of them, else of all samples, marked.
+        """Return the median of the undisturbed samples if there are enough of them, else of all
+        samples, marked.
 
-        `least`: the number of undisturbed samples that are enough. `discards`: False if all samples give the median in
-        any case. `slowdown`: how many times slower the host was in disturbed moments. `spread`: ratio of the bounds of
-        the median from which calls have several speeds.
+        `least`: the number of undisturbed samples that are enough. `discards`: False if all samples
+        give the median in any case. `slowdown`: how many times slower the host was in disturbed
+        moments. `spread`: ratio of the bounds of the median from which calls have several speeds.
 
-        The interval of a marked figure also contains the intervals of the medians of both kinds of samples. If hardly
-        any sample is undisturbed, it also reaches down to the fastest sample, and to the median of a host without this
-        slowdown.
-        """
+        The interval of a marked figure also contains the intervals of the medians of both kinds of
+        samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
+        and to the median of a host without this slowdown."""
         is_marked = self.is_disturbed(least)
         used = self.all_samples() if is_marked or not discards else self
         median = median_interval(used.samples_ms)
@@ -145,8 +159,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the samples that gave it;
-    `is_marked`: whether too few samples are undisturbed; `varies`: whether undisturbed samples have several speeds."""
+    """What a timer found. `median`: in ms, with its interval within the trial; `timing`: the
+    samples that gave it; `is_marked`: whether too few samples are undisturbed; `varies`: whether
+    undisturbed samples have several speeds."""
 
     median: Interval
     timing: Timing
@@ -164,9 +179,8 @@ class Figure:
 def no_garbage_collection() -> Iterator[None]:
     """Disable garbage collection in this context, because a collection takes milliseconds.
 
-    What exists now stays exempt from it, because this process inherits a million objects from its server:
-    a collection of them all takes 0.6 s.
-    """
+    What exists now stays exempt from it, because this process inherits a million objects from its
+    server: a collection of them all takes 0.6 s."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -183,10 +197,10 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
 def shorten_gaps() -> int:
     """Create and destroy a second CUDA context, and return the driver's error code, or 0.
 
-    Once a process uses a second stream, as every capture does, its kernels follow each other 0.1 to 0.2 µs later. This
-    ends when any context begins or ends on the GPU, also another process's (`benchmarks/kernel_gaps.py`). A context of
-    its own gives each trial the short gaps, whatever else runs.
-    """
+    Once a process uses a second stream, as every capture does, its kernels follow each other 0.1 to
+    0.2 µs later. This ends when any context begins or ends on the GPU, also another process's
+    (`benchmarks/kernel_gaps.py`). A context of its own gives each trial the short gaps, whatever
+    else runs."""
     if torch.version.hip:
         return 0
     driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
@@ -213,9 +227,10 @@ def load(step: Callable, rotation: Iterator[Inputs], calls: int, seconds: float)
 
 @dataclass
 class Timer:
-    """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not matter. `renew`:
-    restores inputs outside the measured time; None if the step does not write to them. `sample`: makes the sample of a
-    call from its ms, which may carry more facts about the call."""
+    """Times a step. `whole`: calls per pass of a stream, else 1. `host`: None if its speed does not
+    matter. `renew`: restores inputs outside the measured time; None if the step does not write to
+    them. `sample`: makes the sample of a call from its ms, which may carry more facts about the
+    call."""
 
     step: Callable[..., Any]
     inputs: Sequence[Inputs]
@@ -230,10 +245,10 @@ class Timer:
     def warm_up(self) -> Timing:
         """Call the step until it is steady, and return the samples.
 
-        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s` seconds, or the
-        budget for a stream. Steady means that the medians of the two halves of the newest ten or more calls (passes)
-        agree within 5 %. A stream's passes are completed, because otherwise a size could be prepared during timing.
-        """
+        This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s`
+        seconds, or the budget for a stream. Steady means that the medians of the two halves of the
+        newest ten or more calls (passes) agree within 5 %. A stream's passes are completed, because
+        otherwise a size could be prepared during timing."""
         rules, rotation, result, passes = self.rules, itertools.cycle(self.inputs), Timing(), 1
         longest_s = min(rules.budget_s, rules.max_warmup_s) if self.whole == 1 else rules.budget_s
         began = time.perf_counter()
@@ -241,19 +256,26 @@ class Timer:
             self.call(rotation, passes * self.whole, result)
             calls, seconds = len(result.samples_ms), time.perf_counter() - began
             # a few calls are enough if they take seconds
-            if calls >= (3 if seconds >= longest_s else rules.warmup_calls) and seconds >= rules.warmup_s:
+            if (
+                calls >= (3 if seconds >= longest_s else rules.warmup_calls)
+                and seconds >= rules.warmup_s
+            ):
                 result.steady = is_steady(pass_means(result.samples_ms, self.whole))
                 if result.steady or seconds >= longest_s:
                     return result
-                passes = max(1, calls // (10 * self.whole))  # because each decision sorts the samples
+                passes = max(
+                    1, calls // (10 * self.whole)
+                )  # because each decision sorts the samples
 
     def latency(self, budget_s: float) -> Timing:
-        """Time synchronised calls until the median (of passes) is precise enough or the budget is spent. Return the
-        samples, which begin at the first position of a stream."""
+        """Time synchronised calls until the median (of passes) is precise enough or the budget is
+        spent. Return the samples, which begin at the first position of a stream."""
         rotation, result, seconds = itertools.cycle(self.inputs), Timing(), 0.0
         rules = self.rules.of_passes(self.whole)
         until = time.perf_counter() + rules.patience * budget_s
-        while passes := next_batch(pass_means(self.counted(result), self.whole), seconds, rules, budget_s):
+        while passes := next_batch(
+            pass_means(self.counted(result), self.whole), seconds, rules, budget_s
+        ):
             if self.host and rules.discards and not result.samples_ms and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
@@ -275,9 +297,12 @@ class Timer:
         """Return the samples that the stopping rules look at."""
         return result.samples_ms if self.rules.discards else result.samples_ms + result.disturbed_ms
 
-    def call_watched(self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float) -> float:
-        """Make `calls` synchronised calls in batches, and read the host's speed between them. Samples of disturbed
-        batches go to `disturbed_ms`. Return the seconds of the batches that count."""
+    def call_watched(
+        self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
+    ) -> float:
+        """Make `calls` synchronised calls in batches, and read the host's speed between them.
+        Samples of disturbed batches go to `disturbed_ms`. Return the seconds of the batches that
+        count."""
         host = self.host
         if host is None:
             began = time.perf_counter()
@@ -304,14 +329,20 @@ class Timer:
         return seconds
 
     def period(self, budget_s: float) -> Timing:
-        """Time blocks of back-to-back calls until their median is precise enough or the budget is spent.
+        """Time blocks of back-to-back calls until their median is precise enough or the budget is
+        spent.
 
-        The host stays one block ahead, so that the GPU is never idle between the blocks of a series, and `load_s`
-        seconds of calls precede them. Thus no sample contains a launch on an idle GPU or the clocks' reaction to a new
-        load. The number of calls per block is a multiple of `whole`.
-        """
+        The host stays one block ahead, so that the GPU is never idle between the blocks of a
+        series, and `load_s` seconds of calls precede them. Thus no sample contains a launch on an
+        idle GPU or the clocks' reaction to a new load. The number of calls per block is a multiple
+        of `whole`."""
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
-        rotation, result, done, seconds = itertools.cycle(self.inputs), Timing(calls_per_block=calls), 0, 0.0
+        rotation, result, done, seconds = (
+            itertools.cycle(self.inputs),
+            Timing(calls_per_block=calls),
+            0,
+            0.0,
+        )
         # if the GPU is the bottleneck, the host's speed does not show in the period
         host = self.host if self.block_ms[0] > HOST_BOUND * self.block_ms[1] else None
         load(self.step, rotation, calls, self.rules.load_s)
@@ -320,7 +351,9 @@ class Timer:
         while batch := next_batch(self.counted(result), seconds, self.rules, budget_s):
             # a series costs time besides its blocks, so short ones would waste quiet moments
             blocks = min(max(batch, tenth) if host else batch, MOST_BLOCKS)
-            events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)]
+            events = [
+                [torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(blocks)
+            ]
             readings = [host.read()] if host else []
             began = time.perf_counter()
             play(self.step, rotation, calls)
@@ -341,7 +374,11 @@ class Timer:
             events[-1][1].synchronize()
             elapsed = time.perf_counter() - began
             pairs = itertools.pairwise(readings)
-            quiet = [host.is_undisturbed(*pair, elapsed / blocks) for pair in pairs] if host else [True] * blocks
+            quiet = (
+                [host.is_undisturbed(*pair, elapsed / blocks) for pair in pairs]
+                if host
+                else [True] * blocks
+            )
             is_lost = bool(self.watch and any(quiet) and self.watch.disturbed())
             if is_lost and not self.rules.discards:
                 continue
@@ -357,7 +394,8 @@ class Timer:
         return result
 
     def waits_for_host(self, latency_ms: float) -> bool:
-        """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up measured it."""
+        """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up
+        measured it."""
         if self.device.type != "cuda":
             return True
         self.choose_block(self.rules.budget_s)
@@ -378,8 +416,8 @@ class Timer:
             result.enqueue_ms.append((returned - start) / 1e6)
 
     def choose_block(self, budget_s: float) -> int:
-        """Return the number of calls per block. A block lasts at least `min_block_ms`, and at most a tenth of the
-        budget unless a single call takes longer."""
+        """Return the number of calls per block. A block lasts at least `min_block_ms`, and at most
+        a tenth of the budget unless a single call takes longer."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         calls = 1
         while True:
@@ -394,26 +432,30 @@ class Timer:
             self.block_ms = enqueued_s * 1e3 / calls, elapsed / calls
             if elapsed >= self.rules.min_block_ms or calls >= 1 << 16:
                 longest = max(1, int(budget_s * 100 / (elapsed / calls)))
-                return min(max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest)
+                return min(
+                    max(1, math.ceil(self.rules.min_block_ms * 1.2 / (elapsed / calls))), longest
+                )
             calls *= 2
 
 
 def without_host(latency: Timing, period: Timing) -> tuple[Timing, Timing] | None:
-    """Return both timings with their disturbed samples if the host's speed does not show in them, else None. The
-    warm-up may have been too short to tell, for example because the clocks were still higher."""
+    """Return both timings with their disturbed samples if the host's speed does not show in them,
+    else None. The warm-up may have been too short to tell, for example because the clocks were
+    still higher."""
     every, blocks = latency.all_samples(), period.all_samples()
     medians = map(statistics.median, (every.samples_ms, every.enqueue_ms, blocks.samples_ms))
     return None if shows_host(*medians) else (every, blocks)
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:
-    """Return whether the host's speed shows in these times of a step. It does not if the GPU is the bottleneck of
-    back-to-back calls and fills nearly all of a single one."""
+    """Return whether the host's speed shows in these times of a step. It does not if the GPU is the
+    bottleneck of back-to-back calls and fills nearly all of a single one."""
     return enqueue_ms > HOST_BOUND * period_ms or latency_ms - period_ms > HOST_PART * latency_ms
 
 
 def bounds_of_median(samples: Sequence[float]) -> list[float]:
-    """Return the bounds of the median's interval; the smallest and the largest of too few samples for one."""
+    """Return the bounds of the median's interval; the smallest and the largest of too few samples
+    for one."""
     median = median_interval(samples)
     if median.low is None or median.high is None:
         return [min(samples), max(samples)]
@@ -424,11 +466,14 @@ def pass_means(samples: list[float], whole: int) -> list[float]:
     """Return the mean of each pass of `whole` calls."""
     if whole == 1:
         return samples
-    return [statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)]
+    return [
+        statistics.fmean(samples[first : first + whole]) for first in range(0, len(samples), whole)
+    ]
 
 
 def is_steady(samples: Sequence[float]) -> bool:
-    """Return whether the medians of the two halves of the newest half of the samples (at least ten) agree."""
+    """Return whether the medians of the two halves of the newest half of the samples (at least ten)
+    agree."""
     window = samples[-max(10, len(samples) // 2) :]
     half = len(window) // 2
     if half == 0:
@@ -438,8 +483,8 @@ def is_steady(samples: Sequence[float]) -> bool:
 
 
 def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
-    """Return how many samples to take before the next decision. Return 0 if the minimum samples and time are reached
-    and the median is precise enough, or if the budget is spent."""
+    """Return how many samples to take before the next decision. Return 0 if the minimum samples and
+    time are reached and the median is precise enough, or if the budget is spent."""
     if not samples:
         return 1
     count = len(samples)
@@ -458,8 +503,12 @@ def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: flo
 
 
 def is_known(samples: list[float], target: float) -> bool:
-    """Return whether the median's 95 % interval is narrow, and the medians of both halves agree (no drift)."""
+    """Return whether the median's 95 % interval is narrow, and the medians of both halves agree (no
+    drift)."""
     interval, half = median_interval(samples), len(samples) // 2
     if interval.low is None or interval.high - interval.low > 2 * target * interval.value:
         return False
-    return abs(statistics.median(samples[:half]) - statistics.median(samples[half:])) <= DRIFT * interval.value
+    return (
+        abs(statistics.median(samples[:half]) - statistics.median(samples[half:]))
+        <= DRIFT * interval.value
+    )

@@ -1,11 +1,11 @@
 """Check training steps against eager's, and their updates against a separate optimizer's.
 
-Parameters after some steps reveal little about the gradients: Adam turns rounding noise of a gradient near zero into a
-full step, and half-precision weights cannot represent small updates. Correct implementations therefore differ in their
-parameters, and after some steps in their gradients, while wrong ones may agree. So gradients are compared with eager's
-or, if they differ, with float64 gradients at the same parameters. Updates are compared with those of the same optimizer
-outside the mode, for the mode's gradients.
-"""
+Parameters after some steps reveal little about the gradients: Adam turns rounding noise of a
+gradient near zero into a full step, and half-precision weights cannot represent small updates.
+Correct implementations therefore differ in their parameters, and after some steps in their
+gradients, while wrong ones may agree. So gradients are compared with eager's or, if they differ,
+with float64 gradients at the same parameters. Updates are compared with those of the same optimizer
+outside the mode, for the mode's gradients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from torch import Tensor
 
 from effbench.measure import accuracy
 
-#: Limits of ‖update - expected update‖ ÷ ‖expected update‖: room for rounding in another kernel and in the weight's
-#: dtype. Without a step the ratio is 1, with half or twice the step it is at least 0.5.
-UPDATE_TOLERANCES = {torch.float64: 0.05, torch.float32: 0.05, torch.bfloat16: 0.25, torch.float16: 0.25}
-#: Losses that differ from eager's by more than this many tolerances are wrong; float64 is not consulted.
+#: Limits of ‖update - expected update‖ ÷ ‖expected update‖: room for rounding in another kernel and
+#: in the weight's dtype. Without a step the ratio is 1, with half or twice the step it is at least
+#: 0.5.
+UPDATE_TOLERANCES = {
+    torch.float64: 0.05,
+    torch.float32: 0.05,
+    torch.bfloat16: 0.25,
+    torch.float16: 0.25,
+}
+#: Losses that differ from eager's by more than this many tolerances are wrong; float64 is not
+#: consulted.
 FAR = 10
 FINITE = sys.float_info.max  # only NaN and infinity exceed it
 #: Attribute of a trajectory that is compared with eager's -> how messages name its tensors.
@@ -42,10 +49,9 @@ Named = dict[str, Tensor | None]
 class Trajectory:
     """The results of steps from the initial state. All tensors are on the host.
 
-    `first`, `last`: gradients by parameter after the first and the last step. `before`: parameters and buffers before
-    the last step. `alone`: parameters updated by a separate optimizer with the same gradients. `scale`: magnitude of a
-    loss whose terms may cancel; None: the loss itself.
-    """
+    `first`, `last`: gradients by parameter after the first and the last step. `before`: parameters
+    and buffers before the last step. `alone`: parameters updated by a separate optimizer with the
+    same gradients. `scale`: magnitude of a loss whose terms may cancel; None: the loss itself."""
 
     losses: list[float]
     first: Named
@@ -62,7 +68,9 @@ class Trajectory:
             advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
             if not math.isfinite(loss):
                 return f"eager's loss is {loss:g} in step {number}{advice}"
-            when, gradients = {len(self.losses): ("last", self.last), 1: ("first", self.first)}.get(number, ("", {}))
+            when, gradients = {len(self.losses): ("last", self.last), 1: ("first", self.first)}.get(
+                number, ("", {})
+            )
             if name := accuracy.not_finite(gradients):
                 return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
@@ -82,7 +90,8 @@ ExactStep = Callable[[Named, int], Exact]
 
 @dataclass
 class Comparison:
-    """Compares a mode's steps (`ours`) with eager's, both from the state `initial`. `tolerance` is relative."""
+    """Compares a mode's steps (`ours`) with eager's, both from the state `initial`. `tolerance` is
+    relative."""
 
     ours: Trajectory
     eager: Trajectory
@@ -90,9 +99,13 @@ class Comparison:
     tolerance: float
 
     def error(self) -> float:
-        """Return the largest relative error of losses, gradients, parameters and buffers, each kind as a whole."""
+        """Return the largest relative error of losses, gradients, parameters and buffers, each kind
+        as a whole."""
         losses = map(self.loss_error, self.ours.losses, self.eager.losses)
-        return max(*losses, *(joint_error(getattr(self.ours, of), getattr(self.eager, of)) for of in COMPARED))
+        return max(
+            *losses,
+            *(joint_error(getattr(self.ours, of), getattr(self.eager, of)) for of in COMPARED),
+        )
 
     def wrong(self) -> str | None:
         """Return what is wrong regardless of a float64 reference, or None."""
@@ -104,7 +117,8 @@ class Comparison:
         )
 
     def doubts(self, device: torch.device) -> Iterator[str]:
-        """Yield what differs from eager's by more than the tolerance. Tensors are compared on `device`."""
+        """Yield what differs from eager's by more than the tolerance. Tensors are compared on
+        `device`."""
         yield from self.losses_beyond(self.tolerance)
         for attribute, words in COMPARED.items():
             theirs = getattr(self.eager, attribute)
@@ -115,29 +129,49 @@ class Comparison:
                         yield reason
 
     def far_from_float64(self, exact: ExactStep) -> str | None:
-        """Return None if the first and the last step are about as close to float64 as eager's, else what is wrong.
+        """Return None if the first and the last step are about as close to float64 as eager's, else
+        what is wrong.
 
-        The limit is the same as for outputs: rmse(ours, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact),
-        with k = 2, or 3 for half types. Each side has its own exact step, at its own parameters. A single gradient may
-        be pure noise (that of a bias that cancels), so an error within the tolerance of all gradients' rms is ignored,
-        and eager's own error is that of all gradients together.
-        """
+        The limit is the same as for outputs: rmse(ours, exact) <= k × rmse(eager, exact) +
+        tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types. Each side has its own exact
+        step, at its own parameters. A single gradient may be pure noise (that of a bias that
+        cancels), so an error within the tolerance of all gradients' rms is ignored, and eager's own
+        error is that of all gradients together."""
         mode, eager, last = self.ours, self.eager, len(self.ours.losses) - 1
         start = exact(self.initial, 0)
         steps = [("first", 0, mode.first, eager.first, start, start)]
         if last:
-            steps.append(("last", last, mode.last, eager.last, exact(mode.before, last), exact(eager.before, last)))
+            steps.append(
+                (
+                    "last",
+                    last,
+                    mode.last,
+                    eager.last,
+                    exact(mode.before, last),
+                    exact(eager.before, last),
+                )
+            )
         for when, number, ours, theirs, near_ours, near_eager in steps:
             off, loss = joint_error(theirs, near_eager.gradients), mode.losses[number]
             if not off <= accuracy.MAX_EAGER_ERROR:
                 off_by = f"{off:.2g} off float64 in the {when} step"
-                return f"eager's own gradients are {off_by}: they are random, or too sensitive to compare"
+                return (
+                    f"eager's own gradients are {off_by}: they are random, or too sensitive to"
+                    " compare"
+                )
             if self.loss_error(loss, near_ours.loss) > self.tolerance:
                 size = self.size_of_error(loss, near_ours.loss, self.tolerance)
-                return f"the loss of the {when} step is {loss:.6g}, but {near_ours.loss:.6g} in float64{size}"
-            if reason := self.far_from_exact(ours, near_ours.gradients, theirs, near_eager.gradients):
+                return (
+                    f"the loss of the {when} step is {loss:.6g}, but {near_ours.loss:.6g} in"
+                    f" float64{size}"
+                )
+            if reason := self.far_from_exact(
+                ours, near_ours.gradients, theirs, near_eager.gradients
+            ):
                 return f"wrong gradient in the {when} step: {reason}"
-        reason = self.far_from_exact(mode.buffers, near_ours.buffers, eager.buffers, near_eager.buffers)
+        reason = self.far_from_exact(
+            mode.buffers, near_ours.buffers, eager.buffers, near_eager.buffers
+        )
         return reason and f"wrong buffer: {reason}"
 
     def loss_error(self, ours: float, theirs: float) -> float:
@@ -147,13 +181,16 @@ class Comparison:
         return abs(ours - theirs) / size if size else math.inf
 
     def losses_beyond(self, limit: float) -> Iterator[str]:
-        for number, (ours, theirs) in enumerate(zip(self.ours.losses, self.eager.losses, strict=True), 1):
+        for number, (ours, theirs) in enumerate(
+            zip(self.ours.losses, self.eager.losses, strict=True), 1
+        ):
             if not self.loss_error(ours, theirs) <= limit:
                 size = self.size_of_error(ours, theirs, limit)
                 yield f"the loss is {ours:.6g} in step {number}, but eager's is {theirs:.6g}{size}"
 
     def size_of_error(self, ours: float, theirs: float, limit: float) -> str:
-        """Return the size of a loss's error as the end of a sentence; empty if the losses print differently."""
+        """Return the size of a loss's error as the end of a sentence; empty if the losses print
+        differently."""
         if f"{ours:.6g}" != f"{theirs:.6g}":
             return ""
         return f": relative error {self.loss_error(ours, theirs):.2g}, allowed {limit:.2g}"
@@ -166,18 +203,24 @@ class Comparison:
         return None
 
     def wrong_update(self) -> str | None:
-        """Return which parameter's update differs from a separate optimizer's with the same gradients, or None."""
+        """Return which parameter's update differs from a separate optimizer's with the same
+        gradients, or None."""
         for name, alone in self.ours.alone.items():
             error = self.update_error(self.ours, name, alone)
-            # if eager differs too, the module writes to the parameter, such as an embedding with max_norm
+            # if eager differs too, the module writes to the parameter, such as an embedding with
+            # max_norm
             if error and self.update_error(self.eager, name, self.eager.alone[name]):
                 error = self.update_error(self.ours, name, self.eager.parameters[name])
             if error:
-                return f"the update of {name} differs from its optimizer's with the same gradients: {error}"
+                return (
+                    f"the update of {name} differs from its optimizer's with the same gradients:"
+                    f" {error}"
+                )
         return None
 
     def update_error(self, of: Trajectory, name: str, wanted: Tensor) -> str | None:
-        """Return the error of a parameter's update if it is too large, or None. `wanted`: the updated parameter."""
+        """Return the error of a parameter's update if it is too large, or None. `wanted`: the
+        updated parameter."""
         before = real(self.initial[name])
         expected, moved = real(wanted) - before, real(of.parameters[name]) - before
         difference, scale = (moved - expected).norm().item(), expected.norm().item()
@@ -185,9 +228,18 @@ class Comparison:
             return None
         return f"relative error {difference / scale if scale else math.inf:.2g}"
 
-    def far_from_exact(self, ours: Named, our_exact: Named, theirs: Named, their_exact: Named) -> str | None:
-        known = [real(value) for value in our_exact.values() if value is not None and accuracy.is_inexact(value)]
-        squares, count = sum(float(value.square().sum()) for value in known), sum(value.numel() for value in known)
+    def far_from_exact(
+        self, ours: Named, our_exact: Named, theirs: Named, their_exact: Named
+    ) -> str | None:
+        known = [
+            real(value)
+            for value in our_exact.values()
+            if value is not None and accuracy.is_inexact(value)
+        ]
+        squares, count = (
+            sum(float(value.square().sum()) for value in known),
+            sum(value.numel() for value in known),
+        )
         together = math.sqrt(squares / max(count, 1))
         for name, value in ours.items():
             true, eagers = our_exact[name], theirs[name]
@@ -200,7 +252,10 @@ class Comparison:
             error, allowed = accuracy.rmse(value, true), accuracy.rmse(eagers, their_exact[name])
             ignored = self.tolerance * max(together, accuracy.rms(true) / 10)
             if not error <= accuracy.factor_of(eagers.dtype) * allowed + ignored:
-                return f"{name} has an error of {error:.2g} against float64, but eager's has {allowed:.2g}"
+                return (
+                    f"{name} has an error of {error:.2g} against float64, but eager's has"
+                    f" {allowed:.2g}"
+                )
         return None
 
 

@@ -14,10 +14,34 @@ from torch.utils._pytree import tree_leaves
 
 from effbench.measure.gradients import outside_inference_mode
 
-#: Operators that read, or write to, only the part of their first tensor that their second one selects.
-INDEXED = {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "index_select", "gather", "index", "take"}
-INDEXED |= {"masked_select", "masked_fill_", "masked_scatter_", "index_copy_", "index_put_", "_index_put_impl_"}
-INDEXED |= {"index_add_", "index_fill_", "scatter_", "scatter_add_", "scatter_reduce_", "index_reduce_", "put_"}
+#: Operators that read, or write to, only the part of their first tensor that their second one
+#: selects.
+INDEXED = {
+    "embedding",
+    "_embedding_bag",
+    "_embedding_bag_forward_only",
+    "index_select",
+    "gather",
+    "index",
+    "take",
+}
+INDEXED |= {
+    "masked_select",
+    "masked_fill_",
+    "masked_scatter_",
+    "index_copy_",
+    "index_put_",
+    "_index_put_impl_",
+}
+INDEXED |= {
+    "index_add_",
+    "index_fill_",
+    "scatter_",
+    "scatter_add_",
+    "scatter_reduce_",
+    "index_reduce_",
+    "put_",
+}
 
 Shape = Sequence[int]
 
@@ -33,37 +57,46 @@ class Work:
 def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
     """Run `module` once in eager mode and return its work. The module may change the inputs.
 
-    FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights, buffers and inputs that
-    are read or written (each once), and the outputs, but no intermediate tensors.
-    """
+    FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights,
+    buffers and inputs that are read or written (each once), and the outputs, but no intermediate
+    tensors."""
     outer = tensors(([*module.parameters(), *module.buffers()], args, kwargs))
     is_fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operators are unknown to the counter
     try:
-        with outside_inference_mode():  # in which some releases do not show what an operator consists of
+        with (
+            outside_inference_mode()
+        ):  # in which some releases do not show what an operator consists of
             work, outputs = observe(outer, lambda: module(*args, **kwargs))
     finally:
         torch.backends.mha.set_fastpath_enabled(is_fast)
     known = {pointer(tensor) for tensor in outer}
     # an expanded output is larger than its memory
-    sizes = {pointer(tensor): min(tensor.nbytes, tensor.untyped_storage().nbytes()) for tensor in tensors(outputs)}
+    sizes = {
+        pointer(tensor): min(tensor.nbytes, tensor.untyped_storage().nbytes())
+        for tensor in tensors(outputs)
+    }
     written = {at: size for at, size in sizes.items() if at not in known}
     return Work(work.flops, work.min_bytes + sum(written.values()))
 
 
 def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
-    """Return the work of a call and its result. The bytes are those that it reads and writes of the tensors `outer`."""
+    """Return the work of a call and its result. The bytes are those that it reads and writes of the
+    tensors `outer`."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    traffic, flops = Traffic(outer), FlopCounterMode(display=False, custom_mapping=attention_formulas())
+    traffic, flops = (
+        Traffic(outer),
+        FlopCounterMode(display=False, custom_mapping=attention_formulas()),
+    )
     with flops, traffic:
         result = call()
     return Work(flops.get_total_flops(), traffic.bytes()), result
 
 
 def attention_formulas() -> dict[Any, Callable[..., int]]:
-    """Return torch's formulas of attention for any number of key and value heads: those of torch 2.11 refuse fewer
-    heads than the queries have, as in grouped-query attention."""
+    """Return torch's formulas of attention for any number of key and value heads: those of torch
+    2.11 refuse fewer heads than the queries have, as in grouped-query attention."""
     found = {}
     for kind in ("efficient", "flash", "cudnn"):
         name = f"_scaled_dot_product_{kind}_attention"
@@ -78,7 +111,9 @@ def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) 
     return 2 * batch * heads * length * key[2] * (width + value[3])
 
 
-def attention_backward_flops(gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
+def attention_backward_flops(
+    gradient: Shape, query: Shape, key: Shape, value: Shape, *_: Any, **__: Any
+) -> int:
     """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
     batch, heads, length, width = query
     return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
@@ -86,13 +121,20 @@ def attention_backward_flops(gradient: Shape, query: Shape, key: Shape, value: S
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
-    return [part for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) for part in parts(leaf)]
+    return [
+        part
+        for leaf in tree_leaves(value)
+        if isinstance(leaf, torch.Tensor)
+        for part in parts(leaf)
+    ]
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
-    return [part for name in tensor.__tensor_flatten__()[0] for part in parts(getattr(tensor, name))]
+    return [
+        part for name in tensor.__tensor_flatten__()[0] for part in parts(getattr(tensor, name))
+    ]
 
 
 def pointer(tensor: torch.Tensor) -> int:
@@ -105,11 +147,14 @@ class Traffic(TorchDispatchMode):
     def __init__(self, outer: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.sizes = {pointer(tensor): tensor.untyped_storage().nbytes() for tensor in outer}
-        # by pointer, and whether it is written: spans of bytes, and the bytes that each index selects
+        # by pointer, and whether it is written: spans of bytes, and the bytes that each index
+        # selects
         self.spans: dict[tuple[int, bool], set[tuple[int, int]]] = defaultdict(set)
         self.selected: dict[tuple[int, bool], dict[int, int]] = defaultdict(dict)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not getattr(func, "is_view", False) and (tensors(result) or func._schema.is_mutable):
@@ -121,7 +166,10 @@ class Traffic(TorchDispatchMode):
         if name.startswith("new_") or name.endswith("_like"):  # they only take the shape
             return
         arguments = func._schema.arguments
-        bound = [*zip(arguments, args, strict=False), *((arg, kwargs.get(arg.name)) for arg in arguments[len(args) :])]
+        bound = [
+            *zip(arguments, args, strict=False),
+            *((arg, kwargs.get(arg.name)) for arg in arguments[len(args) :]),
+        ]
         given = [(argument, value) for argument, value in bound if tensors(value)]
         for argument, value in given:
             written = argument.alias_info is not None and argument.alias_info.is_write
@@ -132,7 +180,9 @@ class Traffic(TorchDispatchMode):
                 if is_part:
                     index = pointer(tensors(given[1][1])[0])
                     known = self.selected[pointer(tensor), written]
-                    known[index] = max(known.get(index, 0), selected_bytes(name, tensor, given, result))
+                    known[index] = max(
+                        known.get(index, 0), selected_bytes(name, tensor, given, result)
+                    )
                     continue
                 self.touch(tensor, written)
                 if written and name not in ("copy_", "fill_", "zero_"):
@@ -142,7 +192,13 @@ class Traffic(TorchDispatchMode):
         if tensor.numel() == 0:
             return
         start = tensor.storage_offset() * tensor.element_size()
-        reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        reach = (
+            sum(
+                (size - 1) * stride
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            + 1
+        )
         # a strided or expanded view touches at most its extent, and at most its elements
         span = min(reach * tensor.element_size(), tensor.nbytes)
         self.spans[pointer(tensor), written].add((start, start + span))
@@ -159,17 +215,28 @@ class Traffic(TorchDispatchMode):
         return total
 
 
-def selected_bytes(name: str, tensor: torch.Tensor, given: list[tuple[Any, Any]], result: Any) -> int:
-    """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated ones count once."""
+def selected_bytes(
+    name: str, tensor: torch.Tensor, given: list[tuple[Any, Any]], result: Any
+) -> int:
+    """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated
+    ones count once."""
     indices = tensors(given[1][1])
     if any(index.dtype == torch.bool for index in indices):
         mask = indices[0]
-        return tensor.nbytes * int(mask.count_nonzero()) // max(1, mask.numel()) if len(indices) == 1 else 0
-    places = torch.stack([it.to(tensor.device).flatten() for it in torch.broadcast_tensors(*indices)])
+        return (
+            tensor.nbytes * int(mask.count_nonzero()) // max(1, mask.numel())
+            if len(indices) == 1
+            else 0
+        )
+    places = torch.stack(
+        [it.to(tensor.device).flatten() for it in torch.broadcast_tensors(*indices)]
+    )
     if "embedding" in name:
         nbytes = tensor[:1].nbytes * places.shape[1]
     elif name.endswith("_") and len(given) == 2:  # a number is written to at least each place
         nbytes = tensor.element_size() * places.shape[1]
     else:
-        nbytes = sum(part.nbytes for part in tensors(given[-1][1] if name.endswith("_") else result))
+        nbytes = sum(
+            part.nbytes for part in tensors(given[-1][1] if name.endswith("_") else result)
+        )
     return min(tensor.nbytes, nbytes * places.unique(dim=1).shape[1] // max(1, places.shape[1]))

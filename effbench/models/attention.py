@@ -22,8 +22,9 @@ class Attention(nn.Module):
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
-        # Make the attention as sharp as a trained one. With PyTorch's defaults its weights are nearly uniform: their
-        # mean over many tokens is negligible next to the residual, and comparing outputs would not test the attention.
+        # Make the attention as sharp as a trained one. With PyTorch's defaults its weights are
+        # nearly uniform: their mean over many tokens is negligible next to the residual, and
+        # comparing outputs would not test the attention.
         for layer in (self.qkv, self.project):
             nn.init.normal_(layer.weight, std=1.25 / math.sqrt(width))
 
@@ -37,12 +38,20 @@ class Attention(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Pre-norm block: attention, and an MLP of `mlp_ratio` times the width (0: no MLP), each with a residual.
+    """Pre-norm block: attention, and an MLP of `mlp_ratio` times the width (0: no MLP), each with a
+    residual.
 
     `seq`: sequence length, used by the input's shape in the YAML; the weights do not depend on it.
     """
 
-    def __init__(self, seq: int = 512, width: int = 1024, heads: int = 16, mlp_ratio: int = 0, causal: bool = False):
+    def __init__(
+        self,
+        seq: int = 512,
+        width: int = 1024,
+        heads: int = 16,
+        mlp_ratio: int = 0,
+        causal: bool = False,
+    ):
         super().__init__()
         self.seq = seq
         self.norm = nn.LayerNorm(width)

@@ -1,4 +1,5 @@
-"""Build a model from its YAML: set torch's flags, resolve the `_target_`, seed, construct, move it to the device."""
+"""Build a model from its YAML: set torch's flags, resolve the `_target_`, seed, construct, move it
+to the device."""
 
 from __future__ import annotations
 
@@ -43,10 +44,12 @@ def set_seed(seed: int) -> None:
 
 
 def set_numerics(numerics: dict[str, Any]) -> None:
-    """Set torch's global flags and all seeds. Flags that are off need no reset, because the process is new."""
+    """Set torch's global flags and all seeds. Flags that are off need no reset, because the process
+    is new."""
     precision = numerics.get("matmul_precision", "highest")
     torch.set_float32_matmul_precision(precision)
-    # a lower precision uses TF32 already; after both calls `medium` could not be read any more, which Inductor does
+    # a lower precision uses TF32 already; after both calls `medium` could not be read any more,
+    # which Inductor does
     if numerics.get("tf32") and precision == "highest":
         torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = bool(numerics.get("tf32"))
@@ -57,16 +60,20 @@ def set_numerics(numerics: dict[str, Any]) -> None:
     set_seed(numerics.get("seed", 0))
 
 
-def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int) -> nn.Module:
-    """Return the module in eval mode on `device`, with floating-point weights and buffers in `dtype`.
+def build_module(
+    module: Mapping[str, Any], dtype: torch.dtype, device: torch.device | str, seed: int
+) -> nn.Module:
+    """Return the module in eval mode on `device`, with floating-point weights and buffers in
+    `dtype`.
 
-    `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings with a `_target_` are
-    built first. Weights are drawn on the CPU, so that they depend only on the seed and not on the device, unless the
-    constructor uses DEVICE. Raises ConfigError for an invalid target, and any exception of the constructor.
-    """
+    `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings
+    with a `_target_` are built first. Weights are drawn on the CPU, so that they depend only on the
+    seed and not on the device, unless the constructor uses DEVICE. Raises ConfigError for an
+    invalid target, and any exception of the constructor."""
     if module.get(KEY) in (None, "", "???"):
         raise ConfigError(
-            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name (path/net.py:Net)"
+            f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name"
+            " (path/net.py:Net)"
         )
     make = resolve_model(str(module[KEY]))
     set_seed(seed)
@@ -81,14 +88,17 @@ def build_module(module: Mapping[str, Any], dtype: torch.dtype, device: torch.de
     try:
         built.eval()
     except NotImplementedError:
-        if not isinstance(built, torch.fx.GraphModule):  # an exported program stays in the mode of its export
+        if not isinstance(
+            built, torch.fx.GraphModule
+        ):  # an exported program stays in the mode of its export
             raise
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
 
 
 def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
-    """Return the inputs that the module describes itself, for `model.inputs=null`. Raises ConfigError."""
+    """Return the inputs that the module describes itself, for `model.inputs=null`. Raises
+    ConfigError."""
     inputs = getattr(module, "inputs", None)
     if not isinstance(inputs, Mapping):
         what = f"model.inputs is null, but {type(module).__name__} has no attribute inputs"
@@ -97,24 +107,28 @@ def declared_inputs(module: nn.Module) -> Mapping[str, Any]:
 
 
 def resolve_target(target: str) -> Callable[..., Any]:
-    """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a relative path).
+    """Return the callable named by `target`: `package.module.Name`, or `path/to/file.py:Name` (a
+    relative path).
 
-    Raises ConfigError if a part of it cannot be found or imported, and for Python's standard library: a configuration
-    that names `os.system` is a mistake or an attack.
-    """
+    Raises ConfigError if a part of it cannot be found or imported, and for Python's standard
+    library: a configuration that names `os.system` is a mistake or an attack."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        named = _from_file(target) if ":" in target or target.endswith(".py") else _from_path(target)
+        named = (
+            _from_file(target) if ":" in target or target.endswith(".py") else _from_path(target)
+        )
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
         raise ConfigError(f"{KEY}={target}{_not_imported(target, error)}") from error
     if not callable(named):
         kind = type(named).__name__
-        raise ConfigError(f"{KEY}={target} is of type {kind}, not callable; name a class or a function")
+        raise ConfigError(
+            f"{KEY}={target} is of type {kind}, not callable; name a class or a function"
+        )
     home = _home(named)
     # a user's file may have the name of a standard module, such as code.py
     is_module = isinstance(named, type) and issubclass(named, nn.Module)
@@ -127,11 +141,15 @@ def resolve_target(target: str) -> Callable[..., Any]:
 def resolve_model(target: str) -> Callable[..., Any]:
     """Return the `torch.nn.Module` class, function or method named by `target`.
 
-    Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a call could verify.
-    """
+    Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a
+    call could verify."""
     named = resolve_target(target)
     is_class = isinstance(named, type)
-    if issubclass(named, nn.Module) if is_class else isinstance(inspect.unwrap(named), FunctionType | MethodType):
+    if (
+        issubclass(named, nn.Module)
+        if is_class
+        else isinstance(inspect.unwrap(named), FunctionType | MethodType)
+    ):
         return named
     what = "a class" if is_class else f"of type {type(named).__name__}"
     allowed = "a torch.nn.Module class, or a function that returns a module"
@@ -139,17 +157,21 @@ def resolve_model(target: str) -> Callable[..., Any]:
 
 
 def _home(function: Any) -> str:
-    """Return the name of the module that defines a callable, even if it was imported from elsewhere."""
+    """Return the name of the module that defines a callable, even if it was imported from
+    elsewhere."""
     while isinstance(function, functools.partial):
         function = function.func
     home = getattr(function, "__module__", None)
     if home is None:  # a method written in C: use the module of its object or class
-        home = getattr(function, "__objclass__", type(getattr(function, "__self__", None))).__module__
+        home = getattr(
+            function, "__objclass__", type(getattr(function, "__self__", None))
+        ).__module__
     return str(home)
 
 
 def _instantiate(node: Any) -> Any:
-    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the other keys."""
+    """Return plain values unchanged. For a mapping with a `_target_`, call the target with the
+    other keys."""
     if isinstance(node, Mapping):
         values = {key: _instantiate(value) for key, value in node.items() if key != KEY}
         return resolve_target(str(node[KEY]))(**values) if KEY in node else values
@@ -161,7 +183,9 @@ def _instantiate(node: Any) -> Any:
 def _from_path(target: str) -> Any:
     names = target.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
-        raise ConfigError(f"{KEY}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net")
+        raise ConfigError(
+            f"{KEY}={target} is not an import path; allowed: my_pkg.Net or path/to/file.py:Net"
+        )
     value: Any = importlib.import_module(names[0])
     for name in names[1:]:
         may_be_inside = hasattr(value, "__path__") and not hasattr(value, name)
@@ -174,7 +198,9 @@ def _from_path(target: str) -> Any:
 def _from_file(target: str) -> Any:
     file, _, name = target.rpartition(":")
     if not file.endswith(".py") or not name:
-        raise ConfigError(f"{KEY}={target} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net")
+        raise ConfigError(
+            f"{KEY}={target} is not a file and a name; allowed: path/to/file.py:Net or my_pkg.Net"
+        )
     path = Path(file).resolve()
     if not path.is_file():
         raise ConfigError(f"{KEY}={target}: no file {file} in the working directory {Path.cwd()}")
@@ -182,7 +208,8 @@ def _from_file(target: str) -> Any:
 
 
 def _load(path: Path) -> ModuleType:
-    """Return the module of a file, which is run once per process and may import the files next to it."""
+    """Return the module of a file, which is run once per process and may import the files next to
+    it."""
     name = f"{FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name not in sys.modules:
         if str(path.parent) not in sys.path:
@@ -202,7 +229,10 @@ def _not_imported(target: str, error: Exception) -> str:
     """Return why importing failed, as a text to append to the target."""
     if ":" in target and "relative import" in str(error):
         path = target.replace(".py:", ".").strip("./").replace("/", ".")
-        return f": a file that is given by its path cannot use relative imports; give its import path, such as {path}"
+        return (
+            ": a file that is given by its path cannot use relative imports; give its import path,"
+            f" such as {path}"
+        )
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return f": importing it raised {describe(error)}"
     package = error.name.partition(".")[0]
@@ -222,7 +252,11 @@ def _attribute(target: str, owner: Any, name: str) -> Any:
     where = getattr(owner, "__name__", type(owner).__name__)
     if where.startswith(FILE):  # a file also has the names that it imports
         values = {key: getattr(owner, key) for key in public}
-        public = [key for key, it in values.items() if isinstance(it, type | FunctionType) and it.__module__ == where]
+        public = [
+            key
+            for key, it in values.items()
+            if isinstance(it, type | FunctionType) and it.__module__ == where
+        ]
         where = Path(owner.__file__).name
     shown = ", ".join([*public[:8], *["…"] * (len(public) > 8)]) or "nothing public"
     raise ConfigError(f"{KEY}={target}: {where} has no {name}; " + (near or f"it has: {shown}"))

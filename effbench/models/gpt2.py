@@ -1,7 +1,7 @@
 """GPT-2 decoding with a static key-value cache: the many small kernels of token generation.
 
-B batch, T new tokens, S slots of the cache, D width, H heads, K width of a head (D / H), V vocabulary, L layers.
-"""
+B batch, T new tokens, S slots of the cache, D width, H heads, K width of a head (D / H), V
+vocabulary, L layers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from torch import Tensor, nn
 class CachedAttention(nn.Module):
     """Attention of new tokens over a cache of fixed shape.
 
-    The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static addresses. Unlike writes
-    to an input, in-place writes to buffers do not prevent `reduce-overhead` from capturing.
-    """
+    The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static
+    addresses. Unlike writes to an input, in-place writes to buffers do not prevent
+    `reduce-overhead` from capturing."""
 
     def __init__(self, width: int, heads: int, max_batch: int, max_seq: int, context: int):
         super().__init__()
@@ -40,11 +40,11 @@ class CachedAttention(nn.Module):
 
 
 def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: int) -> Tensor:
-    """Return a cache [B, H, S, K] with normal values in the first `context` slots and zeros in the others.
+    """Return a cache [B, H, S, K] with normal values in the first `context` slots and zeros in the
+    others.
 
-    The rows of the batch are windows into one random tensor, each shifted by one slot. Thus all rows differ, and a
-    large batch takes only copies instead of more random numbers.
-    """
+    The rows of the batch are windows into one random tensor, each shifted by one slot. Thus all
+    rows differ, and a large batch takes only copies instead of more random numbers."""
     noise = torch.randn(heads, context + batch, head_width)
     cache = torch.zeros(batch, heads, slots, head_width)
     for row in range(batch):
@@ -70,33 +70,43 @@ class Block(nn.Module):
 
 
 class GPT2Decoder(nn.Module):
-    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up to it.
+    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up
+    to it.
 
-    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a mask. A call with
-    the same token and position writes the same values again, so it gives the same output however often it runs. The
-    first `context` slots are filled already.
-    """
+    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a
+    mask. A call with the same token and position writes the same values again, so it gives the same
+    output however often it runs. The first `context` slots are filled already."""
 
     def __init__(
-        self, max_batch: int, max_seq: int = 1024, context: int = 512, layers: int = 12, width: int = 768,
-        heads: int = 12, vocab: int = 50257,
-    ):  # fmt: skip
+        self,
+        max_batch: int,
+        max_seq: int = 1024,
+        context: int = 512,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        vocab: int = 50257,
+    ):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of heads {heads}")
         if not 0 <= context < max_seq:
-            raise ValueError(f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}")
+            raise ValueError(
+                f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}"
+            )
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(max_seq, width)
         self.blocks = nn.ModuleList(
-            Block(width, CachedAttention(width, heads, max_batch, max_seq, context)) for _ in range(layers)
+            Block(width, CachedAttention(width, heads, max_batch, max_seq, context))
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(width)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Initialise as GPT-2 does: normal, std 0.02 ÷ √(number of additions) where a layer adds to the residual."""
+        """Initialise as GPT-2 does: normal, std 0.02 ÷ √(number of additions) where a layer adds to
+        the residual."""
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=0.02)

@@ -1,7 +1,7 @@
 """Inputs of a model: example tensors from a specification and a seed, and their batch dimensions.
 
-The batch dimension cannot be derived from shapes, because a width may equal the batch size by chance.
-"""
+The batch dimension cannot be derived from shapes, because a width may equal the batch size by
+chance."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from torch import Tensor
 
 from effbench.models.spec import AUTO, InputSpec
 
-#: Inputs with at most this many elements are made on the CPU, so that their values are the same on all devices.
+#: Inputs with at most this many elements are made on the CPU, so that their values are the same on
+#: all devices.
 HOST_ELEMENTS = 16 * 2**20
 
 
 def make_inputs(
-    specs: Mapping[str, InputSpec], bs: int, dtype: torch.dtype, device: torch.device | str, seed: int
+    specs: Mapping[str, InputSpec],
+    bs: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     """Return positional and keyword arguments for `forward`.
 
-    The values depend only on the seed, not on the device (inputs with more than `HOST_ELEMENTS` elements also depend on
-    the device). Floats are rounded to their dtype, so that a uniform value from [low, high) may round to `high`.
-    """
+    The values depend only on the seed, not on the device (inputs with more than `HOST_ELEMENTS`
+    elements also depend on the device). Floats are rounded to their dtype, so that a uniform value
+    from [low, high) may round to `high`."""
     device = torch.device(device)
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
@@ -38,7 +43,13 @@ def make_inputs(
     return tuple(args), kwargs
 
 
-def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, device: torch.device, seed: int) -> Tensor:
+def _make(
+    spec: InputSpec,
+    shape: tuple[int, ...],
+    cell_dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
+) -> Tensor:
     dtype = cell_dtype if spec.dtype == AUTO else getattr(torch, spec.dtype)
     if spec.value is not None:
         return torch.full(shape, spec.value, dtype=dtype, device=device)
@@ -47,7 +58,9 @@ def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, devi
     if dtype == torch.bool:
         values = torch.randint(0, 2, shape, generator=generator, device=where)
     elif spec.is_integer:
-        values = torch.randint(int(spec.low), int(spec.high), shape, generator=generator, dtype=dtype, device=where)
+        values = torch.randint(
+            int(spec.low), int(spec.high), shape, generator=generator, dtype=dtype, device=where
+        )
     elif spec.low is not None:
         values = torch.rand(shape, generator=generator, dtype=torch.float32, device=where)
         values = spec.low + (spec.high - spec.low) * values
@@ -58,8 +71,9 @@ def _make(spec: InputSpec, shape: tuple[int, ...], cell_dtype: torch.dtype, devi
 
 @dataclass(frozen=True)
 class BatchInput:
-    """An input of a model. `dim`: the dimension that calls vary, by default the batch; or None. `filler`: an allowed
-    value for its padding; NaN for floats, so that rows which depend on padding are detected."""
+    """An input of a model. `dim`: the dimension that calls vary, by default the batch; or None.
+    `filler`: an allowed value for its padding; NaN for floats, so that rows which depend on padding
+    are detected."""
 
     dim: int | None
     filler: float | bool
@@ -67,18 +81,23 @@ class BatchInput:
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs of a model and the batch sizes of the calls in order, which are several only for a stream."""
+    """The inputs of a model and the batch sizes of the calls in order, which are several only for a
+    stream."""
 
     sizes: tuple[int, ...]
     args: tuple[BatchInput, ...]
     kwargs: dict[str, BatchInput]
 
     @classmethod
-    def of(cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]) -> Batch:
+    def of(
+        cls, specs: Mapping[str, InputSpec], sizes: Sequence[int], dims: Mapping[str, int | None]
+    ) -> Batch:
         """Return the batch of these inputs. `dims`: the dimension of each that calls vary."""
         inputs = {name: BatchInput(dims[name], filler(spec)) for name, spec in specs.items()}
         args = tuple(inputs[name] for name, spec in specs.items() if not spec.keyword)
-        return cls(tuple(sizes), args, {name: inputs[name] for name, spec in specs.items() if spec.keyword})
+        return cls(
+            tuple(sizes), args, {name: inputs[name] for name, spec in specs.items() if spec.keyword}
+        )
 
 
 def filler(spec: InputSpec) -> float | bool:
@@ -90,9 +109,11 @@ def filler(spec: InputSpec) -> float | bool:
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
-    """Return the first `size` of dimension `dim`, laid out like an input made for this size: a copy unless it is the
-    first dimension."""
+    """Return the first `size` of dimension `dim`, laid out like an input made for this size: a copy
+    unless it is the first dimension."""
     if dim is None or value.size(dim) == size:
         return value
     rows = value.narrow(dim, 0, size)
-    return rows.clone() if dim else rows  # the first rows are dense in any memory format, which a clone keeps
+    return (
+        rows.clone() if dim else rows
+    )  # the first rows are dense in any memory format, which a clone keeps

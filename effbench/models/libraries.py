@@ -1,4 +1,5 @@
-"""Networks of torchvision, timm and transformers by name, the import of these libraries, and weights without pickle.
+"""Networks of torchvision, timm and transformers by name, the import of these libraries, and
+weights without pickle.
 
 Each library has a module with `check` and `network`.
 """
@@ -32,51 +33,65 @@ class LibraryWarning(UserWarning):
 
 
 def module_of(library: str) -> ModuleType:
-    """Return effbench's module for a library. Raises ConfigError if the library cannot be imported."""
+    """Return effbench's module for a library. Raises ConfigError if the library cannot be
+    imported."""
     if library not in LIBRARIES:
-        raise ConfigError(f"unknown model.module.library {library!r}; allowed: {', '.join(LIBRARIES)}")
+        raise ConfigError(
+            f"unknown model.module.library {library!r}; allowed: {', '.join(LIBRARIES)}"
+        )
     try:
         return importlib.import_module(f"effbench.models.{LIBRARIES[library]}")
     except ModuleNotFoundError as error:
         missing = (error.name or library).partition(".")[0]
         fix = 'pip install "effbench[models]"'
-        raise ConfigError(f"model={library} needs {missing}, which is not installed; fix: {fix}") from error
+        raise ConfigError(
+            f"model={library} needs {missing}, which is not installed; fix: {fix}"
+        ) from error
 
 
 def network(library: str, **settings: Any) -> nn.Module:
-    """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and UnsupportedError."""
+    """Return a network whose attribute `inputs` describes its inputs. Raises ConfigError and
+    UnsupportedError."""
     if isinstance(settings.get("arch"), str):
         settings["arch"] = canonical(library, settings["arch"])
     return module_of(library).network(**settings)
 
 
 def check(library: str, **settings: Any) -> None:
-    """Raise ConfigError if the library cannot be imported or has no such architecture, without building it."""
+    """Raise ConfigError if the library cannot be imported or has no such architecture, without
+    building it."""
     if not isinstance(arch := settings.get("arch"), str):
-        raise ConfigError(f"model.arch must be the name of a network, got {arch!r}; see `effbench models {library}`")
+        raise ConfigError(
+            f"model.arch must be the name of a network, got {arch!r}; see `effbench models"
+            f" {library}`"
+        )
     settings["arch"] = arch = canonical(library, arch)
     known = inspect.signature(module_of(library).network).parameters
     for name in settings:
         if name not in known:
             where = "config" if "config" in known else "kwargs"
             raise ConfigError(
-                f"unknown setting 'model.module.{name}'; settings of {arch} itself: model.{where}.NAME=VALUE"
+                f"unknown setting 'model.module.{name}'; settings of {arch} itself:"
+                f" model.{where}.NAME=VALUE"
             )
     try:
         module_of(library).check(**settings)
     except ConfigError:
         raise
     except Exception as error:  # transformers checks the values of a configuration in many ways
-        raise ConfigError(f"{arch} of {library} refuses its settings: {' '.join(str(error).split())[:200]}") from error
+        raise ConfigError(
+            f"{arch} of {library} refuses its settings: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def load(name: str) -> ModuleType:
-    """Import torchvision, timm or transformers. Raises ConfigError if torchvision does not match torch.
+    """Import torchvision, timm or transformers. Raises ConfigError if torchvision does not match
+    torch.
 
-    timm imports torchvision, and transformers does if it is installed. torchvision's import fails if its compiled
-    operators do not load. If its release is the one for this torch, as with a CPU build of torch and PyPI's build of
-    torchvision, the operators are declared without an implementation, with a warning: only detection needs them.
-    """
+    timm imports torchvision, and transformers does if it is installed. torchvision's import fails
+    if its compiled operators do not load. If its release is the one for this torch, as with a CPU
+    build of torch and PyPI's build of torchvision, the operators are declared without an
+    implementation, with a warning: only detection needs them."""
     with suppress(ModuleNotFoundError) if name == "transformers" else nullcontext():
         _load_torchvision()
     return importlib.import_module(name)
@@ -94,7 +109,9 @@ def _load_torchvision() -> None:
     wanted = f"0.{minor + 15}"  # torchvision 0.28 is built for torch 2.13, 0.29 for 2.14, …
     if major != 2 or not installed.startswith(f"{wanted}."):
         fix = f'pip install "torchvision=={wanted}.*"'
-        raise ConfigError(f"torchvision {installed} does not match torch {torch.__version__}; fix: {fix}")
+        raise ConfigError(
+            f"torchvision {installed} does not match torch {torch.__version__}; fix: {fix}"
+        )
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in OPERATORS:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -104,8 +121,11 @@ def _load_torchvision() -> None:
     warnings.warn(f"{text}; classification does not need them", LibraryWarning, stacklevel=3)
 
 
-def unknown(what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`") -> ConfigError:
-    """Return the error for an unknown name, with the most similar known one, which may be a wrong guess, and advice."""
+def unknown(
+    what: str, name: str, known: Iterable[str], advice: str = "see `effbench models`"
+) -> ConfigError:
+    """Return the error for an unknown name, with the most similar known one, which may be a wrong
+    guess, and advice."""
     return ConfigError(f"unknown {what} {name!r}{suggest(name, known, cutoff=0.6)}; {advice}")
 
 
@@ -117,7 +137,8 @@ def not_loaded(source: str, error: Exception) -> ConfigError:
 
 
 def weights_file(path: str) -> Path:
-    """Return the .safetensors file of a path: itself, or `model.safetensors` in the folder. Raises ConfigError."""
+    """Return the .safetensors file of a path: itself, or `model.safetensors` in the folder. Raises
+    ConfigError."""
     file = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
     if file.suffix != ".safetensors" or not file.is_file():
         what = "" if Path(path).exists() else "no such file or folder; "
@@ -136,4 +157,6 @@ def load_weights(model: nn.Module, path: str) -> None:
         model.load_state_dict(load_file(file))
     except (RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"model.pretrained={path} does not fit {type(model).__name__}: {reason}") from error
+        raise ConfigError(
+            f"model.pretrained={path} does not fit {type(model).__name__}: {reason}"
+        ) from error

@@ -1,11 +1,12 @@
-"""Llama for a decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""Llama for a decode step or a whole prompt: RMSNorm, rotary positions, grouped-query attention,
+SwiGLU.
 
-It follows the publication, with separate projections for queries, keys and values; dimensions are settings. Rotary
-frequencies are powers of `theta`; Llama 3.2's scaling of low frequencies changes the values of a table, not the work.
+It follows the publication, with separate projections for queries, keys and values; dimensions are
+settings. Rotary frequencies are powers of `theta`; Llama 3.2's scaling of low frequencies changes
+the values of a table, not the work.
 
-B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R query heads per key-value head
-(H / G), K width of a head (D / H), V vocabulary, L layers.
-"""
+B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R query heads per
+key-value head (H / G), K width of a head (D / H), V vocabulary, L layers."""
 
 from __future__ import annotations
 
@@ -26,9 +27,14 @@ EPS = 1e-5
 
 
 def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K / 2) of a head."""
-    frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)  # [K / 2]
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(1, 2)  # [T, K]
+    """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K /
+    2) of a head."""
+    frequencies = theta ** -(
+        torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
+    )  # [K / 2]
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(
+        1, 2
+    )  # [T, K]
     return angles.cos().float(), angles.sin().float()
 
 
@@ -54,13 +60,17 @@ class GroupedAttention(nn.Module):
         # x [B, T, D], cos and sin [T, K] -> [B, T, D]
         batch, length, width = x.shape
         q, k, v = self.heads_of(x, cos, sin)
-        # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of `enable_gqa` in
-        # scaled_dot_product_attention. The copy is cheap compared with the products.
-        y = F.scaled_dot_product_attention(q, self.shared(k), self.shared(v), is_causal=True)  # [B, H, T, K]
+        # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of
+        # `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
+        # products.
+        y = F.scaled_dot_product_attention(
+            q, self.shared(k), self.shared(v), is_causal=True
+        )  # [B, H, T, K]
         return self.project(y.transpose(1, 2).reshape(batch, length, width))
 
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for queries and keys."""
+        """Return queries [B, H, T, K], keys and values [B, G, T, K], with rotary positions for
+        queries and keys."""
         batch, length, _ = x.shape
         q = self.query(x).view(batch, length, self.heads, self.head_width).transpose(1, 2)
         k = self.key(x).view(batch, length, self.kv_heads, self.head_width).transpose(1, 2)
@@ -73,8 +83,10 @@ class GroupedAttention(nn.Module):
         return x if repeats == 1 else x.unsqueeze(2).expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
-        # as sharp as a trained attention: with 1 its weights are nearly uniform, and their mean over tokens vanishes
+        """Return weights and their standard deviations, such that a normed input gives an output of
+        size `residual`."""
+        # as sharp as a trained attention: with 1 its weights are nearly uniform, and their mean
+        # over tokens vanishes
         sharp = 1.5
         return [
             (self.query.weight, fan_in_std(self.query.weight, sharp)),
@@ -85,15 +97,20 @@ class GroupedAttention(nn.Module):
 
 
 class CachedGroupedAttention(GroupedAttention):
-    """Attention of new tokens over a cache of fixed shape, in buffers like those of gpt2.CachedAttention."""
+    """Attention of new tokens over a cache of fixed shape, in buffers like those of
+    gpt2.CachedAttention."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int):
+    def __init__(
+        self, width: int, heads: int, kv_heads: int, max_batch: int, max_seq: int, context: int
+    ):
         super().__init__(width, heads, kv_heads)
         for name in ("keys", "values"):
             cache = filled_cache(max_batch, kv_heads, max_seq, self.head_width, context)
             self.register_buffer(name, cache, persistent=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor, mask: Tensor
+    ) -> Tensor:
         # x [B, T, D], cos and sin [T, K], position [T], mask [1, S] or [R * T, S] -> [B, T, D]
         batch, length, width = x.shape
         q, k, v = self.heads_of(x, cos, sin)
@@ -124,18 +141,27 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The common part of decoding and prefilling: token embedding, blocks, head, and their initialisation.
+    """The common part of decoding and prefilling: token embedding, blocks, head, and their
+    initialisation.
 
-    `attention`: returns an attention for width, heads and kv_heads. `length`: number of positions. `mlp`: returns the
-    MLP of a block; None: SwiGLU with `ffn` features. `tied`: the head shares the weight of the token embedding. Both
-    subclasses have the same settings and weight names.
-    """
+    `attention`: returns an attention for width, heads and kv_heads. `length`: number of positions.
+    `mlp`: returns the MLP of a block; None: SwiGLU with `ffn` features. `tied`: the head shares the
+    weight of the token embedding. Both subclasses have the same settings and weight names."""
 
     def __init__(
-        self, attention: Callable[[int, int, int], GroupedAttention], length: int, layers: int = 16, width: int = 2048,
-        heads: int = 32, kv_heads: int = 8, ffn: int = 8192, vocab: int = 128256, theta: float = 500000.0,
-        tied: bool = True, mlp: Callable[[], nn.Module] | None = None,
-    ):  # fmt: skip
+        self,
+        attention: Callable[[int, int, int], GroupedAttention],
+        length: int,
+        layers: int = 16,
+        width: int = 2048,
+        heads: int = 32,
+        kv_heads: int = 8,
+        ffn: int = 8192,
+        vocab: int = 128256,
+        theta: float = 500000.0,
+        tied: bool = True,
+        mlp: Callable[[], nn.Module] | None = None,
+    ):
         if width % heads or width // heads % 2:
             raise ValueError(f"width {width} is not an even multiple of heads {heads}")
         if heads % kv_heads:
@@ -143,21 +169,25 @@ class Transformer(nn.Module):
         super().__init__()
         mlp = mlp or (lambda: SwiGLU(width, ffn))
         self.tokens = embedding(vocab, width)
-        self.blocks = nn.ModuleList(Block(width, attention(width, heads, kv_heads), mlp()) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(width, attention(width, heads, kv_heads), mlp()) for _ in range(layers)
+        )
         self.norm = nn.RMSNorm(width, eps=EPS)
         self.head = linear(width, vocab)
         if tied:
             self.head.weight = self.tokens.weight
         self.init_weights(tied)
-        for name, table in zip(("cos", "sin"), rotary_tables(length, width // heads, theta), strict=True):
+        for name, table in zip(
+            ("cos", "sin"), rotary_tables(length, width // heads, theta), strict=True
+        ):
             self.register_buffer(name, table, persistent=False)
 
     def init_weights(self, tied: bool) -> None:
-        """Initialise weights so that all blocks together add as much to the residual stream as the embedding does.
+        """Initialise weights so that all blocks together add as much to the residual stream as the
+        embedding does.
 
-        Thus the logits depend on the token as well as on the cache or the other tokens, and rounding errors do not
-        accumulate over the layers.
-        """
+        Thus the logits depend on the token as well as on the cache or the other tokens, and
+        rounding errors do not accumulate over the layers."""
         table = fan_in_std(self.tokens.weight)
         residual = table / math.sqrt(2 * len(self.blocks))
         weights = [(self.tokens.weight, table)]
@@ -169,16 +199,19 @@ class Transformer(nn.Module):
 
 
 class LlamaDecoder(Transformer):
-    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up to it.
+    """A decode step: write the tokens' keys and values at `position`, then attend to the slots up
+    to it.
 
-    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a mask. A call with
-    the same token and position writes the same values again, so it gives the same output however often it runs. The
-    first `context` slots are filled already. `settings`: those of Transformer.
-    """
+    A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a
+    mask. A call with the same token and position writes the same values again, so it gives the same
+    output however often it runs. The first `context` slots are filled already. `settings`: those of
+    Transformer."""
 
     def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
         if not 0 <= context < max_seq:
-            raise ValueError(f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}")
+            raise ValueError(
+                f"context {context} leaves no slot for the new token; allowed: 0 to {max_seq - 1}"
+            )
         cache = {"max_batch": max_batch, "max_seq": max_seq, "context": context}
         super().__init__(partial(CachedGroupedAttention, **cache), max_seq, **settings)
         self.register_buffer("slots", torch.arange(max_seq), persistent=False)
@@ -197,7 +230,8 @@ class LlamaDecoder(Transformer):
 
 
 class LlamaPrefill(Transformer):
-    """A prompt of `seq` tokens, processed at once, with the logits of its last position. There is no cache."""
+    """A prompt of `seq` tokens, processed at once, with the logits of its last position. There is
+    no cache."""
 
     def __init__(self, seq: int = 512, **settings: Any):
         super().__init__(GroupedAttention, seq, **settings)

@@ -1,4 +1,5 @@
-"""A Llama-like transformer decoding one token, with a mixture of experts as its MLP: many small kernels.
+"""A Llama-like transformer decoding one token, with a mixture of experts as its MLP: many small
+kernels.
 
 B tokens, D width, E experts, F features of an expert, N experts chosen for a token (`top_k`).
 """
@@ -19,16 +20,17 @@ DISPATCHES = ("auto", "gather", "dense")
 
 
 class MixtureOfExperts(nn.Module):
-    """A router and `experts` SwiGLU MLPs. Each token uses the `top_k` MLPs with the largest logits; their outputs are
-    added, weighted with the softmax of these logits.
+    """A router and `experts` SwiGLU MLPs. Each token uses the `top_k` MLPs with the largest logits;
+    their outputs are added, weighted with the softmax of these logits.
 
-    Only the device knows the chosen experts, so sorting tokens by expert would need dynamic shapes. Both ways to
-    dispatch have static shapes and no branch on a value:
+    Only the device knows the chosen experts, so sorting tokens by expert would need dynamic shapes.
+    Both ways to dispatch have static shapes and no branch on a value:
 
-    - `gather`: copy the weights of the chosen experts for each token. This reads no more than one token needs.
-    - `dense`: run all tokens through all experts, as one wide MLP whose features have weight 0 for experts that were
-      not chosen. At decode batches, products are bound by reading weights, and even a few tokens together choose nearly
-      all experts, so that all weights are read anyway.
+    - `gather`: copy the weights of the chosen experts for each token. This reads no more than one
+      token needs.
+    - `dense`: run all tokens through all experts, as one wide MLP whose features have weight 0 for
+      experts that were not chosen. At decode batches, products are bound by reading weights, and
+      even a few tokens together choose nearly all experts, so that all weights are read anyway.
 
     `auto` gathers if there are fewer choices than experts, which only depends on shapes.
     """
@@ -36,7 +38,9 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, width: int, ffn: int, experts: int, top_k: int, dispatch: str = "auto"):
         super().__init__()
         if not 1 <= top_k <= experts:
-            raise ValueError(f"top_k must be between 1 and {experts}, the number of experts, got {top_k}")
+            raise ValueError(
+                f"top_k must be between 1 and {experts}, the number of experts, got {top_k}"
+            )
         if dispatch not in DISPATCHES:
             raise ValueError(f"unknown dispatch {dispatch!r}; allowed: {', '.join(DISPATCHES)}")
         self.top_k = top_k
@@ -52,13 +56,19 @@ class MixtureOfExperts(nn.Module):
         weights = logits.float().softmax(dim=-1).to(x.dtype)  # [B, N]
         few = chosen.numel() < len(self.down)
         gather = self.dispatch == "gather" or (self.dispatch == "auto" and few)
-        y = self.gathered(tokens, weights, chosen) if gather else self.dense(tokens, weights, chosen)
+        y = (
+            self.gathered(tokens, weights, chosen)
+            if gather
+            else self.dense(tokens, weights, chosen)
+        )
         return y.view_as(x)
 
     def gathered(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         # x [B, D], weights and chosen [B, N] -> [B, D]
         gate_up = self.gate_up[chosen]  # [B, N, 2, F, D]
-        gate, up = (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)  # [B, N, F] each
+        gate, up = (
+            (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)
+        )  # [B, N, F] each
         hidden = F.silu(gate) * up * weights.unsqueeze(-1)  # [B, N, F]
         return (hidden.flatten(1).unsqueeze(1) @ self.down[chosen].flatten(1, 2)).squeeze(1)
 
@@ -66,14 +76,18 @@ class MixtureOfExperts(nn.Module):
         # x [B, D], weights and chosen [B, N] -> [B, D]
         experts, _, ffn, _ = self.gate_up.shape
         spread = weights.new_zeros(len(x), experts).scatter(1, chosen, weights)  # [B, E]
-        gate, up = F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)  # [B, E, F] each
+        gate, up = (
+            F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)
+        )  # [B, E, F] each
         hidden = F.silu(gate) * up * spread.unsqueeze(-1)  # [B, E, F]
         return hidden.flatten(1) @ self.down.flatten(0, 1)
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
-        # A sharp router, as after training, gives the last chosen expert little weight. A mode's rounding may change
-        # which expert that is, and with nearly equal weights each change would affect the output by percents.
+        """Return weights and their standard deviations, such that a normed input gives an output of
+        size `residual`."""
+        # A sharp router, as after training, gives the last chosen expert little weight. A mode's
+        # rounding may change which expert that is, and with nearly equal weights each change would
+        # affect the output by percents.
         sharp = 3.0
         down = residual / 0.5 / self.gate_up.shape[2] ** 0.5  # silu(a) · b, weighted
         return [
@@ -84,12 +98,19 @@ class MixtureOfExperts(nn.Module):
 
 
 class MoEDecoder(LlamaDecoder):
-    """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block. `settings`: those of LlamaDecoder."""
+    """`LlamaDecoder` with `experts` MLPs of `ffn` features in each block. `settings`: those of
+    LlamaDecoder."""
 
     def __init__(
-        self, max_batch: int, width: int = 1024, ffn: int = 512, experts: int = 32, top_k: int = 8,
-        dispatch: str = "auto", **settings: Any,
-    ):  # fmt: skip
+        self,
+        max_batch: int,
+        width: int = 1024,
+        ffn: int = 512,
+        experts: int = 32,
+        top_k: int = 8,
+        dispatch: str = "auto",
+        **settings: Any,
+    ):
         mlp = partial(MixtureOfExperts, width, ffn, experts, top_k, dispatch)
         defaults = {"layers": 24, "heads": 16, "vocab": 49155, "theta": 10000.0}
         super().__init__(max_batch, width=width, mlp=mlp, **defaults | settings)

@@ -23,7 +23,8 @@ SITE_PACKAGES = Path(torch.__file__).parents[1]
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments that a forward accepts. `accepts_any`, `accepts_any_name`: it has `*args`, `**kwargs`."""
+    """The arguments that a forward accepts. `accepts_any`, `accepts_any_name`: it has `*args`,
+    `**kwargs`."""
 
     parameters: Sequence[inspect.Parameter]
 
@@ -40,7 +41,11 @@ class Arguments:
     @cached_property
     def required(self) -> list[str]:
         named = {*self.by_position, *self.by_name}
-        return [it.name for it in self.parameters if it.name in named and it.default is inspect.Parameter.empty]
+        return [
+            it.name
+            for it in self.parameters
+            if it.name in named and it.default is inspect.Parameter.empty
+        ]
 
     @cached_property
     def accepts_any(self) -> bool:
@@ -54,7 +59,8 @@ class Arguments:
         return ", ".join(dict.fromkeys([*self.by_position, *self.by_name])) or "none"
 
     def mismatch(self, inputs: Mapping[str, bool]) -> str | None:
-        """Return why these inputs cannot be passed, or None. `inputs`: whether each is passed by name, in order."""
+        """Return why these inputs cannot be passed, or None. `inputs`: whether each is passed by
+        name, in order."""
         positional = [name for name, is_keyword in inputs.items() if not is_keyword]
         keywords = [name for name, is_keyword in inputs.items() if is_keyword]
         return (
@@ -77,11 +83,19 @@ class Arguments:
             return None
         extra = positional[len(self.by_position)]
         takes = f"forward takes {len(self.by_position)} by position ({self})"
-        how = f"set model.inputs.{extra}.keyword=true" if extra in self.by_name else f"remove model.inputs.{extra}"
-        return f"model.inputs has {len(positional)} inputs by position ({', '.join(positional)}), but {takes}; {how}"
+        how = (
+            f"set model.inputs.{extra}.keyword=true"
+            if extra in self.by_name
+            else f"remove model.inputs.{extra}"
+        )
+        return (
+            f"model.inputs has {len(positional)} inputs by position ({', '.join(positional)}), but"
+            f" {takes}; {how}"
+        )
 
     def misplaced(self, positional: Sequence[str]) -> str | None:
-        """Return which input takes the place of another argument. Names that resemble none are the user's own."""
+        """Return which input takes the place of another argument. Names that resemble none are the
+        user's own."""
         known = list(dict.fromkeys([*self.by_position, *self.by_name]))
         for name, taken_as in zip(positional, self.by_position, strict=False):
             near = nearest(name, known, cutoff=SIMILAR)
@@ -89,8 +103,13 @@ class Arguments:
                 where = f"model.inputs.{name} is passed by position as {taken_as}"
                 return f"{where}: did you mean {near}? List inputs in the order of forward ({self})"
             if name != taken_as and name in known:
-                where = f"model.inputs.{name} is passed by position, where forward expects {taken_as}"
-                return f"{where}; list inputs in the order of forward ({self}), or set model.inputs.{name}.keyword=true"
+                where = (
+                    f"model.inputs.{name} is passed by position, where forward expects {taken_as}"
+                )
+                return (
+                    f"{where}; list inputs in the order of forward ({self}), or set"
+                    f" model.inputs.{name}.keyword=true"
+                )
         return None
 
     def given_twice(self, positional: Sequence[str], keywords: Sequence[str]) -> str | None:
@@ -112,7 +131,8 @@ class Arguments:
 
 
 def arguments_of(function: Callable[..., Any], has_self: bool) -> Arguments | None:
-    """Return the arguments of a forward; None if they are unknown. `has_self`: its first argument is the module."""
+    """Return the arguments of a forward; None if they are unknown. `has_self`: its first argument
+    is the module."""
     while hasattr(function, "__wrapped__") and is_transparent(function):
         function = function.__wrapped__
     try:
@@ -120,20 +140,28 @@ def arguments_of(function: Callable[..., Any], has_self: bool) -> Arguments | No
     except (TypeError, ValueError):
         return None
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if has_self and parameters and parameters[0].kind in named:  # a function with only *args does not name it
+    if (
+        has_self and parameters and parameters[0].kind in named
+    ):  # a function with only *args does not name it
         del parameters[0]
     return Arguments(parameters)
 
 
 def is_transparent(function: Any) -> bool:
-    """Return whether a decorator passes all arguments on, because its code is torch's or transformers'."""
+    """Return whether a decorator passes all arguments on, because its code is torch's or
+    transformers'."""
     code = getattr(function, "__code__", None)
-    return code is not None and any(Path(code.co_filename).is_relative_to(SITE_PACKAGES / it) for it in TRANSPARENT)
+    return code is not None and any(
+        Path(code.co_filename).is_relative_to(SITE_PACKAGES / it) for it in TRANSPARENT
+    )
 
 
 def class_mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
-    """Return why these inputs do not fit the class of a module, or None; also if only its instances could tell."""
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):  # a function that returns a module
+    """Return why these inputs do not fit the class of a module, or None; also if only its instances
+    could tell."""
+    if not (
+        isinstance(kind, type) and issubclass(kind, nn.Module)
+    ):  # a function that returns a module
         return None
     forward = inspect.getattr_static(kind, "forward")
     if forward is nn.Module.forward or kind.__call__ is not nn.Module.__call__:
@@ -144,9 +172,12 @@ def class_mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
 
 
 def module_mismatch(module: nn.Module, inputs: Mapping[str, bool]) -> str | None:
-    """Return why these inputs do not fit a module, or None; also if it has hooks that may change its inputs."""
+    """Return why these inputs do not fit a module, or None; also if it has hooks that may change
+    its inputs."""
     if module._forward_pre_hooks or type(module).__call__ is not nn.Module.__call__:
         return None
     is_method = inspect.ismethod(module.forward)
-    arguments = arguments_of(module.forward.__func__ if is_method else module.forward, has_self=is_method)
+    arguments = arguments_of(
+        module.forward.__func__ if is_method else module.forward, has_self=is_method
+    )
     return arguments and arguments.mismatch(inputs)

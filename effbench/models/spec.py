@@ -1,11 +1,12 @@
-"""The specification of a model's inputs, read from its YAML and validated. Planning uses it without torch.
+"""The specification of a model's inputs, read from its YAML and validated. Planning uses it without
+torch.
 
 model:
   inputs:                    # in order of forward's positional arguments
     x:
       shape: [1024]          # without the batch dimension
       dtype: auto            # auto = the cell's dtype
-      low: null              # integers: required, values in [low, high); floats: uniform instead of normal values
+      low: null              # integers: required, in [low, high); floats: uniform, not normal
       high: null
       value: null            # constant value of all elements, instead of random values
       batch_dim: 0           # position of the batch dimension; null = no batch dimension
@@ -61,10 +62,12 @@ KEYS = tuple(f.name for f in fields(InputSpec))
 
 
 def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """Return the specifications in `model.inputs` by name. Raises ConfigError for an invalid one."""
+    """Return the specifications in `model.inputs` by name. Raises ConfigError for an invalid
+    one."""
     if not isinstance(inputs, Mapping):
         raise ConfigError(
-            f"model.inputs must map inputs of forward to descriptions such as x: {{shape: [1024]}}, got {inputs!r}"
+            "model.inputs must map inputs of forward to descriptions such as x: {shape: [1024]},"
+            f" got {inputs!r}"
         )
     return {str(name): _parse_input(str(name), node) for name, node in inputs.items()}
 
@@ -72,41 +75,68 @@ def parse_inputs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
 def _parse_input(name: str, node: Any) -> InputSpec:
     where = f"model.inputs.{name}"
     if not isinstance(node, Mapping):
-        raise ConfigError(f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys: {', '.join(KEYS)}")
+        raise ConfigError(
+            f"{where} must be a mapping such as {{shape: [1024]}}, got {node!r}. Keys:"
+            f" {', '.join(KEYS)}"
+        )
     for key in node:
         if key not in KEYS:
-            raise ConfigError(f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed: {', '.join(KEYS)}")
+            raise ConfigError(
+                f"{where}.{key} is not a setting{suggest(str(key), KEYS)}; allowed:"
+                f" {', '.join(KEYS)}"
+            )
     given = {"shape": None, "dtype": AUTO, "batch_dim": 0, "keyword": False, **node}
     dtype, shape, low, high = given["dtype"], given["shape"], given.get("low"), given.get("high")
     if dtype not in DTYPES:
         near = suggest(str(dtype), DTYPES)
-        raise ConfigError(f"{where}.dtype has the unknown value {dtype!r}{near}; allowed: {', '.join(DTYPES)}")
+        raise ConfigError(
+            f"{where}.dtype has the unknown value {dtype!r}{near}; allowed: {', '.join(DTYPES)}"
+        )
     if not isinstance(shape, list | tuple) or not all(_is_int(size) and size > 0 for size in shape):
         how = "expected a list of positive integers, without the batch dimension"
-        raise ConfigError(f"{where}.shape: {how}, got {shape!r}. Example: {where}.shape=[3,224,224]")
+        raise ConfigError(
+            f"{where}.shape: {how}, got {shape!r}. Example: {where}.shape=[3,224,224]"
+        )
     if not isinstance(given["keyword"], bool):
-        raise ConfigError(f"{where}.keyword must be false (positional) or true (by name), got {given['keyword']!r}")
+        raise ConfigError(
+            f"{where}.keyword must be false (positional) or true (by name), got"
+            f" {given['keyword']!r}"
+        )
     if (dim := given["batch_dim"]) is not None and not (_is_int(dim) and 0 <= dim <= len(shape)):
-        raise ConfigError(f"{where}.batch_dim must be between 0 and {len(shape)}, or null, got {dim!r}")
+        raise ConfigError(
+            f"{where}.batch_dim must be between 0 and {len(shape)}, or null, got {dim!r}"
+        )
     has_value, has_range = given.get("value") is not None, (low, high) != (None, None)
     if has_value and has_range:
         raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
     if has_range and dtype == "bool":
-        raise ConfigError(f"{where}: bool does not allow low and high; omit them (random values), or give value")
+        raise ConfigError(
+            f"{where}: bool does not allow low and high; omit them (random values), or give value"
+        )
     if (low is None) != (high is None) or (dtype in INTEGERS and not has_value and not has_range):
-        raise ConfigError(f"{where}: {dtype} requires low and high (values in [low, high)), or value for a constant")
+        raise ConfigError(
+            f"{where}: {dtype} requires low and high (values in [low, high)), or value for a"
+            " constant"
+        )
     largest = high - 1 if _is_int(high) else high  # `high` is exclusive
     for key, value in {"value": given.get("value"), "low": low, "high": largest}.items():
         if value is not None and not _fits(value, dtype):
-            raise ConfigError(f"{where}.{key} must be {_held_by(dtype, key == 'high')} for {dtype}, got {given[key]!r}")
+            raise ConfigError(
+                f"{where}.{key} must be {_held_by(dtype, key == 'high')} for {dtype}, got"
+                f" {given[key]!r}"
+            )
     if has_range and low >= high:
-        raise ConfigError(f"{where}: low must be below high (values in [low, high)), got low={low} and high={high}")
+        raise ConfigError(
+            f"{where}: low must be below high (values in [low, high)), got low={low} and"
+            f" high={high}"
+        )
     return InputSpec(**given | {"shape": tuple(shape)})
 
 
 def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[str, int | None]:
-    """Return which dimension of each input a stream of lengths up to `largest` varies: `dim`, counted with the batch,
-    of the first input that has it and of others that are as long there; None for the rest. Raises ConfigError."""
+    """Return which dimension of each input a stream of lengths up to `largest` varies: `dim`,
+    counted with the batch, of the first input that has it and of others that are as long there;
+    None for the rest. Raises ConfigError."""
     lengths = {
         name: spec.full_shape(0)[dim]
         for name, spec in specs.items()
@@ -117,7 +147,10 @@ def length_dims(specs: Mapping[str, InputSpec], dim: int, largest: int) -> dict[
     length = next(iter(lengths.values()))
     if largest > length:
         inputs = f"dimension {dim} of the input {next(iter(lengths))}, which is {length}"
-        raise ConfigError(f"stream.dim={dim}: the largest size {largest} exceeds {inputs}; set stream.high={length}")
+        raise ConfigError(
+            f"stream.dim={dim}: the largest size {largest} exceeds {inputs}; set"
+            f" stream.high={length}"
+        )
     return {name: dim if lengths.get(name) == length else None for name in specs}
 
 

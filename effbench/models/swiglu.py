@@ -1,4 +1,5 @@
-"""SwiGLU feed-forward blocks, the MLP of Llama and similar models: bound by launches at small batches.
+"""SwiGLU feed-forward blocks, the MLP of Llama and similar models: bound by launches at small
+batches.
 
 B batch (any leading dimensions), D width, F hidden features.
 """
@@ -27,7 +28,8 @@ class SwiGLU(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
     def stds(self, residual: float) -> list[tuple[Tensor, float]]:
-        """Return weights and their standard deviations, such that a normed input gives an output of size `residual`."""
+        """Return weights and their standard deviations, such that a normed input gives an output of
+        size `residual`."""
         gain = residual / 0.6  # silu(a) · b has a size of 0.6 for normal a and b
         return [
             (self.gate.weight, fan_in_std(self.gate.weight)),

@@ -15,8 +15,8 @@ timm = libraries.load("timm")
 
 
 def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
-    """Raise ConfigError for an unknown network or unknown published weights (the part behind a dot), and for a file of
-    weights that does not exist."""
+    """Raise ConfigError for an unknown network or unknown published weights (the part behind a
+    dot), and for a file of weights that does not exist."""
     name, _, tag = arch.partition(".")
     if not timm.is_model(name):
         raise libraries.unknown("network of timm", name, timm.list_models())
@@ -27,10 +27,13 @@ def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
 
 
 def network(
-    arch: str, image_size: int | None = None, pretrained: bool | str = False, kwargs: Mapping[str, Any] | None = None
+    arch: str,
+    image_size: int | None = None,
+    pretrained: bool | str = False,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """Return a network; its attribute `inputs` describes images of the size in its configuration, or of `image_size`.
-    `kwargs` are passed to its constructor. Raises ConfigError."""
+    """Return a network; its attribute `inputs` describes images of the size in its configuration,
+    or of `image_size`. `kwargs` are passed to its constructor. Raises ConfigError."""
     check(arch, pretrained)
     settings = timm.get_pretrained_cfg(arch)
     kwargs = dict(kwargs or {})
@@ -43,12 +46,15 @@ def network(
 
 
 def published(arch: str, settings: Any) -> str:
-    """Return the path of a network's published weights, downloaded if necessary. Raises ConfigError."""
+    """Return the path of a network's published weights, downloaded if necessary. Raises
+    ConfigError."""
     from huggingface_hub import hf_hub_download
 
     repository = getattr(settings, "hf_hub_id", None)
     if not repository:
-        raise ConfigError(f"timm publishes no safetensors weights of {arch}; give model.pretrained=FILE")
+        raise ConfigError(
+            f"timm publishes no safetensors weights of {arch}; give model.pretrained=FILE"
+        )
     try:
         return hf_hub_download(repository, "model.safetensors")
     except Exception as error:  # errors of several libraries: offline, no such file, no access

@@ -8,13 +8,16 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-#: Maximum number of normal values to draw and reuse for all weights; a prime for the reason given in `fill_normal`.
+#: Maximum number of normal values to draw and reuse for all weights; a prime for the reason given
+#: in `fill_normal`.
 DRAWN = 16_777_259
 
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer without bias and with an uninitialised weight."""
-    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=torch.get_default_device())
+    return nn.utils.skip_init(
+        nn.Linear, in_features, out_features, bias=False, device=torch.get_default_device()
+    )
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
@@ -23,11 +26,13 @@ def embedding(rows: int, width: int) -> nn.Embedding:
 
 
 def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
-    """Return the standard deviation of a weight [..., out, in] that makes outputs `gain` times as large as inputs."""
+    """Return the standard deviation of a weight [..., out, in] that makes outputs `gain` times as
+    large as inputs."""
     return gain / math.sqrt(weight.shape[-1])
 
 
-#: Parameters that scale a block's output, by the ends of their names: networks begin with values such as 1e-6.
+#: Parameters that scale a block's output, by the ends of their names: networks begin with values
+#: such as 1e-6.
 SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2")
 
 
@@ -35,10 +40,9 @@ SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "
 def wake(model: nn.Module) -> None:
     """Give signal to all branches of an untrained network.
 
-    Draw linear layers that are initialised to zero, such as the head of a ViT, and set the weights of norms that are
-    zero, and tiny factors of residual branches, to 1. Otherwise outputs would be zero, or independent of most layers,
-    and comparing them would test nothing.
-    """
+    Draw linear layers that are initialised to zero, such as the head of a ViT, and set the weights
+    of norms that are zero, and tiny factors of residual branches, to 1. Otherwise outputs would be
+    zero, or independent of most layers, and comparing them would test nothing."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or weight.numel() == 0 or weight.any():
@@ -54,13 +58,14 @@ def wake(model: nn.Module) -> None:
 
 @torch.no_grad()
 def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
-    """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard deviation.
+    """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard
+    deviation.
 
-    Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN` numbers are drawn and
-    reused cyclically, and each tensor continues where the previous one ended. As their number is a prime larger than
-    all widths and numbers of layers, no two rows of a matrix and no two layers of the same shape start at the same
-    position: all differ and are practically independent. Up to `DRAWN` weights, no number is reused.
-    """
+    Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN`
+    numbers are drawn and reused cyclically, and each tensor continues where the previous one ended.
+    As their number is a prime larger than all widths and numbers of layers, no two rows of a matrix
+    and no two layers of the same shape start at the same position: all differ and are practically
+    independent. Up to `DRAWN` weights, no number is reused."""
     weights = list(weights)
     drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))
     position = 0

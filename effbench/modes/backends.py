@@ -13,11 +13,12 @@ from effbench.modes.compiled import MARKED, Dynamic, args_on_cuda, mark_varied, 
 
 @dataclass
 class CudaGraphsBackend(Mode):
-    """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager operators.
+    """torch.compile(backend="cudagraphs"): Dynamo's graphs in cudagraph trees, with eager
+    operators.
 
-    If a graph cannot run as a CUDA graph (because of a tensor on the CPU, or an operator that cannot be captured),
-    torch counts and logs a skip, as with Inductor, and the result is `degraded`.
-    """
+    If a graph cannot run as a CUDA graph (because of a tensor on the CPU, or an operator that
+    cannot be captured), torch counts and logs a skip, as with Inductor, and the result is
+    `degraded`."""
 
     fullgraph: bool = False
     dynamic: Dynamic = None
@@ -33,7 +34,9 @@ class CudaGraphsBackend(Mode):
         if dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)
             dynamic = None
-        compiled = torch.compile(module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic)
+        compiled = torch.compile(
+            module, backend="cudagraphs", fullgraph=self.fullgraph, dynamic=dynamic
+        )
         step = marking_steps(compiled) if args_on_cuda(args, kwargs) else compiled
         # this backend has no cache
         return Prepared(step, compile_cache="cold")

@@ -1,8 +1,8 @@
-"""The base class of modes. A mode turns a module and example inputs into a step, a callable equivalent to the module.
+"""The base class of modes. A mode turns a module and example inputs into a step, a callable
+equivalent to the module.
 
-A new mode needs one class, and a YAML file under conf/mode/ whose `_target_` names the class and whose other keys are
-its settings (docs/reference/extending.md).
-"""
+A new mode needs one class, and a YAML file under conf/mode/ whose `_target_` names the class and
+whose other keys are its settings (docs/reference/extending.md)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Count = NewType("Count", int)
 class Prepared:
     """A step that is ready to be called, with facts about its preparation.
 
-    `copy_inputs`: does only the copy into static buffers; None if the mode does not copy. `degraded`: why the step does
-    not do what the mode's name promises, or None. `compile_cache`: "cold" or "warm", if the mode knows it better than
-    Inductor's counters. `facts` are read at the end of the trial, so the step may add to them. `late_facts`: returns
-    facts that are known only after the calls. `module`: the copy of the module that the step runs, if any.
-    """
+    `copy_inputs`: does only the copy into static buffers; None if the mode does not copy.
+    `degraded`: why the step does not do what the mode's name promises, or None. `compile_cache`:
+    "cold" or "warm", if the mode knows it better than Inductor's counters. `facts` are read at the
+    end of the trial, so the step may add to them. `late_facts`: returns facts that are known only
+    after the calls. `module`: the copy of the module that the step runs, if any."""
 
     step: Callable[..., Any]
     copy_inputs: Callable[..., Any] | None = None
@@ -50,16 +50,21 @@ class Prepared:
         for name, value in facts.items():
             try:
                 json.dumps({name: value})
-            except (TypeError, ValueError) as error:  # hidden, because its frames would be named as the location
-                raise TypeError(f"facts of the mode must be plain values, but {name!r} is not: {error}") from None
+            except (
+                TypeError,
+                ValueError,
+            ) as error:  # hidden, because its frames would be named as the location
+                raise TypeError(
+                    f"facts of the mode must be plain values, but {name!r} is not: {error}"
+                ) from None
         return facts
 
 
 class Mode(ABC):
     """The interface of modes, with defaults for a mode that only wraps the module.
 
-    The fields of subclasses that are dataclasses are checked: `bool`, `Count` and `Literal` define the allowed values.
-    """
+    The fields of subclasses that are dataclasses are checked: `bool`, `Count` and `Literal` define
+    the allowed values."""
 
     #: Whether to report the preparation as compile seconds.
     compiles: bool = False
@@ -67,9 +72,11 @@ class Mode(ABC):
     uses_dynamo: bool | None = None
     #: Whether it chooses kernels by timing them, which other work on the device would mislead.
     autotunes: bool = False
-    #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then replay.
+    #: Number of first calls that still prepare: 3 for cudagraph trees, which warm up, record, then
+    #: replay.
     settling_calls: int = 1
-    #: Phases that the mode supports. Without `generate`, its step does not see what others write to the buffers.
+    #: Phases that the mode supports. Without `generate`, its step does not see what others write to
+    #: the buffers.
     phases: tuple[str, ...] = ("inference", "generate")
     #: Whether the step accepts only one shape, and hence no stream.
     static_shape: bool = False
@@ -83,15 +90,19 @@ class Mode(ABC):
     writes_state: tuple[str, ...] = ("parameter", "buffer", "attribute")
     #: Whether it stores something in `cache_dir` that contains the module's weights.
     stores_weights: bool = False
-    #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's state.
+    #: Set by the worker before `prepare` if the mode `stores_weights`: a hash of the module's
+    #: state.
     weights: str | None = None
-    #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their batch sizes.
+    #: Set by the worker before `prepare`: the dimension of each input that calls vary, and their
+    #: batch sizes.
     batch: Batch | None = None
-    #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or None.
+    #: Set by the worker before `prepare`: a folder shared by this cell's trials in this sweep, or
+    #: None.
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings. Raises ConfigError for a value that the field's annotation does not allow."""
+        """Check the settings. Raises ConfigError for a value that the field's annotation does not
+        allow."""
         hints = get_type_hints(type(self))
         for setting in dataclasses.fields(self):
             check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
@@ -102,7 +113,8 @@ class Mode(ABC):
 
     @abstractmethod
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception becomes the status."""
+        """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception
+        becomes the status."""
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
@@ -125,10 +137,13 @@ def uses_dynamo(mode: Mode | type[Mode]) -> bool:
 
 
 class Positional(torch.nn.Module):
-    """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the order of the example
-    `kwargs`. Other values are constants, taken from the example inputs. `hooks`: whether to run the module's hooks."""
+    """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the
+    order of the example `kwargs`. Other values are constants, taken from the example inputs.
+    `hooks`: whether to run the module's hooks."""
 
-    def __init__(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], hooks: bool = True) -> None:
+    def __init__(
+        self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], hooks: bool = True
+    ) -> None:
         super().__init__()
         self.inner, self.hooks = module, hooks
         self.names = list(kwargs)
@@ -151,8 +166,8 @@ class Positional(torch.nn.Module):
         return call(*values[:count], **dict(zip(self.names, values[count:], strict=True)))
 
     def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a step with the wrapped module's arguments that calls `function` with this wrapper's. If the two are
-        the same, return `function` itself."""
+        """Return a step with the wrapped module's arguments that calls `function` with this
+        wrapper's. If the two are the same, return `function` itself."""
         if not self.names and not any(value is not None for value in self.baked):
             return function
 
@@ -163,17 +178,22 @@ class Positional(torch.nn.Module):
 
 
 def needs_cuda(device: torch.device, what: str) -> str | None:
-    return None if device.type == "cuda" else f"{what} needs CUDA, but this cell runs on {device.type}"
+    return (
+        None if device.type == "cuda" else f"{what} needs CUDA, but this cell runs on {device.type}"
+    )
 
 
 def needs_compiler(device: torch.device) -> str | None:
-    """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for CUDA."""
+    """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for
+    CUDA."""
     if device.type == "cuda":
         try:
             import triton  # noqa: F401
         except ImportError:
             return "Inductor needs Triton on CUDA: pip install triton"
-        if not any(shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang", "cc") if name):
+        if not any(
+            shutil.which(name) for name in (os.environ.get("CC"), "gcc", "clang", "cc") if name
+        ):
             return "Triton needs a C compiler: install gcc (Debian: apt-get install gcc) or set CC"
         return None
     compiler = os.environ.get("CXX", "g++")
@@ -184,12 +204,17 @@ def needs_compiler(device: torch.device) -> str | None:
 
 
 def check_setting(name: str, value: Any, hint: Any) -> None:
-    """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command line is a text."""
+    """Raise ConfigError if the annotation does not allow `value`. For example, `no` on a command
+    line is a text."""
     if hint is Count:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"mode.{name} must be an integer of at least 0, got {value!r}")
         return
-    choices = (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else None
+    choices = (
+        (True, False) if hint is bool else get_args(hint) if get_origin(hint) is Literal else None
+    )
     if choices and not any(type(value) is type(choice) and value == choice for choice in choices):
-        words = ", ".join({None: "null", True: "true", False: "false"}.get(choice, choice) for choice in choices)
+        words = ", ".join(
+            {None: "null", True: "true", False: "false"}.get(choice, choice) for choice in choices
+        )
         raise ConfigError(f"mode.{name} has the invalid value {value!r}; allowed: {words}")

@@ -1,5 +1,6 @@
-"""The mode bucketed-graph: CUDA graphs for some batch sizes, with each batch padded to the next larger one, as servers
-do. The runner does not depend on CUDA: the `capture` function decides what is replayed."""
+"""The mode bucketed-graph: CUDA graphs for some batch sizes, with each batch padded to the next
+larger one, as servers do. The runner does not depend on CUDA: the `capture` function decides what
+is replayed."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ Capture = Callable[[Callable[..., Any], tuple, dict[str, Any]], Captured]
 
 @dataclass
 class BucketedGraph(Mode):
-    """CUDA graphs for a list of batch sizes (settings: docs/how-to/serve.md). Sizes up to `torch_compile_max_bs` are
-    captured from the module compiled with `inner`, larger ones from the eager module, which also runs other calls."""
+    """CUDA graphs for a list of batch sizes (settings: docs/how-to/serve.md). Sizes up to
+    `torch_compile_max_bs` are captured from the module compiled with `inner`, larger ones from the
+    eager module, which also runs other calls."""
 
     buckets: str | Sequence[int] = "sglang"
     padding: Literal["keep", "zero", "sentinel"] = "keep"
@@ -63,14 +65,25 @@ class BucketedGraph(Mode):
     def missing(self, device: torch.device) -> str | None:
         if self.compiles and (reason := self.compiled.captures_itself()):
             return reason
-        return needs_cuda(device, "a CUDA graph") or (needs_compiler(device) if self.compiles else None)
+        return needs_cuda(device, "a CUDA graph") or (
+            needs_compiler(device) if self.compiles else None
+        )
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        device = next(value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
-        return self.prepare_with(GraphCapture(self.warmups, self.pool == "shared"), module, args, kwargs, device)
+        device = next(
+            value.device for value in (*args, *kwargs.values()) if isinstance(value, Tensor)
+        )
+        return self.prepare_with(
+            GraphCapture(self.warmups, self.pool == "shared"), module, args, kwargs, device
+        )
 
     def prepare_with(
-        self, capture: Capture, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], device: torch.device
+        self,
+        capture: Capture,
+        module: torch.nn.Module,
+        args: tuple,
+        kwargs: dict[str, Any],
+        device: torch.device,
     ) -> Prepared:
         sizes = capture_sizes(self.buckets, self.batch.sizes)
         static = StaticInputs(self.batch, args, kwargs, max(sizes))
@@ -85,7 +98,9 @@ class BucketedGraph(Mode):
         with no_garbage_collection(), recompile_limit(len(few)):
             for size in sorted(sizes, reverse=self.order == "largest-first"):
                 began = time.perf_counter()
-                runner.capture(size, compiled if compiled is not None and size in few else module, capture)
+                runner.capture(
+                    size, compiled if compiled is not None and size in few else module, capture
+                )
                 seconds[str(size)] = time.perf_counter() - began
                 before, held = held, graph_pool_bytes(device) or 0
                 pool_bytes[str(size)] = held - before
@@ -103,13 +118,17 @@ class BucketedGraph(Mode):
         }
         degraded = None
         if a_pass.fallbacks == a_pass.calls:
-            degraded = f"no call has a graph: all batches are larger than the largest captured size, {sizes[-1]}"
+            degraded = (
+                "no call has a graph: all batches are larger than the largest captured size,"
+                f" {sizes[-1]}"
+            )
         return Prepared(runner, runner.copy_inputs, degraded, facts=facts, late_facts=runner.facts)
 
 
 @contextmanager
 def recompile_limit(compilations: int) -> Iterator[None]:
-    """Allow this many compilations of a function in this context; Dynamo gives up after 8 by default."""
+    """Allow this many compilations of a function in this context; Dynamo gives up after 8 by
+    default."""
     if not compilations:
         yield
         return
@@ -125,8 +144,9 @@ def recompile_limit(compilations: int) -> Iterator[None]:
 
 @dataclass
 class Plan:
-    """How to run a call of a given size. `copies`: position or name of an input, and the buffer rows to copy it to;
-    `tails`: rows to fill, and their value; `outputs`: views of the graph's outputs, cut to the call's size."""
+    """How to run a call of a given size. `copies`: position or name of an input, and the buffer
+    rows to copy it to; `tails`: rows to fill, and their value; `outputs`: views of the graph's
+    outputs, cut to the call's size."""
 
     replay: Callable[[], None]
     copies: list[tuple[int | str, Tensor]]
@@ -135,17 +155,22 @@ class Plan:
 
 
 class StaticInputs:
-    """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows from the start."""
+    """Buffers of the largest size for all tensor inputs, at fixed addresses and with valid rows
+    from the start."""
 
     def __init__(self, batch: Batch, args: tuple, kwargs: dict[str, Any], size: int) -> None:
         self.count, self.size = len(args), size
         given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
         self.known: dict[int | str, BatchInput] = dict(enumerate(batch.args)) | batch.kwargs
-        self.dims = {key: self.known[key].dim if is_tensor(value) else None for key, value in given.items()}
+        self.dims = {
+            key: self.known[key].dim if is_tensor(value) else None for key, value in given.items()
+        }
         self.buffers = {key: repeated(value, self.dims[key], size) for key, value in given.items()}
         self.carrier = next((key for key, dim in self.dims.items() if dim is not None), None)
         if self.carrier is None:
-            raise UnsupportedError("no input of this model has a batch dimension, which bucketed-graph requires")
+            raise UnsupportedError(
+                "no input of this model has a batch dimension, which bucketed-graph requires"
+            )
 
     def raw_size(self, args: tuple, kwargs: dict[str, Any]) -> int:
         """Return the number of rows of a call."""
@@ -154,7 +179,8 @@ class StaticInputs:
         return value.size(self.dims[key])
 
     def rows(self, key: int | str, start: int, count: int) -> Any:
-        """Return a view of `count` rows of a buffer from row `start`, or the whole buffer without a batch dimension."""
+        """Return a view of `count` rows of a buffer from row `start`, or the whole buffer without a
+        batch dimension."""
         value, dim = self.buffers[key], self.dims[key]
         return value if dim is None else value.narrow(dim, start, count)
 
@@ -170,12 +196,13 @@ class StaticInputs:
 
 @dataclass(eq=False)
 class BucketRunner:
-    """A step that replays captured graphs. A call uses the smallest graph that holds its rows, with padding; a call
-    that is larger than all graphs runs `eager`. `calls`: size -> number of calls so far.
+    """A step that replays captured graphs. A call uses the smallest graph that holds its rows, with
+    padding; a call that is larger than all graphs runs `eager`. `calls`: size -> number of calls so
+    far.
 
-    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite. `check` runs before each
-    replay and raises if graphs are stale. The constructor calls `eager` to find the outputs' batch dimensions.
-    """
+    `short-lived` outputs are views of the graph's outputs, which the next call may overwrite.
+    `check` runs before each replay and raises if graphs are stale. The constructor calls `eager` to
+    find the outputs' batch dimensions."""
 
     eager: Callable[..., Any]
     static: StaticInputs
@@ -197,7 +224,8 @@ class BucketRunner:
         self.plans.clear()
 
     def plan(self, raw: int) -> Plan | None:
-        """Return the cached plan of a call with `raw` rows; None if it is larger than all graphs."""
+        """Return the cached plan of a call with `raw` rows; None if it is larger than all
+        graphs."""
         if raw in self.plans:
             return self.plans[raw]
         size = bucket_of(self.sizes, raw)
@@ -214,8 +242,13 @@ class BucketRunner:
                 filler = static.known[key].filler if self.padding == "sentinel" else 0
                 tails.append((static.rows(key, raw, size - raw), filler))
         leaves, shape = tree_flatten(self.graphs[size].outputs)
-        views = [cut_output(leaf, where, raw) for leaf, where in zip(leaves, self.batch_dims, strict=True)]
-        self.plans[raw] = Plan(self.graphs[size].replay, copies, tails, tree_unflatten(views, shape))
+        views = [
+            cut_output(leaf, where, raw)
+            for leaf, where in zip(leaves, self.batch_dims, strict=True)
+        ]
+        self.plans[raw] = Plan(
+            self.graphs[size].replay, copies, tails, tree_unflatten(views, shape)
+        )
         return self.plans[raw]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +293,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def repeated(value: Any, dim: int | None, size: int) -> Any:
-    """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch dimension."""
+    """Return a copy with `size` rows that repeats the rows of `value`; a plain copy without a batch
+    dimension."""
     if dim is None:
         return copy_of(value)
     repeats = -(-size // value.size(dim))
@@ -268,7 +302,8 @@ def repeated(value: Any, dim: int | None, size: int) -> Any:
 
 
 def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
-    """Return the output without the rows of padding. `where`: see `batch_dims`; `raw`: the call's size."""
+    """Return the output without the rows of padding. `where`: see `batch_dims`; `raw`: the call's
+    size."""
     if where is None or not is_tensor(leaf):
         return leaf
     dim, each = where
@@ -276,11 +311,12 @@ def cut_output(leaf: Any, where: tuple[int, int] | None, raw: int) -> Any:
 
 
 def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple[int, int] | None]:
-    """Return for each leaf of the output its batch dimension and its rows per row of the batch (T for [B * T, V]), or
-    None if its shape does not depend on the batch. If the largest size is 1, all are None, because nothing is cut off.
+    """Return for each leaf of the output its batch dimension and its rows per row of the batch (T
+    for [B * T, V]), or None if its shape does not depend on the batch. If the largest size is 1,
+    all are None, because nothing is cut off.
 
-    Raises UnsupportedError if a shape depends on the batch in another way, and for an object that may contain tensors.
-    """
+    Raises UnsupportedError if a shape depends on the batch in another way, and for an object that
+    may contain tensors."""
     sizes = (static.size, max(1, static.size - 1))
     shapes = []
     for size in sizes:
@@ -291,11 +327,15 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple
             raise UnsupportedError(f"the output contains the type {type(odd[0]).__name__}, {how}")
         shapes.append([tuple(leaf.shape) if is_tensor(leaf) else None for leaf in leaves])
     if len(shapes[0]) != len(shapes[1]):
-        raise UnsupportedError(f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}")
+        raise UnsupportedError(
+            f"{len(shapes[0])} outputs for {sizes[0]} rows, but {len(shapes[1])} for {sizes[1]}"
+        )
     return [batch_dim(large, small, sizes) for large, small in zip(*shapes, strict=True)]
 
 
-def batch_dim(large: Sequence | None, small: Sequence | None, sizes: tuple[int, int]) -> tuple[int, int] | None:
+def batch_dim(
+    large: Sequence | None, small: Sequence | None, sizes: tuple[int, int]
+) -> tuple[int, int] | None:
     if large == small:
         return None
     if large is not None and small is not None and len(large) == len(small):
@@ -304,6 +344,6 @@ def batch_dim(large: Sequence | None, small: Sequence | None, sizes: tuple[int, 
         if len(differing) == 1 and not rest and small[differing[0]] == each * sizes[1]:
             return differing[0], each
     raise UnsupportedError(
-        f"an output has shape {large} for {sizes[0]} rows and {small} for {sizes[1]}: no single dimension is "
-        "proportional to the batch size, so padding cannot be removed"
+        f"an output has shape {large} for {sizes[0]} rows and {small} for {sizes[1]}: no single"
+        " dimension is proportional to the batch size, so padding cannot be removed"
     )

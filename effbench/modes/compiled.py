@@ -19,10 +19,10 @@ Dynamic = Literal[None, True, False, "marked"]
 
 @dataclass
 class Compiled(Mode):
-    """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`: Inductor's options, which
-    override those of the mode (torch.compile itself accepts only one of the two). `dynamic`: null, true, false, or
-    `marked` for the batch, or the dimension that a stream varies. `only`, `skip`, `regional`: which parts to compile
-    (`Selection`)."""
+    """torch.compile with Inductor. `mode`: one of torch.compile's modes, or None. `options`:
+    Inductor's options, which override those of the mode (torch.compile itself accepts only one of
+    the two). `dynamic`: null, true, false, or `marked` for the batch, or the dimension that a
+    stream varies. `only`, `skip`, `regional`: which parts to compile (`Selection`)."""
 
     mode: str | None = "default"
     fullgraph: bool = False
@@ -54,7 +54,9 @@ class Compiled(Mode):
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect
-        if self.mode == "reduce-overhead" and (reason := needs_cuda(device, "reduce-overhead uses CUDA graphs: it")):
+        if self.mode == "reduce-overhead" and (
+            reason := needs_cuda(device, "reduce-overhead uses CUDA graphs: it")
+        ):
             return reason
         return needs_compiler(device)
 
@@ -62,12 +64,17 @@ class Compiled(Mode):
         """Return why this mode cannot be captured in a manual CUDA graph, or None."""
         if not self.uses_cuda_graphs:
             return None
-        return f"the inner mode {self.mode} already uses CUDA graphs: choose max-autotune-no-cudagraphs or default"
+        return (
+            f"the inner mode {self.mode} already uses CUDA graphs: choose"
+            " max-autotune-no-cudagraphs or default"
+        )
 
     def compile(self, module: torch.nn.Module) -> tuple[Any, dict[str, Any]]:
         """Return the compiled callable, which compiles in its first call, and facts."""
         dynamic = None if self.dynamic == MARKED else self.dynamic
-        return self.selection.apply(module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None)
+        return self.selection.apply(
+            module, fullgraph=self.fullgraph, dynamic=dynamic, options=self.options or None
+        )
 
     def mark(self, args: tuple, kwargs: dict[str, Any]) -> None:
         """Mark what varies in the first call's inputs, if `dynamic` is `marked`."""
@@ -84,14 +91,15 @@ class Compiled(Mode):
 
 
 def module_of(compiled: Any) -> torch.nn.Module | None:
-    """Return the module that a callable of `Selection` runs, which is a copy if parts are compiled. None if unknown:
-    torch makes a function of a module that is compiled already."""
+    """Return the module that a callable of `Selection` runs, which is a copy if parts are compiled.
+    None if unknown: torch makes a function of a module that is compiled already."""
     ran = getattr(compiled, "_orig_mod", compiled)
     return ran if isinstance(ran, torch.nn.Module) else None
 
 
 def marking_steps(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a step of cudagraph trees: from its beginning the outputs of the step before may be overwritten."""
+    """Return a step of cudagraph trees: from its beginning the outputs of the step before may be
+    overwritten."""
     new_step = torch.compiler.cudagraph_mark_step_begin
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -110,4 +118,6 @@ def mark_varied(args: tuple, kwargs: dict[str, Any], batch: Batch) -> None:
 
 
 def args_on_cuda(args: tuple, kwargs: dict[str, Any]) -> bool:
-    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in (*args, *kwargs.values()))
+    return any(
+        isinstance(value, torch.Tensor) and value.is_cuda for value in (*args, *kwargs.values())
+    )

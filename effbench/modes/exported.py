@@ -1,4 +1,5 @@
-"""The mode aot-inductor: torch.export, then AOTInductor, which makes a package that is called without Dynamo."""
+"""The mode aot-inductor: torch.export, then AOTInductor, which makes a package that is called
+without Dynamo."""
 
 from __future__ import annotations
 
@@ -21,12 +22,18 @@ from effbench.modes.base import Mode, Prepared, needs_compiler
 from effbench.modes.inductor import autotunes, checked_options
 
 PACKAGE = "aot-inductor"
-#: Modules that torch imports with its first package; compile seconds exclude imports. They are private and may vanish.
+#: Modules that torch imports with its first package; compile seconds exclude imports. They are
+#: private and may vanish.
 IMPORTED_LATE = ("torch._inductor.package", "torch._dynamo.repro.aoti")
 #: Errors of torch or the C++ compiler if CUDA's headers or libraries are missing.
-NO_TOOLKIT = re.compile(r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file")
+NO_TOOLKIT = re.compile(
+    r"CUDA_HOME environment variable is not set|cannot find -lcuda|(cu|crt)\S*\.h: No such file"
+)
 #: Fact of a trial that could not use the package of an earlier one.
-WEIGHTS_DIFFER = "the package of an earlier trial has other ones, so this trial compiled anew; seed what draws them"
+WEIGHTS_DIFFER = (
+    "the package of an earlier trial has other ones, so this trial compiled anew; seed what draws"
+    " them"
+)
 LIBSTDCXX = "libstdc++.so.6"
 #: Inductor's option for additional libraries of the package's code.
 LIBRARIES = "aot_inductor.custom_op_libs"
@@ -34,12 +41,13 @@ LIBRARIES = "aot_inductor.custom_op_libs"
 
 @dataclass
 class AotInductor(Mode):
-    """A package made by AOTInductor. `strict`: strict mode of torch.export; `options`: Inductor's options by name.
+    """A package made by AOTInductor. `strict`: strict mode of torch.export; `options`: Inductor's
+    options by name.
 
-    The cell's trials in a sweep share the package: the first trial exports, compiles and loads it ("cold"), later
-    trials only load it ("warm"). The package contains the weights, so that a trial with other weights makes another
-    one, which replaces it. Without a shared folder the package is temporary and always cold.
-    """
+    The cell's trials in a sweep share the package: the first trial exports, compiles and loads it
+    ("cold"), later trials only load it ("warm"). The package contains the weights, so that a trial
+    with other weights makes another one, which replaces it. Without a shared folder the package is
+    temporary and always cold."""
 
     strict: bool = False
     options: dict[str, Any] | None = None
@@ -74,7 +82,9 @@ class AotInductor(Mode):
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         # a temporary folder would stay if the trial is killed
-        with nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory() as folder:
+        with (
+            nullcontext(self.cache_dir) if self.cache_dir else tempfile.TemporaryDirectory()
+        ) as folder:
             package = Path(folder) / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
             if package.is_file():
                 return self.load(package, "warm")
@@ -88,19 +98,27 @@ class AotInductor(Mode):
                 prepared.facts["weights_differ"] = WEIGHTS_DIFFER
             return prepared
 
-    def make(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path) -> None:
+    def make(
+        self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any], package: Path
+    ) -> None:
         """Export and compile the module, and write the package atomically."""
-        # a graph exported in inference mode contains tensors that Inductor's passes must not write to
+        # a graph exported in inference mode contains tensors that Inductor's passes must not write
+        # to
         with outside_inference_mode():
             program = torch.export.export(module, args, kwargs, strict=self.strict)
             unfinished = package.with_name(f"{os.getpid()}.{package.name}")
             try:
                 torch._inductor.aoti_compile_and_package(
-                    program, package_path=str(unfinished), inductor_configs=with_standard_library(self.options)
+                    program,
+                    package_path=str(unfinished),
+                    inductor_configs=with_standard_library(self.options),
                 )
             except Exception as error:
                 if NO_TOOLKIT.search(str(error)):
-                    reason = "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit or set CUDA_HOME"
+                    reason = (
+                        "AOTInductor found no CUDA headers or libraries: install the CUDA toolkit"
+                        " or set CUDA_HOME"
+                    )
                     raise UnsupportedError(reason) from error
                 raise
             unfinished.replace(package)
@@ -111,26 +129,32 @@ class AotInductor(Mode):
 
 
 def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
-    """Return Inductor's options with the shared standard library, unless the compiler does not find it. Otherwise the
-    compiler would link libstdc++.a on some machines."""
+    """Return Inductor's options with the shared standard library, unless the compiler does not find
+    it. Otherwise the compiler would link libstdc++.a on some machines."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    asked = subprocess.run([get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True)
-    if not Path(asked.stdout.strip()).is_absolute():  # the compiler prints the bare name if it does not find the file
+    asked = subprocess.run(
+        [get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True
+    )
+    if not Path(
+        asked.stdout.strip()
+    ).is_absolute():  # the compiler prints the bare name if it does not find the file
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}
 
 
 def cuda_home() -> str | None:
-    """Return the folder of CUDA's headers, from the toolkit or from the wheels that torch depends on, or None. torch
-    does not search the wheels, so set CUDA_HOME to them in this process."""
+    """Return the folder of CUDA's headers, from the toolkit or from the wheels that torch depends
+    on, or None. torch does not search the wheels, so set CUDA_HOME to them in this process."""
     from torch.utils import cpp_extension
 
     if cpp_extension.CUDA_HOME is not None:
         return cpp_extension.CUDA_HOME
     for folder in Path(torch.__file__).parent.parent.glob("nvidia/*"):
-        if (folder / "include" / "cuda.h").is_file() and (folder / "include" / "cuda_runtime_api.h").is_file():
+        if (folder / "include" / "cuda.h").is_file() and (
+            folder / "include" / "cuda_runtime_api.h"
+        ).is_file():
             os.environ["CUDA_HOME"] = cpp_extension.CUDA_HOME = str(folder)
             return str(folder)
     return None

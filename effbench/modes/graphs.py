@@ -1,4 +1,5 @@
-"""Manual CUDA graphs: captured on a side stream after warm-up, replayed after a copy into static input buffers."""
+"""Manual CUDA graphs: captured on a side stream after warm-up, replayed after a copy into static
+input buffers."""
 
 from __future__ import annotations
 
@@ -16,22 +17,26 @@ from effbench.modes.stale_weights import guarded
 
 @dataclass(frozen=True)
 class Captured:
-    """A captured graph. `replay` reads the static buffers it was captured with and writes the result to `outputs`."""
+    """A captured graph. `replay` reads the static buffers it was captured with and writes the
+    result to `outputs`."""
 
     replay: Callable[[], None]
     outputs: Any
 
 
 class GraphCapture:
-    """Captures graphs on a side stream, after `warmups` calls on it. In the first call, libraries such as cuBLAS
-    allocate workspaces, which is not allowed during capture. `share_pool`: all graphs share one memory pool."""
+    """Captures graphs on a side stream, after `warmups` calls on it. In the first call, libraries
+    such as cuBLAS allocate workspaces, which is not allowed during capture. `share_pool`: all
+    graphs share one memory pool."""
 
     def __init__(self, warmups: int, share_pool: bool = False) -> None:
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle() if share_pool else None
         self.warmups = warmups
 
-    def __call__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Captured:
+    def __call__(
+        self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
+    ) -> Captured:
         """Return the captured graph of a call with these static inputs."""
         current = torch.cuda.current_stream()
         self.stream.wait_stream(current)
@@ -48,8 +53,9 @@ class GraphCapture:
 
 @dataclass
 class CudaGraph(Mode):
-    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture. `guard`: reaction if a
-    weight is no longer the captured one: null (no check), refuse or recapture."""
+    """The eager module in one CUDA graph. `warmups`: calls on the side stream before capture.
+    `guard`: reaction if a weight is no longer the captured one: null (no check), refuse or
+    recapture."""
 
     warmups: Count = 3
     guard: Literal[None, "refuse", "recapture"] = None
@@ -69,7 +75,9 @@ class CudaGraph(Mode):
         """Mark dimensions of the static inputs before the first call with them."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
-        return guarded(module, self.guard, partial(self.capture, module, lambda forward: forward), args, kwargs)
+        return guarded(
+            module, self.guard, partial(self.capture, module, lambda forward: forward), args, kwargs
+        )
 
     def prepare_training(
         self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
@@ -77,9 +85,12 @@ class CudaGraph(Mode):
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         return self.capture(module, step_over, args, kwargs)
 
-    def capture(self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]) -> Prepared:
+    def capture(
+        self, module: torch.nn.Module, step_over: StepOver, args: tuple, kwargs: dict[str, Any]
+    ) -> Prepared:
         """Capture what `step_over` makes of the forward."""
-        # compile again for each capture, because a compiled copy of a part has the weights of its creation
+        # compile again for each capture, because a compiled copy of a part has the weights of its
+        # creation
         forward, facts = self.forward(module)
         prepared = capture(step_over(forward), args, kwargs, self.warmups, self.mark)
         prepared.facts.update(facts)
@@ -88,8 +99,8 @@ class CudaGraph(Mode):
 
 @dataclass
 class CompiledCudaGraph(CudaGraph):
-    """A CUDA graph of the module compiled with `inner`, one of torch.compile's modes without CUDA graphs. The other
-    settings are those of `CudaGraph` and `Compiled`."""
+    """A CUDA graph of the module compiled with `inner`, one of torch.compile's modes without CUDA
+    graphs. The other settings are those of `CudaGraph` and `Compiled`."""
 
     inner: str = "max-autotune-no-cudagraphs"
     fullgraph: bool = False
@@ -104,7 +115,13 @@ class CompiledCudaGraph(CudaGraph):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.compiled = Compiled(
-            self.inner, self.fullgraph, self.dynamic, self.options, self.only, self.skip, self.regional
+            self.inner,
+            self.fullgraph,
+            self.dynamic,
+            self.options,
+            self.only,
+            self.skip,
+            self.regional,
         )
 
     @property
@@ -123,14 +140,17 @@ class CompiledCudaGraph(CudaGraph):
 
 
 def capture(
-    function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], warmups: int,
+    function: Callable[..., Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    warmups: int,
     mark: Callable[[tuple, dict[str, Any]], None] | None = None,
-) -> Prepared:  # fmt: skip
-    """Capture `function` and return a step that copies its inputs into static buffers and replays the graph.
+) -> Prepared:
+    """Capture `function` and return a step that copies its inputs into static buffers and replays
+    the graph.
 
-    The step returns the graph's static outputs, which the next call overwrites. Inputs that are not tensors become
-    constants. `mark` is called with the static inputs before the first call.
-    """
+    The step returns the graph's static outputs, which the next call overwrites. Inputs that are not
+    tensors become constants. `mark` is called with the static inputs before the first call."""
     static_args = tuple(copy_of(value) for value in args)
     static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
     if mark is not None:
@@ -144,16 +164,27 @@ def capture(
         replay()
         return outputs
 
-    static = [value for value in (*static_args, *static_kwargs.values()) if isinstance(value, torch.Tensor)]
-    return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": sum(value.nbytes for value in static)})
+    static = [
+        value
+        for value in (*static_args, *static_kwargs.values())
+        if isinstance(value, torch.Tensor)
+    ]
+    return Prepared(
+        step,
+        copy_inputs=copy_inputs,
+        facts={"static_input_bytes": sum(value.nbytes for value in static)},
+    )
 
 
 def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[..., None]:
-    """Return a function that copies its arguments into the static buffers, with one launch per input."""
+    """Return a function that copies its arguments into the static buffers, with one launch per
+    input."""
     if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
         copy = static_args[0].copy_
 
-        def copy_one(value: torch.Tensor) -> None:  # the common case, without a loop in the timed call
+        def copy_one(
+            value: torch.Tensor,
+        ) -> None:  # the common case, without a loop in the timed call
             copy(value)
 
         return copy_one

@@ -1,4 +1,5 @@
-"""Inductor: its options, its caches, and the vector instructions that it may use on this machine."""
+"""Inductor: its options, its caches, and the vector instructions that it may use on this
+machine."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options of a torch.compile mode, updated with the `given` ones. Raises ConfigError if unknown."""
+    """Return the options of a torch.compile mode, updated with the `given` ones. Raises ConfigError
+    if unknown."""
     modes = torch._inductor.list_mode_options()
     if (mode or "default") not in modes:
         raise ConfigError(f"torch.compile has no mode {mode!r}; allowed: {', '.join(modes)}")
@@ -29,12 +31,17 @@ def mode_options(mode: str | None, given: Mapping[str, Any] | None) -> dict[str,
 
 def autotunes(options: Mapping[str, Any]) -> bool:
     """Return whether Inductor times kernels beyond its few defaults, by these options."""
-    return any(value for name, value in options.items() if name.startswith(("max_autotune", "coordinate_descent")))
+    return any(
+        value
+        for name, value in options.items()
+        if name.startswith(("max_autotune", "coordinate_descent"))
+    )
 
 
 def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton: {cudagraphs: true}}`,
-    which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an unknown name or a wrong type."""
+    """Return options by their dotted names: `mode.options.triton.cudagraphs=true` gives `{triton:
+    {cudagraphs: true}}`, which becomes `{"triton.cudagraphs": true}`. Raises ConfigError for an
+    unknown name or a wrong type."""
     if not isinstance(given, Mapping | None):
         how = "Example: mode.options.epilogue_fusion=false"
         raise ConfigError(f"mode.options must map names to values, got {given!r}. {how}")
@@ -46,7 +53,9 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
             raise ConfigError(f"mode.options.{name}: Inductor has no such option; {near}")
     if options:
         try:
-            torch.compile(torch.nn.Identity(), options=options)  # compiles nothing, but checks the types
+            torch.compile(
+                torch.nn.Identity(), options=options
+            )  # compiles nothing, but checks the types
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
@@ -63,7 +72,8 @@ def flat(given: Mapping[str, Any], known: set[str], prefix: str = "") -> Iterato
 
 
 def use_caches_in(folder: str | None) -> str | None:
-    """Make Inductor and Triton use caches in `folder`, unless it is None. Return Inductor's previous cache folder."""
+    """Make Inductor and Triton use caches in `folder`, unless it is None. Return Inductor's
+    previous cache folder."""
     before = os.environ.get(CACHE_FOLDER)
     if folder:
         os.environ[CACHE_FOLDER] = str(Path(folder) / "inductor")
@@ -72,17 +82,18 @@ def use_caches_in(folder: str | None) -> str | None:
 
 
 def learn_vector_instructions(folder: str | None = None) -> None:
-    """Determine which vector instructions Inductor's C++ code may use on this machine; torch caches the answer.
+    """Determine which vector instructions Inductor's C++ code may use on this machine; torch caches
+    the answer.
 
-    Inductor compiles and loads a sample of each kind. This takes seconds that depend on the machine and not on the
-    model, so it is done before timing and not counted as compile seconds; in the fork server it is done once. It does
-    nothing if it was done in this process, or without a C++ compiler. `folder`: where to cache the compiled samples for
-    other processes; None: Inductor's default folder of the user.
-    """
+    Inductor compiles and loads a sample of each kind. This takes seconds that depend on the machine
+    and not on the model, so it is done before timing and not counted as compile seconds; in the
+    fork server it is done once. It does nothing if it was done in this process, or without a C++
+    compiler. `folder`: where to cache the compiled samples for other processes; None: Inductor's
+    default folder of the user."""
     if needs_compiler(torch.device("cpu")) is not None:
         return
-    # the function is private, and the compiler may be broken: after a failure here, the cell's own compilation tries
-    # again and determines the cell's status
+    # the function is private, and the compiler may be broken: after a failure here, the cell's own
+    # compilation tries again and determines the cell's status
     with suppress(Exception):
         from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
@@ -93,7 +104,8 @@ def learn_vector_instructions(folder: str | None = None) -> None:
 
 
 def learn_for(modes: Iterable[tuple[str, str]]) -> None:
-    """Determine the vector instructions if a mode needs them. `modes`: targets of effbench's modes, with devices."""
+    """Determine the vector instructions if a mode needs them. `modes`: targets of effbench's modes,
+    with devices."""
     if any(writes_cpp(resolve_target(target), torch.device(device)) for target, device in modes):
         learn_vector_instructions(os.environ.get(CACHE_FOLDER))
 

@@ -1,4 +1,5 @@
-"""TorchScript modes: torch.jit.trace and torch.jit.script. torch deprecates both; its warnings become facts."""
+"""TorchScript modes: torch.jit.trace and torch.jit.script. torch deprecates both; its warnings
+become facts."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from effbench.printable import text_of
 
 @dataclass
 class TorchScript(Mode):
-    """The base class of both modes. `freeze`: make weights constants; `optimize_for_inference`: also freeze, and apply
-    torch.jit's rewrites for the device."""
+    """The base class of both modes. `freeze`: make weights constants; `optimize_for_inference`:
+    also freeze, and apply torch.jit's rewrites for the device."""
 
     freeze: bool = False
     optimize_for_inference: bool = False
@@ -28,7 +29,8 @@ class TorchScript(Mode):
 
     @property
     def writes_state(self) -> tuple[str, ...]:
-        # attributes are constants of a trace and copies in a script; freezing also copies the buffers
+        # attributes are constants of a trace and copies in a script; freezing also copies the
+        # buffers
         return () if self.freeze or self.optimize_for_inference else ("parameter", "buffer")
 
     @property
@@ -50,18 +52,27 @@ class JitScript(TorchScript):
         with recorded_warnings() as facts:
             scripted = self.finish(torch.jit.script(module))
         # it has its own attributes and replaced buffers
-        return Prepared(scripted, compile_cache="cold", facts=facts, module=scripted if self.writes_state else None)
+        return Prepared(
+            scripted,
+            compile_cache="cold",
+            facts=facts,
+            module=scripted if self.writes_state else None,
+        )
 
 
 class JitTrace(TorchScript):
-    """torch.jit.trace: the operators that the example inputs ran; branches and loops are baked in."""
+    """torch.jit.trace: the operators that the example inputs ran; branches and loops are baked
+    in."""
 
     def prepare(self, module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prepared:
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
-            # check_trace=False, because outputs are compared with eager anyway; strict=False allows dicts as outputs
+            # check_trace=False, because outputs are compared with eager anyway; strict=False allows
+            # dicts as outputs
             try:
-                traced = torch.jit.trace(wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False)
+                traced = torch.jit.trace(
+                    wrapper, wrapper.tensors(args, kwargs), check_trace=False, strict=False
+                )
             except RuntimeError as error:
                 _, found, why = text_of(error).rpartition("\n:")  # after all values of the output
                 if not found:
@@ -73,14 +84,18 @@ class JitTrace(TorchScript):
 
 @contextmanager
 def recorded_warnings() -> Iterator[dict[str, list[str]]]:
-    """Collect warnings as facts: `deprecations`, and `warnings` for others, such as constants that the tracer made."""
+    """Collect warnings as facts: `deprecations`, and `warnings` for others, such as constants that
+    the tracer made."""
     facts: dict[str, list[str]] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield facts
     for warning in caught:
         text = str(warning.message).strip().splitlines()[0]
-        old = issubclass(warning.category, (DeprecationWarning, FutureWarning)) or "deprecated" in text
+        old = (
+            issubclass(warning.category, (DeprecationWarning, FutureWarning))
+            or "deprecated" in text
+        )
         texts = facts.setdefault("deprecations" if old else "warnings", [])
         if text not in texts:
             texts.append(text)

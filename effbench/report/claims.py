@@ -21,13 +21,18 @@ from effbench.table import Column, Shown, Table
 
 #: Verdict -> tone of the table.
 TONES = {
-    ClaimVerdict.CONFIRMED: "good", ClaimVerdict.REFUTED: "status", ClaimVerdict.DEPENDS: "",
-    ClaimVerdict.UNDECIDED: "", ClaimVerdict.NOT_MEASURABLE: "unsure", ClaimVerdict.NOT_MEASURED: "unsure",
-}  # fmt: skip
+    ClaimVerdict.CONFIRMED: "good",
+    ClaimVerdict.REFUTED: "status",
+    ClaimVerdict.DEPENDS: "",
+    ClaimVerdict.UNDECIDED: "",
+    ClaimVerdict.NOT_MEASURABLE: "unsure",
+    ClaimVerdict.NOT_MEASURED: "unsure",
+}
 
 
 def figure_text(value: float | None, low: float | None, high: float | None, unit: str) -> str:
-    """Return a value with its interval, `1.43× [1.40, 1.47]`. With the unit %, `value` is a fraction."""
+    """Return a value with its interval, `1.43× [1.40, 1.47]`. With the unit %, `value` is a
+    fraction."""
     if value is None:
         return ABSENT
     scale = 100 if unit == "%" else 1
@@ -35,22 +40,36 @@ def figure_text(value: float | None, low: float | None, high: float | None, unit
 
     def text(number: float) -> str:
         number *= scale
-        return f"{number:.0f}" if float(number).is_integer() and abs(number) < 1e15 else significant(number, 3)
+        return (
+            f"{number:.0f}"
+            if float(number).is_integer() and abs(number) < 1e15
+            else significant(number, 3)
+        )
 
     one = value == 1 and len(unit) > 2 and "/" not in unit  # a noun
     shown = f"{text(value)}{space}{unit.removesuffix('s') if one else unit}"
-    return shown if low is None or high is None or low == high else f"{shown} [{text(low)}, {text(high)}]"
+    return (
+        shown
+        if low is None or high is None or low == high
+        else f"{shown} [{text(low)}, {text(high)}]"
+    )
 
 
 def value_text(value: Any, unit: str = "") -> str:
     """Return any value of a claim as text."""
-    if value is None or isinstance(value, Missing) or (isinstance(value, float) and math.isnan(value)):
+    if (
+        value is None
+        or isinstance(value, Missing)
+        or (isinstance(value, float) and math.isnan(value))
+    ):
         return ABSENT
     if isinstance(value, Figure):
         if math.isnan(value.value):
             return "not defined"
         finite = math.isfinite(value.low) and math.isfinite(value.high)
-        return figure_text(value.value, value.low if finite else None, value.high if finite else None, unit)
+        return figure_text(
+            value.value, value.low if finite else None, value.high if finite else None, unit
+        )
     if isinstance(value, list | tuple):
         return ", ".join(value_text(item, unit) for item in value)
     if isinstance(value, Truth):
@@ -66,12 +85,12 @@ def entries(
     shipped: Sequence[Mapping[str, Any]] = (),
     files: Mapping[str, Path] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one record per claim and machine, with the newest verdict; `machine` is None without a verdict.
+    """Return one record per claim and machine, with the newest verdict; `machine` is None without a
+    verdict.
 
-    `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them. `shipped`: records
-    of the reference machine, for claims without a verdict of their own. `files`: name -> file of the user's own
-    experiments. Records are in natural order of the claim ids.
-    """
+    `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them.
+    `shipped`: records of the reference machine, for claims without a verdict of their own. `files`:
+    name -> file of the user's own experiments. Records are in natural order of the claim ids."""
     reference = {(record["experiment"], record["claim"]): record for record in shipped}
     records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
@@ -80,7 +99,9 @@ def entries(
             "claim": claim.id,
             "statement": claim.text,
             "experiment": experiment,
-            "verdict": str(ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED),
+            "verdict": str(
+                ClaimVerdict.NOT_MEASURABLE if claim.not_measurable else ClaimVerdict.NOT_MEASURED
+            ),
             "reason": claim.not_measurable or f"effbench reproduce {shlex.quote(name)}",
             "machine": None,
             "judged_at": None,
@@ -88,7 +109,9 @@ def entries(
             "published": claim.published,
             "reference": False,
         }
-        judged = [row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)]
+        judged = [
+            row for row in verdicts if (row["experiment"], row["claim"]) == (experiment, claim.id)
+        ]
         elsewhere = _shipped(reference.get((experiment, claim.id)))
         records += [record | _judgement(row) for row in judged] or [record | elsewhere]
     return records
@@ -102,9 +125,15 @@ def shipped_verdicts() -> list[dict[str, Any]]:
 def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
     if record is None or record["machine"] is None:
         return {}
-    measured = {name: value for name, value in record["measured"].items() if name != "sweeps"}  # not in this database
+    measured = {
+        name: value for name, value in record["measured"].items() if name != "sweeps"
+    }  # not in this database
     kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
-    return kept | {"machine": f"{record['machine']} (reference)", "measured": measured, "reference": True}
+    return kept | {
+        "machine": f"{record['machine']} (reference)",
+        "measured": measured,
+        "reference": True,
+    }
 
 
 def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,9 +149,12 @@ def _judgement(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def claims_table(
-    records: Sequence[Mapping[str, Any]], pages: Mapping[str, str] | None = None, with_machine: bool = True
+    records: Sequence[Mapping[str, Any]],
+    pages: Mapping[str, str] | None = None,
+    with_machine: bool = True,
 ) -> Table:
-    """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on the site."""
+    """Return a table with one row per record of `entries`. `pages`: sweep id -> URL of its page on
+    the site."""
     columns = [
         Column("claim", help="id of the claim in effbench claims"),
         Column("statement", wide=True),
@@ -137,18 +169,24 @@ def claims_table(
     for record in records:
         verdict, measured, judged_at = record["verdict"], record["measured"], record["judged_at"]
         value = measured.get("value")
-        text = figure_text(value, measured.get("low"), measured.get("high"), measured.get("unit") or "")
+        text = figure_text(
+            value, measured.get("low"), measured.get("high"), measured.get("unit") or ""
+        )
         when = f"judged {judged_at[:16].replace('T', ' ')} UTC" if judged_at else ""
-        rows.append({
-            "claim": record["claim"],
-            "statement": record["statement"],
-            "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),  # a newer effbench may know other verdicts
-            "measured": Shown(value if is_number(value) else None, text),
-            "published": record["published"] or "",
-            "why": record["reason"],
-            "experiment": _experiment(record, pages or {}),
-            "machine": Shown(None, record["machine"] or "", "name", sub=when),
-        })  # fmt: skip
+        rows.append(
+            {
+                "claim": record["claim"],
+                "statement": record["statement"],
+                "verdict": Shown(
+                    verdict, verdict, TONES.get(verdict, "")
+                ),  # a newer effbench may know other verdicts
+                "measured": Shown(value if is_number(value) else None, text),
+                "published": record["published"] or "",
+                "why": record["reason"],
+                "experiment": _experiment(record, pages or {}),
+                "machine": Shown(None, record["machine"] or "", "name", sub=when),
+            }
+        )
     return Table(columns, rows, records, group="claim", caption="Claims with their verdicts")
 
 
@@ -161,7 +199,8 @@ def _experiment(record: Mapping[str, Any], pages: Mapping[str, str]) -> Shown:
 
 
 def marked_values(pivot: Pivot, rows: Any) -> dict[int, Any]:
-    """Return the position of each row of a whole frame whose host was disturbed -> its value, which decides nothing."""
+    """Return the position of each row of a whole frame whose host was disturbed -> its value, which
+    decides nothing."""
     from effbench.experiments.frames import DISTURBANCE, column_of
 
     if DISTURBANCE not in rows or rows[DISTURBANCE].isna().all():
@@ -171,12 +210,16 @@ def marked_values(pivot: Pivot, rows: Any) -> dict[int, Any]:
         return {}
     values = pivot.value(whole) if callable(pivot.value) else column_of(whole, pivot.value)
     disturbed = rows[DISTURBANCE].notna()
-    return {place: value for place, value in enumerate(values) if disturbed.iloc[place] and not is_missing(value)}
+    return {
+        place: value
+        for place, value in enumerate(values)
+        if disturbed.iloc[place] and not is_missing(value)
+    }
 
 
 def pivot_table(pivot: Pivot, rows: Any) -> Table:
-    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show their status, and
-    marked rows their value with `~`."""
+    """Return a table of one value, pivoted from a frame; rows of the frame that are not `ok` show
+    their status, and marked rows their value with `~`."""
     from effbench.experiments.frames import column_of  # imports pandas
 
     for name in (pivot.columns, *pivot.rows):
@@ -195,6 +238,11 @@ def pivot_table(pivot: Pivot, rows: Any) -> Table:
             text = row["status"]
         key = tuple(value_text(row[name]) for name in pivot.rows)
         lines.setdefault(key, {}).setdefault(heading, []).append(text)
-    columns = [Column(name) for name in pivot.rows] + [Column(f"{name} ", name, numeric=True) for name in across]
-    body = [[*key, *(", ".join(line.get(name, [ABSENT])) for name in across)] for key, line in lines.items()]
+    columns = [Column(name) for name in pivot.rows] + [
+        Column(f"{name} ", name, numeric=True) for name in across
+    ]
+    body = [
+        [*key, *(", ".join(line.get(name, [ABSENT])) for name in across)]
+        for key, line in lines.items()
+    ]
     return Table.of(columns, body)

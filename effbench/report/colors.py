@@ -1,9 +1,9 @@
 """Colour, marker and dash of each mode, the same on all pages and in all figures.
 
-The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB distance of at least 26
-from each other in normal vision and under simulated protanopia, deuteranopia and tritanopia, and a contrast of about
-3:1 or more with both page backgrounds. Marker and dash distinguish the modes without colour.
-"""
+The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB
+distance of at least 26 from each other in normal vision and under simulated protanopia,
+deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds. Marker
+and dash distinguish the modes without colour."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ STYLES: dict[str, ModeStyle] = {
     "jit-trace": ModeStyle("#f0686f", "pentagon", "longdashdot", "⬟"),
 }
 
-_SYMBOLS = (("star-diamond", "✦"), ("pentagon", "⬟"), ("triangle-left", "◀"), ("triangle-right", "▶"))
+_SYMBOLS = (
+    ("star-diamond", "✦"),
+    ("pentagon", "⬟"),
+    ("triangle-left", "◀"),
+    ("triangle-right", "▶"),
+)
 _DASHES = ("dashdot", "longdash", "longdashdot")
 
 

@@ -1,4 +1,5 @@
-"""Headings and texts of measured columns, for figures, their tables of numbers and the page of a cell."""
+"""Headings and texts of measured columns, for figures, their tables of numbers and the page of a
+cell."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def title_and_unit(name: str) -> tuple[str, str]:
 
 
 def heading(name: str) -> str:
-    """Return the title with its unit: `latency (ms)`. Sizes in bytes show their units in each value instead."""
+    """Return the title with its unit: `latency (ms)`. Sizes in bytes show their units in each value
+    instead."""
     title, unit = title_and_unit(name)
     return f"{title} ({unit})" if unit not in ("", "bytes") else title
 

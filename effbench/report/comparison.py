@@ -37,17 +37,23 @@ MOST_ROWS = 50
 MOST_NAMES = 5
 #: Verdict -> (sign, tone of the table): verdicts must be readable without colour.
 SIGNS = {
-    Verdict.BROKEN: ("✗", "bad"), Verdict.SLOWER: ("▲", "bad"), Verdict.MISSING: ("?", "status"),
-    Verdict.AMBIGUOUS: ("~", "unsure"), Verdict.FIXED: ("✓", "good"), Verdict.FASTER: ("▼", "good"),
-    Verdict.NEW: ("+", ""), Verdict.SAME: ("=", ""),
-}  # fmt: skip
+    Verdict.BROKEN: ("✗", "bad"),
+    Verdict.SLOWER: ("▲", "bad"),
+    Verdict.MISSING: ("?", "status"),
+    Verdict.AMBIGUOUS: ("~", "unsure"),
+    Verdict.FIXED: ("✓", "good"),
+    Verdict.FASTER: ("▼", "good"),
+    Verdict.NEW: ("+", ""),
+    Verdict.SAME: ("=", ""),
+}
 #: Verdict -> its name for metrics that are not times.
 MORE = {Verdict.SLOWER: "more", Verdict.FASTER: "less"}
 Shows = Callable[[Change], str]
 
 
 def word_of(change: Change) -> str:
-    """Return the verdict: `slower`, `more` if the metric is not a time, or `not judged` if a figure is marked."""
+    """Return the verdict: `slower`, `more` if the metric is not a time, or `not judged` if a figure
+    is marked."""
     if change.is_unjudged:
         return NOT_JUDGED
     is_time = change.metric == STATUS or METRICS[change.metric].unit in ("ms", "s")
@@ -60,7 +66,8 @@ def marked(change: Change) -> str:
 
 
 def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
-    """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that cells link to."""
+    """Return changes as a table; CSV and JSON have the columns COLUMNS. `cell_page`: page that
+    cells link to."""
     columns = [
         Column("verdict"),
         Column("cell", wide=not cell_page),
@@ -71,20 +78,34 @@ def table_of(changes: Sequence[Change], cell_page: str = "") -> Table:
         Column("detectable", numeric=True, optional=True),
         Column("why", optional=True, wide=True),
     ]
-    return Table(columns, [_row(change, cell_page) for change in changes], [record(change) for change in changes])
+    return Table(
+        columns,
+        [_row(change, cell_page) for change in changes],
+        [record(change) for change in changes],
+    )
 
 
 def _row(change: Change, cell_page: str = "") -> dict[str, Any]:
     shows, name = change.smallest_slowdown, one_line(change.name)
     has_page = cell_page and change.verdict is not Verdict.MISSING
     return {
-        "verdict": Shown(change.verdict, marked(change), f"{SIGNS[change.verdict][1]}{' nowrap' if cell_page else ''}"),
-        "cell": Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}") if has_page else name,
+        "verdict": Shown(
+            change.verdict,
+            marked(change),
+            f"{SIGNS[change.verdict][1]}{' nowrap' if cell_page else ''}",
+        ),
+        "cell": (
+            Shown(name, name, "name linked", link=f"{cell_page}#cell={change.key}")
+            if has_page
+            else name
+        ),
         "metric": change.metric,
         "before": figure_text(change, change.before, change.marked_before),
         "after": figure_text(change, change.after, change.marked_after),
         "ratio": ratio_text(change.ratio, change.low, change.high),
-        "detectable": "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows),
+        "detectable": (
+            "" if shows is None else f"≥ {percent(shows)}" if shows < 10 else percent(shows)
+        ),
         "why": one_line(change.reason or ""),
     }
 
@@ -98,14 +119,18 @@ def figure_text(change: Change, value: float | None, is_marked: bool) -> str:
 
 
 def unjudged_text(compared: Compared, again: str | None = None) -> str | None:
-    """Return which cells have no verdict because they are marked: `not judged: host disturbed in 2 of 14 cells: …`.
+    """Return which cells have no verdict because they are marked: `not judged: host disturbed in 2
+    of 14 cells: …`.
 
     `again`: the command that measures them again. None without such a cell."""
     if not compared.unjudged:
         return None
     names = [one_line(change.name) for change in compared.unjudged.values()]
     cells = len({change.key for change in compared.changes})
-    text = f"{NOT_JUDGED}: {DISTURBED} in {len(names)} of {count(cells, 'cell')}: {listed(names, MOST_NAMES)}"
+    text = (
+        f"{NOT_JUDGED}: {DISTURBED} in {len(names)} of {count(cells, 'cell')}:"
+        f" {listed(names, MOST_NAMES)}"
+    )
     return text if again is None else f"{text}; measure them again: {again}"
 
 
@@ -116,20 +141,25 @@ def counts_text(compared: Compared) -> str:
 
 def heading(compared: Compared) -> str:
     """Return both sides with their labels, and the hardware."""
-    sides = (f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after))
+    sides = (
+        f"{side.title} {side.label or ''}".strip() for side in (compared.before, compared.after)
+    )
     return one_line(f"{' → '.join(sides)} · {compared.hardware}")
 
 
 def summary_lines(compared: Compared) -> list[str]:
     """Return one line per mode, the detectable slowdowns, and the source of the limits."""
     phases = {line.phase for line in compared.modes}
-    lines = [(f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes]
+    lines = [
+        (f"{line.phase} " if len(phases) > 1 else "") + mode_text(line) for line in compared.modes
+    ]
     limits = f"limits: {compared.limits.source}" if compared.limits.source else None
     return [*lines, *filter(None, [sensitivity(compared), limits])]
 
 
 def mode_text(line: ModeChange) -> str:
-    """Return `eager: latency after ÷ before 1.003 (0.998–1.008) over 12 cells`, or why the mean is unclear."""
+    """Return `eager: latency after ÷ before 1.003 (0.998–1.008) over 12 cells`, or why the mean is
+    unclear."""
     text = ratio_text(line.ratio, line.low, line.high)
     if not is_clear(line.low, line.high):
         text = f"{UNCLEAR} {text.partition(' ')[2].removesuffix(')')}, {TOO_WIDE})"
@@ -139,23 +169,34 @@ def mode_text(line: ModeChange) -> str:
 
 
 def sensitivity(compared: Compared) -> str | None:
-    """Return the latency slowdowns that these trials can detect; None if no latency was compared."""
-    rows = [change for change in compared.changes if change.metric == "latency_ms" and not change.is_unjudged]
+    """Return the latency slowdowns that these trials can detect; None if no latency was
+    compared."""
+    rows = [
+        change
+        for change in compared.changes
+        if change.metric == "latency_ms" and not change.is_unjudged
+    ]
     latencies = [change for change in rows if change.ratio is not None]
-    known = sorted((row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None)
+    known = sorted(
+        (row.smallest_slowdown, row.name) for row in latencies if row.smallest_slowdown is not None
+    )
     if known:
         middle, (worst, name) = statistics.median(slowdown for slowdown, _ in known), known[-1]
         return (
-            f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a latency slowdown of "
-            f"{percent(middle)} in the median cell, {percent(worst)} in the worst ({one_line(name)}); {MORE_ROUNDS}"
+            f"these {'pairs of the same round' if compared.interleaved else 'trials'} detect a"
+            f" latency slowdown of {percent(middle)} in the median cell, {percent(worst)} in the"
+            f" worst ({one_line(name)}); {MORE_ROUNDS}"
         )
-    if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):  # a re-run judged none
+    if latencies and all(
+        change.verdict is Verdict.AMBIGUOUS for change in latencies
+    ):  # a re-run judged none
         return f"one trial on a side: times cannot be judged; {MORE_ROUNDS}"
     return None
 
 
 def markdown(compared: Compared, changes: Sequence[Change], omitted: str = "") -> str:
-    """Return a section for a pull request or a job summary. `omitted`: the numbers of omitted rows."""
+    """Return a section for a pull request or a job summary. `omitted`: the numbers of omitted
+    rows."""
     return paragraphs(
         f"**{markdown_text(heading(compared))}**",
         bullets(compared.differences),
@@ -175,17 +216,32 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def as_json(compared: Compared, changes: Iterable[Change], **more: Any) -> str:
-    """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields. `more`: others."""
+    """Return sides, differences, modes and rows as JSON; docs/reference/api.md lists the fields.
+    `more`: others."""
     sides = (compared.before, compared.after)
-    before, after = ({"sweep": side.title, "label": side.label, "state": side.state} for side in sides)
+    before, after = (
+        {"sweep": side.title, "label": side.label, "state": side.state} for side in sides
+    )
     renamed = {"low": "ci_low", "high": "ci_high"}
-    modes = [{renamed.get(name, name): value for name, value in vars(line).items()} for line in compared.modes]
-    return json_text({
-        "before": before, "after": after, "hardware": compared.hardware,
-        "differences": compared.differences, "in_turns": compared.interleaved, "limits": compared.limits.source,
-        "counts": counts(compared.changes),
-        "modes": modes, "notes": compared.notes, "changes": [record(change) for change in changes], **more,
-    })  # fmt: skip
+    modes = [
+        {renamed.get(name, name): value for name, value in vars(line).items()}
+        for line in compared.modes
+    ]
+    return json_text(
+        {
+            "before": before,
+            "after": after,
+            "hardware": compared.hardware,
+            "differences": compared.differences,
+            "in_turns": compared.interleaved,
+            "limits": compared.limits.source,
+            "counts": counts(compared.changes),
+            "modes": modes,
+            "notes": compared.notes,
+            "changes": [record(change) for change in changes],
+            **more,
+        }
+    )
 
 
 def as_csv(changes: Iterable[Change]) -> str:
@@ -202,13 +258,22 @@ def commands(failed: Sequence[Change], shows: Shows, indent: str = "") -> list[s
 
 
 def check_markdown(
-    compared: Compared, rows: Sequence[Change], failed: Sequence[Change], line: str, shows: Shows,
-    everything: bool = False, again: str | None = None,
-) -> str:  # fmt: skip
-    """Return a section: verdict, failing rows and the commands that show them; other changes are folded. `rows`: the
-    rows to report. `line`: the verdict. `everything`: include unchanged rows. `again`: the command that measures marked
-    cells again."""
-    others = [c for c in rows if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)]
+    compared: Compared,
+    rows: Sequence[Change],
+    failed: Sequence[Change],
+    line: str,
+    shows: Shows,
+    everything: bool = False,
+    again: str | None = None,
+) -> str:
+    """Return a section: verdict, failing rows and the commands that show them; other changes are
+    folded. `rows`: the rows to report. `line`: the verdict. `everything`: include unchanged rows.
+    `again`: the command that measures marked cells again."""
+    others = [
+        c
+        for c in rows
+        if not c.gates and (everything or c.verdict is not Verdict.SAME or c.metric == STATUS)
+    ]
     text = "\n".join(commands(failed[:MOST_ROWS], shows))
     # longer than any run of backticks in the text, so that the text cannot end the block
     fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
@@ -228,11 +293,15 @@ def check_markdown(
 
 def not_checked(why: str, name: str) -> str:
     """Return the section for a check that could not run."""
-    return paragraphs(f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why))
+    return paragraphs(
+        f"## ❌ effbench: not checked against {markdown_text(name)}", markdown_text(why)
+    )
 
 
 def first_rows(rows: Sequence[Change]) -> str:
-    more = f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
+    more = (
+        f"{len(rows) - MOST_ROWS} further rows are omitted here." if len(rows) > MOST_ROWS else ""
+    )
     return paragraphs(table_of(rows[:MOST_ROWS]).render("markdown") if rows else "", more).rstrip()
 
 
@@ -253,9 +322,9 @@ def sentence(change: Change) -> str:
 
 
 def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None = None) -> str:
-    """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the check are failures.
-    Ambiguous rows, cells without figures on both sides and unchecked hardware are skipped tests with a reason.
-    `shows`: returns the command that shows a row."""
+    """Return JUnit XML with one suite per cell and one test per metric. Rows that fail the check
+    are failures. Ambiguous rows, cells without figures on both sides and unchecked hardware are
+    skipped tests with a reason. `shows`: returns the command that shows a row."""
     root = ElementTree.Element("testsuites", name="effbench")
     suites: dict[str, ElementTree.Element] = {}
     measured = compared.judged | compared.unjudged.keys()
@@ -270,16 +339,29 @@ def as_junit(compared: Compared, changes: Iterable[Change], shows: Shows | None 
         if change.gates:
             kind = NOT_JUDGED if change.is_unjudged else str(change.verdict)
             failure = ElementTree.SubElement(test, "failure", message=message, type=kind)
-            failure.text = clean("\n".join([heading(compared), *([shows(change)] if shows else [])]))
+            failure.text = clean(
+                "\n".join([heading(compared), *([shows(change)] if shows else [])])
+            )
         elif change.verdict in (Verdict.AMBIGUOUS, Verdict.MISSING) or change.key not in measured:
             ElementTree.SubElement(test, "skipped", message=message)
     for machine in compared.unchecked:
-        ElementTree.SubElement(add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked"))
+        ElementTree.SubElement(
+            add_test(machine, "hardware"), "skipped", message=clean(f"{machine}: not checked")
+        )
     for element in (root, *root):
-        for total, tag in {"tests": "testcase", "failures": "failure", "skipped": "skipped", "errors": "error"}.items():
+        for total, tag in {
+            "tests": "testcase",
+            "failures": "failure",
+            "skipped": "skipped",
+            "errors": "error",
+        }.items():
             element.set(total, str(len(list(element.iter(tag)))))
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        + ElementTree.tostring(root, encoding="unicode")
+        + "\n"
+    )
 
 
 def clean(text: str) -> str:

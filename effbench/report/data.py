@@ -38,11 +38,13 @@ MOST_NAMES = 5
 #: Most older sweeps that a site includes by default, and most of their planned cells together.
 MOST_OLDER = 200
 MOST_OLDER_CELLS = 20_000
-#: Most results of the history per sweep of the report, so that it does not take longer the larger a database grows.
+#: Most results of the history per sweep of the report, so that it does not take longer the larger a
+#: database grows.
 MOST_RESULTS = 25_000
 NUMBERS = [*METRICS, *(bound for bounds in INTERVALS.values() for bound in bounds), "trials"]
 
-#: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a float32 array).
+#: A row of the table `trial`, and timer -> (number of samples taken, stored samples in order as a
+#: float32 array).
 Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 
 
@@ -50,10 +52,9 @@ Trial = tuple[Mapping[str, Any], Mapping[str, tuple[int, Any]]]
 class Changes:
     """Changes of a sweep since an earlier one.
 
-    `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for the reason `why`.
-    `command`: the command that compares the two sweeps. `is_baseline`: whether the earlier sweep is a baseline, of
-    which no cell may be missing, as in a check.
-    """
+    `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for
+    the reason `why`. `command`: the command that compares the two sweeps. `is_baseline`: whether
+    the earlier sweep is a baseline, of which no cell may be missing, as in a check."""
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
@@ -66,9 +67,8 @@ class Changes:
 class DeviceSweep:
     """One sweep on one hardware, the subject of most pages.
 
-    `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the known columns.
-    `database`: holds the trials; None if there are none.
-    """
+    `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the
+    known columns. `database`: holds the trials; None if there are none."""
 
     sweep: Mapping[str, Any]
     hardware: str
@@ -77,7 +77,9 @@ class DeviceSweep:
     unmeasured: Sequence[Mapping[str, Any]] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
-    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)  # cell key -> overrides that reproduce it
+    overrides: Mapping[str, list[str] | None] = field(
+        default_factory=dict
+    )  # cell key -> overrides that reproduce it
     axis: str | None = None  # label on the x axis of figures; None: the default of `axis_of`
 
     @cached_property
@@ -96,11 +98,19 @@ class DeviceSweep:
     @cached_property
     def numbers(self) -> set[str]:
         """The labels with a number in a row: what figures can have on the x axis."""
-        return {label for row in self.labelled for label in row.labels if math.isfinite(row.number(label))}
+        return {
+            label
+            for row in self.labelled
+            for label in row.labels
+            if math.isfinite(row.number(label))
+        }
 
     def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`, if a row has a number."""
-        self.axis = next((label for label in self.numbers if name in (label, short_label(label))), None)
+        """Draw figures against the label with this name, with or without `model.module.`, if a row
+        has a number."""
+        self.axis = next(
+            (label for label in self.numbers if name in (label, short_label(label))), None
+        )
 
     @property
     def baseline_mode(self) -> str:
@@ -113,8 +123,12 @@ class DeviceSweep:
     @cached_property
     def slug(self) -> str:
         """The name of its folder: unique, and safe even if the names of sweeps contain paths."""
-        readable = re.sub(r"[^a-z0-9]+", "-", f"{self.hardware} {self.sweep['id']}".lower()).strip("-")[:60]
-        mark = hashlib.sha256(f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")).hexdigest()[:6]
+        readable = re.sub(r"[^a-z0-9]+", "-", f"{self.hardware} {self.sweep['id']}".lower()).strip(
+            "-"
+        )[:60]
+        mark = hashlib.sha256(
+            f"{self.hardware}\0{self.sweep['id']}".encode("utf-8", "replace")
+        ).hexdigest()[:6]
         return f"{readable}-{mark}".lstrip("-")
 
     def trials(self) -> Iterator[Trial]:
@@ -123,11 +137,17 @@ class DeviceSweep:
         with Store.open(self.database, mode="read") as store:
             yield from store.trials_with_samples(self.sweep["id"], environments)
 
-    def command(self, params: Mapping[str, Any], environment_id: str) -> tuple[str | None, str | None]:
-        """Return (command that measures a cell again under its interpreter, None), or (None, reason). Imported sweeps
-        get no command: a reader who pastes it would run code that someone else chose."""
+    def command(
+        self, params: Mapping[str, Any], environment_id: str
+    ) -> tuple[str | None, str | None]:
+        """Return (command that measures a cell again under its interpreter, None), or (None,
+        reason). Imported sweeps get no command: a reader who pastes it would run code that someone
+        else chose."""
         if self.sweep.get("imported_at") is not None:
-            return None, "the sweep was imported, so review the parameters below before you run the cell"
+            return (
+                None,
+                "the sweep was imported, so review the parameters below before you run the cell",
+            )
         words = self.overrides.get(digest(dict(params)))
         if words is None:
             return None, "the sweep did not record the overrides of its cells"
@@ -138,7 +158,8 @@ class DeviceSweep:
 
 @dataclass(frozen=True)
 class OlderSweep:
-    """A sweep that the overview does not show. `stamp`: changes if a trial or a result is added or derived anew."""
+    """A sweep that the overview does not show. `stamp`: changes if a trial or a result is added or
+    derived anew."""
 
     info: SweepInfo
     stamp: str
@@ -146,9 +167,10 @@ class OlderSweep:
 
 @dataclass
 class ReportData:
-    """`device_sweeps`: in the order of the overview. `older`: sweeps that only have pages of their own, newest first;
-    `load` reads one. `sweeps`: all, newest first. `axis`: of the figures, None for the default. `calibrations`:
-    environment id -> `ceilings`, `noise` and `measured_at`, or None."""
+    """`device_sweeps`: in the order of the overview. `older`: sweeps that only have pages of their
+    own, newest first; `load` reads one. `sweeps`: all, newest first. `axis`: of the figures, None
+    for the default. `calibrations`: environment id -> `ceilings`, `noise` and `measured_at`, or
+    None."""
 
     database: str
     device_sweeps: Sequence[DeviceSweep]
@@ -161,19 +183,22 @@ class ReportData:
     calibrations: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
 
     def set_axis(self, name: str) -> None:
-        """Draw figures against the label with this name, with or without `model.module.`. Raises UsageError if no row
-        has a number there."""
+        """Draw figures against the label with this name, with or without `model.module.`. Raises
+        UsageError if no row has a number there."""
         known: dict[str, str] = {}
         for device_sweep in self.device_sweeps:
             device_sweep.set_axis(name)
             known |= {short_label(label): label for label in device_sweep.numbers}
         self.axis = name
         if name not in {*known, *known.values()}:
-            raise UsageError(f"--axis={name} is not a swept number of these sweeps; choose {', '.join(sorted(known))}")
+            raise UsageError(
+                f"--axis={name} is not a swept number of these sweeps; choose"
+                f" {', '.join(sorted(known))}"
+            )
 
     def load(self, info: SweepInfo) -> Iterator[DeviceSweep]:
-        """Read an older sweep, and yield its device sweeps, without changes. Those of the overview are skipped: a sweep
-        may be the newest on one of its machines only."""
+        """Read an older sweep, and yield its device sweeps, without changes. Those of the overview
+        are skipped: a sweep may be the newest on one of its machines only."""
         on_overview = {(it.sweep["id"], it.hardware) for it in self.device_sweeps}
         with Store.open(self.database, mode="read") as store:
             device_sweeps = device_sweeps_of(store, info, self.database)
@@ -185,30 +210,43 @@ class ReportData:
 
     def omitted(self) -> str:
         """Return a sentence that lists omitted sweeps with results; empty if there are none."""
-        shown = {device_sweep.sweep["id"]: device_sweep.sweep["name"] for device_sweep in self.device_sweeps}
+        shown = {
+            device_sweep.sweep["id"]: device_sweep.sweep["name"]
+            for device_sweep in self.device_sweeps
+        }
         shown |= {sweep.info.id: sweep.info.name for sweep in self.older}
         omitted = [row for row in self.sweeps if row["trials"] and row["id"] not in shown]
         # the name of a sweep on the page selects that one
-        names = [row["id"] if row["name"] in {None, *shown.values()} else row["name"] for row in omitted]
+        names = [
+            row["id"] if row["name"] in {None, *shown.values()} else row["name"] for row in omitted
+        ]
         if not names:
             return ""
         which = f"{len(names)} other sweep{'s are' if len(names) > 1 else ' is'} not included"
         distinct = list(dict.fromkeys(names))  # all sweeps of the main branch may have one name
-        return f"{which}: {listed(distinct, MOST_NAMES)}. Select sweeps with --sweep NAME (repeatable)."
+        return (
+            f"{which}: {listed(distinct, MOST_NAMES)}. Select sweeps with --sweep NAME"
+            " (repeatable)."
+        )
 
 
-def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows that all figures are drawn from: the view's columns and the following, in reading order.
+def drawn_rows(
+    labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows that all figures are drawn from: the view's columns and the following, in
+    reading order.
 
-    `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of `axis_of`, and `x`
-    its value; rows without a number are omitted. `series`: mode with its swept settings. `series_rank`: its rank in
-    canonical order. `is_baseline`: whether its mode is the baseline's. `mark`, `ratio_mark`: why its times and its
-    speedup are marked. Unknown values, also of unknown columns, are
-    None.
-    """
+    `case`: model with other swept parameters. `axis`: the label on the x axis, by default that of
+    `axis_of`, and `x` its value; rows without a number are omitted. `series`: mode with its swept
+    settings. `series_rank`: its rank in canonical order. `is_baseline`: whether its mode is the
+    baseline's. `mark`, `ratio_mark`: why its times and its speedup are marked. Unknown values, also
+    of unknown columns, are None."""
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
-    order = {name: rank for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))}
+    order = {
+        name: rank
+        for rank, name in enumerate(mode_order((row.mode, row.base_mode) for row in labelled))
+    }
     rows = []
     for row in labelled:
         drawn = dict(row.source)
@@ -216,7 +254,11 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
             value = row.source.get(name)
             drawn[name] = value if is_number(value) else None
         x = row.number(axis)
-        drawn |= {"case": row.curve(axis), "axis": short_label(axis), "x": int(x) if x.is_integer() else x}
+        drawn |= {
+            "case": row.curve(axis),
+            "axis": short_label(axis),
+            "x": int(x) if x.is_integer() else x,
+        }
         drawn |= {"series": row.mode, "series_rank": order[row.mode]}
         drawn |= {"is_baseline": is_baseline(row, baseline_mode)}
         drawn |= {"mark": why_marked(row.source), "ratio_mark": marks.reason(row.source, "speedup")}
@@ -229,17 +271,27 @@ def drawn_rows(labelled: Sequence[LabelledRow], baseline_mode: str, axis: str | 
 
 
 def read(
-    store: Store, database: str, references: Sequence[str] = (), *, whole: bool = True, baseline: str | None = None
+    store: Store,
+    database: str,
+    references: Sequence[str] = (),
+    *,
+    whole: bool = True,
+    baseline: str | None = None,
 ) -> ReportData:
-    """Read the results of the referenced sweeps, by default of the newest of each hardware, and their changes; with
-    `whole`, also history (with `references`, of their hardware) and calibrations, and without `references` which older
-    sweeps the site includes. `baseline`: what to compare with, instead of the previous sweep."""
+    """Read the results of the referenced sweeps, by default of the newest of each hardware, and
+    their changes; with `whole`, also history (with `references`, of their hardware) and
+    calibrations, and without `references` which older sweeps the site includes. `baseline`: what to
+    compare with, instead of the previous sweep."""
     infos = store.sweeps(brief=True)
     device_sweeps = chosen(store, infos, database, references)
     data = ReportData(database, device_sweeps, environments=store.environments())
     if whole:
         shown = {device_sweep.hardware for device_sweep in device_sweeps}
-        ids = [row["id"] for row in data.environments if hardware_of(row) in shown] if references else ()
+        ids = (
+            [row["id"] for row in data.environments if hardware_of(row) in shown]
+            if references
+            else ()
+        )
         most = MOST_RESULTS * len(device_sweeps)
         data.history = read_history(store, everything=True, environment_ids=ids, most=most)
         data.sweeps = [dataclasses.asdict(info) for info in infos]
@@ -248,17 +300,25 @@ def read(
         data.calibrations = {row["id"]: store.calibration(row["id"]) for row in data.environments}
     baselines = store.baselines(baseline) if baseline else []  # refuses an unknown one
     for device_sweep in device_sweeps:
-        device_sweep.changes = read_changes(store, device_sweep, data.environments, infos, baselines)
+        device_sweep.changes = read_changes(
+            store, device_sweep, data.environments, infos, baselines
+        )
     return data
 
 
-def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]) -> list[DeviceSweep]:
+def chosen(
+    store: Store, infos: Sequence[SweepInfo], database: str, references: Sequence[str]
+) -> list[DeviceSweep]:
     """Return the device sweeps of the referenced sweeps, by default of the newest ones."""
-    wanted = {store.find_sweep(reference).id: None for reference in references} or newest(store, infos)
+    wanted = {store.find_sweep(reference).id: None for reference in references} or newest(
+        store, infos
+    )
     by_id = {info.id: info for info in infos}
     found = {sweep_id: device_sweeps_of(store, by_id[sweep_id], database) for sweep_id in wanted}
     for sweep_id in (it for it in found if references and not found[it]):
-        raise NothingFoundError(f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells")
+        raise NothingFoundError(
+            f"sweep {sweep_id} has no results yet; effbench ls --cells lists its planned cells"
+        )
     return [
         device_sweep
         for sweep_id, hardware in wanted.items()
@@ -268,8 +328,9 @@ def chosen(store: Store, infos: Sequence[SweepInfo], database: str, references: 
 
 
 def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
-    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first. Imported sweeps count
-    if no other ran there. Sweeps that only confirm another sweep are skipped."""
+    """Return sweep id -> the hardware on which it is the newest sweep with a trial; newest first.
+    Imported sweeps count if no other ran there. Sweeps that only confirm another sweep are
+    skipped."""
     seen: set[str] = set()
     newest_on = {}
     every = set(map(hardware_of, store.environments()))
@@ -284,9 +345,12 @@ def newest(store: Store, infos: Sequence[SweepInfo]) -> dict[str, set[str]]:
     return newest_on
 
 
-def older(store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[DeviceSweep]) -> list[OlderSweep]:
-    """Return the sweeps with a trial that the overview does not have, or has on one of their machines only; newest
-    first, as many as the site includes. Sweeps that only confirm another sweep are skipped."""
+def older(
+    store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[DeviceSweep]
+) -> list[OlderSweep]:
+    """Return the sweeps with a trial that the overview does not have, or has on one of their
+    machines only; newest first, as many as the site includes. Sweeps that only confirm another
+    sweep are skipped."""
     on_overview: dict[str, set[str]] = {}
     for device_sweep in device_sweeps:
         on_overview.setdefault(device_sweep.sweep["id"], set()).add(device_sweep.hardware)
@@ -302,7 +366,9 @@ def older(store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[Devi
         cells += recorded.results
         if len(chosen) == MOST_OLDER or cells > MOST_OLDER_CELLS:
             break
-        stamp = digest([plain(dataclasses.asdict(info)), plain(dataclasses.asdict(recorded)), sorted(shown)])
+        stamp = digest(
+            [plain(dataclasses.asdict(info)), plain(dataclasses.asdict(recorded)), sorted(shown)]
+        )
         chosen.append(OlderSweep(info, stamp))
     return chosen
 
@@ -310,7 +376,9 @@ def older(store: Store, infos: Sequence[SweepInfo], device_sweeps: Sequence[Devi
 def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[DeviceSweep]:
     """Return one device sweep per hardware of the sweep."""
     rows = rows_of(store, info)
-    environments = {facts["id"]: facts for facts in store.environments(row["environment_id"] for row in rows)}
+    environments = {
+        facts["id"]: facts for facts in store.environments(row["environment_id"] for row in rows)
+    }
     by_hardware = grouped(rows, lambda row: hardware_of(environments[row["environment_id"]]))
     overrides = store.cell_overrides(info.id)
     return [
@@ -318,7 +386,10 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
             sweep=dataclasses.asdict(info),
             hardware=hardware,
             rows=of_hardware,
-            environments=[environments[key] for key in dict.fromkeys(row["environment_id"] for row in of_hardware)],
+            environments=[
+                environments[key]
+                for key in dict.fromkeys(row["environment_id"] for row in of_hardware)
+            ],
             unmeasured=unmeasured(store, info, of_hardware, environments),
             database=database,
             overrides=overrides,
@@ -328,13 +399,20 @@ def device_sweeps_of(store: Store, info: SweepInfo, database: str) -> list[Devic
 
 
 def unmeasured(
-    store: Store, info: SweepInfo, rows: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, Any]]
+    store: Store,
+    info: SweepInfo,
+    rows: Sequence[Mapping[str, Any]],
+    environments: Mapping[str, Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return the planned cells that have no result under an interpreter of these rows, as rows of the view.
-    Environments of one interpreter share the cells: nodes of a cluster, shards, or before and after an upgrade."""
+    """Return the planned cells that have no result under an interpreter of these rows, as rows of
+    the view. Environments of one interpreter share the cells: nodes of a cluster, shards, or before
+    and after an upgrade."""
     names = ("environment_id", *TELLING, *COLUMNS)
     under = {key: interpreter_of(row) for key, row in environments.items()}
-    places = {under[row["environment_id"]]: {name: row[name] for name in names if name in row} for row in rows}
+    places = {
+        under[row["environment_id"]]: {name: row[name] for name in names if name in row}
+        for row in rows
+    }
     measured = {(row["cell_key"], under[row["environment_id"]]) for row in rows}
     return [
         {**cell, **place, "cell_key": cell["key"]}
@@ -345,12 +423,15 @@ def unmeasured(
 
 
 def read_changes(
-    store: Store, after: DeviceSweep, environments: Sequence[Mapping[str, Any]], infos: Sequence[SweepInfo],
+    store: Store,
+    after: DeviceSweep,
+    environments: Sequence[Mapping[str, Any]],
+    infos: Sequence[SweepInfo],
     baselines: Sequence[BaselineInfo],
-) -> Changes:  # fmt: skip
-    """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the sweep is the
-    baseline, compare with the newest earlier sweep that measured one of its cells there. `environments`: all. If the
-    comparison fails, the changes hold the reason."""
+) -> Changes:
+    """Compare a sweep with that of `baselines` on the same hardware. Without one there, and if the
+    sweep is the baseline, compare with the newest earlier sweep that measured one of its cells
+    there. `environments`: all. If the comparison fails, the changes hold the reason."""
     by_id = {info.id: info for info in infos}
     info = by_id[after.sweep["id"]]
     ids = [row["id"] for row in environments if hardware_of(row) == after.hardware]

@@ -13,8 +13,9 @@ from effbench.report.tables import NO_REASON
 from effbench.table import markdown_text as escape
 
 HEADLINES = (
-    "Brackets hold 95 % intervals: the speedup's covers measurement noise, the others the choice of models and batch "
-    "sizes. With too few cells for an interval, they hold the smallest and the largest value."
+    "Brackets hold 95 % intervals: the speedup's covers measurement noise, the others the choice of"
+    " models and batch sizes. With too few cells for an interval, they hold the smallest and the"
+    " largest value."
 )
 MOST_FAILURES = 20
 LONGEST_REASON = 300
@@ -30,7 +31,10 @@ def section(device_sweep: DeviceSweep) -> str:
     modes, speedups = summary.by_mode(rows), device_sweep.speedups
     notes = [f"{note[0].upper()}{note[1:]}." for note in summary.notes_on_means(modes)]
     intervals = (map(score_interval, mode.scores.values()) for mode in modes)
-    brackets = [*chain(*intervals), *(text for mode in modes for _, text in (mode.memory, mode.compiled))]
+    brackets = [
+        *chain(*intervals),
+        *(text for mode in modes for _, text in (mode.memory, mode.compiled)),
+    ]
     has_bounds = any(" to " in text or "–" in text for text in brackets)
     counts = summary.count_statuses(rows)
     bad = ", ".join(f"{number} {status}" for status, number in counts.items() if status != "ok")
@@ -38,13 +42,16 @@ def section(device_sweep: DeviceSweep) -> str:
     is_now = "is still running" if state == "running" else f"is {state}"
     missing = f": {count(waiting, 'planned cell')} without a result" if waiting else ""
     is_shown = any(entry.baseline for entry in speedups.entries)
-    column = "whose column shows its times" if is_shown else "which was not run: all columns show times"
+    column = (
+        "whose column shows its times" if is_shown else "which was not run: all columns show times"
+    )
     headline = summary.headline(speedups, modes)
     shown = [f"Speedups over {escape(baseline)}, {column}"] if speedups.has_figures else []
     shown += [text for text in speedups.legend() if text.lower() not in headline.lower()]
     not_ok = [
-        f"- {escape(row.source['status'])}: {escape(row.case)} bs {row.labels['bs']} {escape(row.mode)}: "
-        f"{escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
+        f"- {escape(row.source['status'])}: {escape(row.case)} bs"
+        f" {row.labels['bs']} {escape(row.mode)}:"
+        f" {escape((row.source['reason'] or NO_REASON)[:LONGEST_REASON])}"
         for row in summary.worst_first(rows)
     ]
     if (more := len(not_ok) - MOST_FAILURES) > 0:
@@ -72,7 +79,9 @@ def since(changes: Changes) -> list[str]:
     if previous is None:
         return []
     name = str(previous["name"] or previous["label"] or previous["id"])
-    label = f" ({previous['label']})" if previous["name"] and previous["label"] else ""  # many sweeps may have the name
+    label = (
+        f" ({previous['label']})" if previous["name"] and previous["label"] else ""
+    )  # many sweeps may have the name
     heading = f"### Since sweep {escape(name + label)}"
     if changes.compared is None:
         return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]
@@ -81,4 +90,10 @@ def since(changes: Changes) -> list[str]:
     table = comparison.table_of(sure[: summary.MOST_CHANGES]).render("markdown") if sure else ""
     counts = f"{comparison.counts_text(changes.compared)}."
     differences = comparison.bullets(changes.compared.differences)
-    return [heading, differences, counts, table, f"{more} more: `{changes.command}`" if more > 0 else ""]
+    return [
+        heading,
+        differences,
+        counts,
+        table,
+        f"{more} more: `{changes.command}`" if more > 0 else "",
+    ]

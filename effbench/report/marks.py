@@ -1,4 +1,5 @@
-"""Marks: figures that a disturbed host or GPU affected. They are shown with `~` and explained once per output."""
+"""Marks: figures that a disturbed host or GPU affected. They are shown with `~` and explained once
+per output."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ _FROM_TIMES = frozenset(
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: What to do about marks, by device.
 ON_CPU = "Close other programs, set threads=1 or use a quieter machine, then run the sweep again"
-ON_GPU = "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
+ON_GPU = (
+    "Free the GPU and its host (effbench doctor lists what disturbs them), then run the sweep again"
+)
 NO_REASON = "host or GPU disturbed"
 
 
@@ -37,7 +40,8 @@ def is_timed(metric: str) -> bool:
 
 
 def is_marked(row: Mapping[str, Any]) -> bool:
-    """Return whether the times of this row of the view `results` are marked. Unknown values in a frame count as no."""
+    """Return whether the times of this row of the view `results` are marked. Unknown values in a
+    frame count as no."""
     return row.get("marked") in (True, 1)
 
 
@@ -56,8 +60,8 @@ def signed(text: str, marked: bool) -> str:
 def reason(row: Mapping[str, Any], metric: str) -> str | None:
     """Return why a metric of a row of the view `results` is marked; None if it is not.
 
-    Speedups have marks of their own: both sides of a pair meet the same host, which its times do not.
-    """
+    Speedups have marks of their own: both sides of a pair meet the same host, which its times do
+    not."""
     if is_missing(row.get(metric)) or not is_timed(metric):
         return None
     if metric not in SPEEDUPS:
@@ -67,9 +71,11 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
 
 
 def note(rows: Sequence[LabelledRow]) -> str:
-    """Return the line that explains the marks of these results: which cells, how disturbed, and what to do. Return an
-    empty text if none is marked."""
-    marked = [row for row in rows if is_marked(row.source) or reason(row.source, "speedup") is not None]
+    """Return the line that explains the marks of these results: which cells, how disturbed, and
+    what to do. Return an empty text if none is marked."""
+    marked = [
+        row for row in rows if is_marked(row.source) or reason(row.source, "speedup") is not None
+    ]
     if not marked:
         return ""
     if len(rows) == 1:
@@ -84,13 +90,14 @@ def note(rows: Sequence[LabelledRow]) -> str:
     on_cpu = all(row.source.get("device") == "cpu" for row in marked)
     advice = ON_CPU if on_cpu else ON_GPU
     return (
-        f"{SIGN} measured on a disturbed machine: {which}; {listed(disturbances(whys), MOST_REASONS, '; ')}. {advice}."
+        f"{SIGN} measured on a disturbed machine: {which};"
+        f" {listed(disturbances(whys), MOST_REASONS, '; ')}. {advice}."
     )
 
 
 def disturbances(reasons: Sequence[str]) -> list[str]:
-    """Return the distinct reasons, the most frequent first. Reasons that differ only in their numbers become one with
-    ranges: `host busy for 40–95 % of the timing`."""
+    """Return the distinct reasons, the most frequent first. Reasons that differ only in their
+    numbers become one with ranges: `host busy for 40–95 % of the timing`."""
     groups: dict[str, list[str]] = {}
     for reason in reasons:
         groups.setdefault(_NUMBER.sub("#", reason), []).append(reason)
@@ -101,7 +108,8 @@ def disturbances(reasons: Sequence[str]) -> list[str]:
 
 
 def _with_ranges(reasons: Sequence[str]) -> str:
-    """Return a text for reasons that differ only in their numbers, each number replaced by its range."""
+    """Return a text for reasons that differ only in their numbers, each number replaced by its
+    range."""
     if len(set(reasons)) == 1:
         return reasons[0]
     numbers = [_NUMBER.findall(reason) for reason in reasons]

@@ -1,4 +1,5 @@
-"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the speed of the host."""
+"""Lines about how a row was measured: dropout that is off, gradients, pairs, and the speed of the
+host."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def weights_differ(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
 
 
 def no_pairs(facts: Mapping[str, Any], row: LabelledRow) -> str | None:
-    """Return why a speedup does not come from pairs, unless that holds for all cells of this kind."""
+    """Return why a speedup does not come from pairs, unless that holds for all cells of this
+    kind."""
     reason = facts.get("no_pairs")
     if reason is None or row.source["phase"] != "inference" or "stream" in row.source["params"]:
         return None
@@ -51,8 +53,8 @@ MAKERS: tuple[Callable[[Mapping[str, Any], LabelledRow], str | None], ...] = (
 
 
 def notes(store: Store, sweep: SweepInfo, rows: Sequence[LabelledRow]) -> list[str]:
-    """Return a line for each note, with the rows that it is about. The modes of a row share most notes, so a line names
-    a row and its modes once."""
+    """Return a line for each note, with the rows that it is about. The modes of a row share most
+    notes, so a line names a row and its modes once."""
     if not rows:
         return []
     facts = store.trial_facts(sweep.id, NAMES)
@@ -78,5 +80,7 @@ def on_a_busy_host(rows: Sequence[LabelledRow]) -> list[str]:
     for row in rows:
         quiet, busy = row.source.get("speedup"), row.source.get("busy_speedup")
         if quiet is not None and busy is not None and row.source["speedup_disturbance"] is None:
-            lines.append(f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one")
+            lines.append(
+                f"{row.name}: {form(quiet)} on an undisturbed host, {form(busy)} on a busy one"
+            )
     return lines

@@ -17,9 +17,13 @@ LITTLE = 0.05
 
 
 def reason(row: Row) -> str:
-    """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no mode beats the
-    baseline, return the baseline's bottleneck; empty if the baseline was not profiled."""
-    base = next((entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"), {})
+    """Return why the best mode of a row wins: `launch-bound: 15 launches become one graph`. If no
+    mode beats the baseline, return the baseline's bottleneck; empty if the baseline was not
+    profiled."""
+    base = next(
+        (entry.source for entry in row.cells.values() if entry.baseline and entry.status == "ok"),
+        {},
+    )
     busy_ms, bound = base.get("gpu_busy_ms"), base.get("bound")
     call_ms = base.get(SPEEDUPS.get(row.metric, "latency_ms"))
     if not busy_ms or not call_ms or not bound or row.leader is None:
@@ -30,7 +34,11 @@ def reason(row: Row) -> str:
         bound = f"the GPU is idle for {percent(waits)} of each call"
     best = row.cells[row.leader]
     if best.baseline or any(row.cells[mode].baseline for mode in row.tied):
-        return f"{bound}: the GPU is busy for {percent(1 - waits)} of each call" if waits < LAUNCH_IDLE else bound
+        return (
+            f"{bound}: the GPU is busy for {percent(1 - waits)} of each call"
+            if waits < LAUNCH_IDLE
+            else bound
+        )
     return f"{bound}: {', '.join(effects(base, best.source))}".removesuffix(": ")
 
 
@@ -42,7 +50,10 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     if after.get("graph_pool_bytes") is not None and kernels and kernels > 1:
         single = after.get("phase") == "inference" and not after.get("graph_breaks")
         graphs = "one graph" if single else "graphs"
-        changes.append(f"{kernels:,} launches become " + (f"{graphs} of {count(fewer, 'kernel')}" if fused else graphs))
+        changes.append(
+            f"{kernels:,} launches become "
+            + (f"{graphs} of {count(fewer, 'kernel')}" if fused else graphs)
+        )
     elif fused:
         changes.append(f"{kernels:,} kernels become {fewer:,}")
     if after.get("gpu_busy_ms") and after["gpu_busy_ms"] < (1 - LITTLE) * before["gpu_busy_ms"]:
@@ -51,23 +62,32 @@ def effects(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(rows: Sequence[Row]) -> str:
-    """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins latency and period
-    (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×), default wins period (2.40×).
-    At bs 1, launch-bound: 15 launches become one graph.`"""
+    """Return one sentence about all batch sizes of a model: `at bs 1 and 64 compile+graph wins
+    latency and period (4.44–4.46× / 5.20×); at bs 8 default and cuda-graph tie in latency (2.00×),
+    default wins period (2.40×). At bs 1, launch-bound: 15 launches become one graph.`"""
     points = grouped((row for row in rows if row.best), lambda row: str(row.labels["bs"]))
     if not points:
         return undecided(rows)
-    groups = grouped(points, lambda bs: tuple((outcome_of(row), row.quantity) for row in points[bs]))
+    groups = grouped(
+        points, lambda bs: tuple((outcome_of(row), row.quantity) for row in points[bs])
+    )
     texts = []
     for key, sizes in groups.items():
         clauses = []
         for outcome in dict.fromkeys(outcome for outcome, _ in key):
             at = [number for number, (other, _) in enumerate(key) if other == outcome]
-            gains = " / ".join(filter(None, (_range([points[bs][number] for bs in sizes]) for number in at)))
-            clauses.append(f"{outcome} {_and([key[number][1] for number in at])}" + (f" ({gains})" if gains else ""))
+            gains = " / ".join(
+                filter(None, (_range([points[bs][number] for bs in sizes]) for number in at))
+            )
+            clauses.append(
+                f"{outcome} {_and([key[number][1] for number in at])}"
+                + (f" ({gains})" if gains else "")
+            )
         where = "" if len(groups) == 1 else f"at bs {_and(sizes)} "
         texts.append(where + ", ".join(clauses))
-    clearest = max((row for row in rows if row.best), key=lambda row: row.cells[row.leader].value or 0)
+    clearest = max(
+        (row for row in rows if row.best), key=lambda row: row.cells[row.leader].value or 0
+    )
     why = reason(clearest)
     if why and len(points) > 1:
         why = f"at bs {clearest.labels['bs']}, {why}"
@@ -95,10 +115,15 @@ def outcome_of(row: Row) -> str:
 
 
 def _range(rows: Sequence[Row]) -> str:
-    """Return the range of the best figures; empty where the baseline is among the best modes, or nothing is known."""
+    """Return the range of the best figures; empty where the baseline is among the best modes, or
+    nothing is known."""
     best = [row for row in rows if not any(row.cells[mode].baseline for mode in row.best)]
     cells = {str(row.labels["bs"]): row.cells[row.leader] for row in best}
-    known = {bs: cell.value for bs, cell in cells.items() if cell.value is not None and cell.text != UNCLEAR}
+    known = {
+        bs: cell.value
+        for bs, cell in cells.items()
+        if cell.value is not None and cell.text != UNCLEAR
+    }
     if not known:
         return ""
     metric = METRICS[rows[0].metric]

@@ -1,8 +1,7 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
-The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of cells;
-cells of one model are not independent, so these intervals are too narrow.
-"""
+The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of
+cells; cells of one model are not independent, so these intervals are too narrow."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
 
 #: Most changes shown in a summary.
 MOST_CHANGES = 10
-#: Assumed degrees of freedom ÷ (n - 1) of a speedup's interval with n trials per side, of separate processes; the true
-#: ratio is 1 to 2.
+#: Assumed degrees of freedom ÷ (n - 1) of a speedup's interval with n trials per side, of separate
+#: processes; the true ratio is 1 to 2.
 SPEEDUP_DF = 1.25
 #: Relative difference below which values are equal: rounding of bytes, not scatter.
 ALIKE = 1e-6
@@ -65,8 +64,8 @@ def worst_first(rows: Iterable[LabelledRow]) -> list[LabelledRow]:
 
 
 def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
-    """Return the conclusion for each metric of the table: the mode that wins most of the points (model × batch size)
-    with several ok modes, and its mean speedup."""
+    """Return the conclusion for each metric of the table: the mode that wins most of the points
+    (model × batch size) with several ok modes, and its mean speedup."""
     if not any(mode.scores["speedup"].passed for mode in modes):
         return "No result of this sweep is ok."
     if len({mode.mode for mode in modes}) < 2:
@@ -99,11 +98,13 @@ def headline(table: SpeedupTable, modes: Sequence[ModeSummary]) -> str:
 
 
 def over_cells(
-    values: Iterable[float | None], middle: Callable[[Sequence[float]], Interval], form: Callable[[float], str]
+    values: Iterable[float | None],
+    middle: Callable[[Sequence[float]], Interval],
+    form: Callable[[float], str],
 ) -> tuple[float | None, str]:
-    """Return the mean or median of one value per cell, and its 95 % interval as text, or the range without one.
-    `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing, infinite and non-positive values
-    are skipped."""
+    """Return the mean or median of one value per cell, and its 95 % interval as text, or the range
+    without one. `middle`: `geometric_mean`, or `median_interval`, which needs six values. Missing,
+    infinite and non-positive values are skipped."""
     known = sorted(float(value) for value in values if value is not None and 0 < value < math.inf)
     if not known:
         return None, ""
@@ -117,8 +118,9 @@ def over_cells(
 
 @dataclass(frozen=True)
 class ModeScore:
-    """The geometric mean of a mode's speedups over its cells, with confidence bounds. `averaged`: number of ok cells
-    with a speedup; `passed`: number of ok cells. `marked`: whether a speedup is marked."""
+    """The geometric mean of a mode's speedups over its cells, with confidence bounds. `averaged`:
+    number of ok cells with a speedup; `passed`: number of ok cells. `marked`: whether a speedup is
+    marked."""
 
     value: float | None
     averaged: int
@@ -135,8 +137,9 @@ class ModeScore:
 
 
 def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
-    """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these cells. It requires an
-    interval and at least two trials of each cell. With at least three trials it covers 93 to 98.2 %."""
+    """Return the mean of a speedup over the ok results of a mode, with a 95 % interval for these
+    cells. It requires an interval and at least two trials of each cell. With at least three trials
+    it covers 93 to 98.2 %."""
     passed = 0
     marked = False
     estimates = []
@@ -155,8 +158,8 @@ def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
 
 
 def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimate:
-    """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may change, so the whole
-    interval of a marked speedup counts as such."""
+    """Return the logarithm of a result's speedup. Averaging does not reduce what a disturbance may
+    change, so the whole interval of a marked speedup counts as such."""
     low, high = (row.get(bound) for bound in INTERVALS[metric])
     if not marked or not (is_number(low) and is_number(high) and 0 < low <= row[metric] <= high):
         return log_of(row, metric, 1.0 if row.get("speedup_from") == PAIRS else SPEEDUP_DF)
@@ -167,9 +170,10 @@ def estimate_of(row: Mapping[str, Any], metric: str, marked: bool) -> LogEstimat
 
 @dataclass(frozen=True)
 class ModeSummary:
-    """A mode over all its results in one phase and environment: training steps are not averaged with inference calls.
-    `group` names phase and environment if there are several. `scores`: one per speedup. `memory` (ratio) and `compiled`
-    (seconds) are results of `over_cells`; `compiled_marked`: whether a compile time is marked."""
+    """A mode over all its results in one phase and environment: training steps are not averaged
+    with inference calls. `group` names phase and environment if there are several. `scores`: one
+    per speedup. `memory` (ratio) and `compiled` (seconds) are results of `over_cells`;
+    `compiled_marked`: whether a compile time is marked."""
 
     mode: str
     group: str
@@ -191,7 +195,12 @@ def score_interval(score: ModeScore) -> str:
     low, high, form = score.low, score.high, METRICS["speedup"].format
     words = []
     if low is not None and low < high:
-        words = ["–".join(form(bound).removesuffix("×") if bound < 100 else f"{bound:,.0f}" for bound in (low, high))]
+        words = [
+            "–".join(
+                form(bound).removesuffix("×") if bound < 100 else f"{bound:,.0f}"
+                for bound in (low, high)
+            )
+        ]
     return ", ".join(words + [f"of {score.averaged}"] * (0 < score.averaged < score.passed))
 
 
@@ -213,34 +222,52 @@ def by_mode(rows: Sequence[LabelledRow]) -> list[ModeSummary]:
         seconds = METRICS["compile_cold_s"].format
         compiled = over_cells((row.get("compile_cold_s") for row in ok), median_interval, seconds)
         slow = any(is_marked(row) and row.get("compile_cold_s") is not None for row in ok)
-        bad = Counter(str(row.source["status"]) for row in of_mode if row.source["status"] != Status.OK)
+        bad = Counter(
+            str(row.source["status"]) for row in of_mode if row.source["status"] != Status.OK
+        )
         not_ok = ", ".join(f"{bad[status]} {status}" for status in sorted(bad, key=severity))
         summaries.append(ModeSummary(mode, group, scores, memory, compiled, not_ok, slow))
     return summaries
 
 
 def notes_on_means(modes: Sequence[ModeSummary]) -> list[str]:
-    """Return what an unclear mean is, if one is, and which modes were run at fewer points than others."""
-    is_clear_in_all = all(score.clear or score.marked for mode in modes for score in mode.scores.values())
-    notes = [] if is_clear_in_all else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
+    """Return what an unclear mean is, if one is, and which modes were run at fewer points than
+    others."""
+    is_clear_in_all = all(
+        score.clear or score.marked for mode in modes for score in mode.scores.values()
+    )
+    notes = (
+        []
+        if is_clear_in_all
+        else [f"{UNCLEAR} mean: upper bound over {CLEAR:g} times the lower one"]
+    )
     fewer = []
     for of_group in grouped(modes, attrgetter("group")).values():
         # the mean of the baseline is 1 at any points
-        totals = {it.mode: it.scores["speedup"].total for it in of_group if it.scores["speedup"].value not in (None, 1)}
+        totals = {
+            it.mode: it.scores["speedup"].total
+            for it in of_group
+            if it.scores["speedup"].value not in (None, 1)
+        }
         most = max(totals.values(), default=0)
         fewer += [f"{mode} ({total} of {most})" for mode, total in totals.items() if total < most]
     where = ", ".join(dict.fromkeys(fewer))
-    return notes + [f"do not compare the mean of a mode that was not run at every point: {where}"] * bool(fewer)
+    return notes + [
+        f"do not compare the mean of a mode that was not run at every point: {where}"
+    ] * bool(fewer)
 
 
 def modes_table(modes: Sequence[ModeSummary]) -> Table:
-    """Return a table of each mode's figures over all cells, with intervals or ranges as second lines. Columns without a
-    figure are omitted."""
+    """Return a table of each mode's figures over all cells, with intervals or ranges as second
+    lines. Columns without a figure are omitted."""
     metrics = [metric for metric in SPEEDUPS if any(mode.scores[metric].averaged for mode in modes)]
     columns = [Column("mode")]
     for metric in metrics:
         columns.append(Column(metric, f"{METRICS[metric].title}, geometric mean", numeric=True))
-    columns += [Column("pass_rate", "pass rate", numeric=True), Column("not_ok", "not ok", optional=True)]
+    columns += [
+        Column("pass_rate", "pass rate", numeric=True),
+        Column("not_ok", "not ok", optional=True),
+    ]
     if any(mode.memory[0] is not None for mode in modes):
         columns.append(Column("relative_memory", "memory against baseline", numeric=True))
     if any(mode.compiled[0] is not None for mode in modes):
@@ -258,7 +285,9 @@ def modes_table(modes: Sequence[ModeSummary]) -> Table:
             "pass_rate": Shown(passed, f"{rate} %", sub=f"{score.passed} of {score.total}"),
             "not_ok": Shown(mode.not_ok, mode.not_ok, "status"),
             "relative_memory": Shown(ratio, METRICS["relative_memory"].format(ratio), sub=ratios),
-            "compile_cold_s": Shown(seconds, text, "unsure" if mode.compiled_marked else "", interval),
+            "compile_cold_s": Shown(
+                seconds, text, "unsure" if mode.compiled_marked else "", interval
+            ),
         }
         for metric in metrics:
             mean = mode.scores[metric]
@@ -272,13 +301,18 @@ def environment_line(device_sweep: DeviceSweep) -> str:
     """Return the machine and its software versions on one line."""
     parts = [device_sweep.hardware]
     for key in ("driver_version", "cuda_version", "torch_version", "triton_version", "python"):
-        if versions := {str(environment[key]) for environment in device_sweep.environments if environment.get(key)}:
+        if versions := {
+            str(environment[key])
+            for environment in device_sweep.environments
+            if environment.get(key)
+        }:
             parts.append(f"{SOFTWARE[key]} {' and '.join(sorted(versions))}")
     return " · ".join(parts)
 
 
 def sure_changes(changes: Changes) -> list[Any]:
-    """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as are missing cells,
-    unless it is a baseline: a sweep of a few cells after one of many is no fault."""
+    """Return the significant changes since the earlier sweep. Ambiguous rows are only counted, as
+    are missing cells, unless it is a baseline: a sweep of a few cells after one of many is no
+    fault."""
     counted = ("same", "ambiguous") if changes.is_baseline else ("same", "ambiguous", "missing")
     return [change for change in changes.compared.changes if change.verdict not in counted]

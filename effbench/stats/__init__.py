@@ -1,1 +1,2 @@
-"""Confidence intervals, significance tests and change points of plain numbers. SciPy is imported lazily."""
+"""Confidence intervals, significance tests and change points of plain numbers. SciPy is imported
+lazily."""

@@ -1,8 +1,9 @@
-"""Find change points of series: places where the level changed and stayed changed. Pure numpy, no randomness.
+"""Find change points of series: places where the level changed and stayed changed. Pure numpy, no
+randomness.
 
-Candidates come from a penalised fit (effbench.stats.segmentation). Each must pass a t-test, exceed a floor, and explain
-the values better than a line. For exact values, such as counters, any lasting difference is a change.
-"""
+Candidates come from a penalised fit (effbench.stats.segmentation). Each must pass a t-test, exceed
+a floor, and explain the values better than a line. For exact values, such as counters, any lasting
+difference is a change."""
 
 from __future__ import annotations
 
@@ -39,17 +40,21 @@ EXACT_PERSISTENCE = 2
 EXACT_SHORTEST = 2 * EXACT_PERSISTENCE
 #: Minimum number of switches between the two levels of an alternation.
 SWITCHES = 4
-#: Probability of a false change in a whole series of normal noise. Each position is tested at this ÷ the number of
-#: values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values gave false alarms.
+#: Probability of a false change in a whole series of normal noise. Each position is tested at this
+#: ÷ the number of values. At 1e-5 regardless of length, 3 of 1,000 unchanged series of 200 values
+#: gave false alarms.
 P_VALUE = 1e-4
 #: Minimum distance of two levels, in spreads.
 _APART = 6.0
-#: Minimum numbers of values for an alternation (with ten, 7 of 1,000 unchanged series would have one) and for a drift.
+#: Minimum numbers of values for an alternation (with ten, 7 of 1,000 unchanged series would have
+#: one) and for a drift.
 _ALTERNATING, _DRIFTING = 12, 10
-#: A step must explain the values better than a line by this much, in squared noise, because its position was searched.
+#: A step must explain the values better than a line by this much, in squared noise, because its
+#: position was searched.
 _SEARCHED = 4.0
-#: Positions of a change are possible if they cost at most this more than the best one, in squared noise. For a step in
-#: normal noise the difference is below x with probability (1 - exp(-x / 2))², which is 95 % here (Yao, 1987).
+#: Positions of a change are possible if they cost at most this more than the best one, in squared
+#: noise. For a step in normal noise the difference is below x with probability (1 - exp(-x / 2))²,
+#: which is 95 % here (Yao, 1987).
 _WHEREABOUTS = 7.35
 
 
@@ -57,10 +62,9 @@ _WHEREABOUTS = 7.35
 class Change:
     """A change of level between the values `at - 1` and `at` of a series.
 
-    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its 95 % Welch bounds;
-    None for exact values. `undone_at`: where a later change returned to within the floor of `before`. `earliest`,
-    `latest`: 95 % bounds of `at`; None for exact values.
-    """
+    `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its
+    95 % Welch bounds; None for exact values. `undone_at`: where a later change returned to within
+    the floor of `before`. `earliest`, `latest`: 95 % bounds of `at`; None for exact values."""
 
     at: int
     before: Any
@@ -85,12 +89,15 @@ class Alternation:
     @property
     def switches(self) -> list[int]:
         """The positions of the first values after each change of level."""
-        known = [(index, is_high) for index, is_high in enumerate(self.is_high) if is_high is not None]
+        known = [
+            (index, is_high) for index, is_high in enumerate(self.is_high) if is_high is not None
+        ]
         return [index for (_, old), (index, new) in pairwise(known) if old != new]
 
     @property
     def lasts(self) -> bool:
-        """Whether it switched often enough, and has not settled: chance explains the length of the newest run."""
+        """Whether it switched often enough, and has not settled: chance explains the length of the
+        newest run."""
         if len(self.switches) < SWITCHES:
             return False
         start = self.switches[-1]
@@ -103,10 +110,9 @@ class Alternation:
 class Found:
     """The findings in a series.
 
-    `recent`: a difference of only the newest one or two values from the last level, too few for a change.
-    `alternation`: excludes `changes`. `drift`: ratio of the end to the start of the segment that drifts most; None
-    without drift.
-    """
+    `recent`: a difference of only the newest one or two values from the last level, too few for a
+    change. `alternation`: excludes `changes`. `drift`: ratio of the end to the start of the segment
+    that drifts most; None without drift."""
 
     changes: tuple[Change, ...] = ()
     recent: Change | None = None
@@ -115,14 +121,16 @@ class Found:
 
 
 def find_all(
-    series: Sequence[Sequence[float]], errors: Callable[[int], Sequence[float]] | None = None, floor: float = FLOOR
+    series: Sequence[Sequence[float]],
+    errors: Callable[[int], Sequence[float]] | None = None,
+    floor: float = FLOOR,
 ) -> list[Found]:
     """Return the findings in each of many series of logarithms, which start with the oldest value.
 
-    `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if unknown. The trials of a
-    sweep do not show how much sweeps vary, so errors only reduce the weight of sweeps that are less precise than the
-    others. `floor`: smaller changes do not count (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for
-    values that are not finite.
+    `errors`: returns the standard errors of the values of the series at an index, NaN or 0 if
+    unknown. The trials of a sweep do not show how much sweeps vary, so errors only reduce the
+    weight of sweeps that are less precise than the others. `floor`: smaller changes do not count
+    (0.02 ignores ratios from 1 ÷ 1.02 to 1.02). Raises ValueError for values that are not finite.
     """
     if not all(all(map(math.isfinite, values)) for values in series):
         raise ValueError("a series must be finite: omit values that were not measured")
@@ -131,7 +139,8 @@ def find_all(
     varying = [
         index
         for index, values in enumerate(series)
-        if len(values) >= SHORTEST and (max(values) - min(values) >= least or _may_drift(values, least))
+        if len(values) >= SHORTEST
+        and (max(values) - min(values) >= least or _may_drift(values, least))
     ]
     arrays = [np.asarray(series[index], dtype=float) for index in varying]
     known = [np.asarray(errors(index), dtype=float) if errors else None for index in varying]
@@ -159,20 +168,26 @@ def _judge(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: floa
     for old, new in pairwise(segments):
         ratio = log_difference(new.log_mean(), old.log_mean()).interval()
         earliest, latest = _whereabouts(values, scale, old, new, spread)
-        changes.append(Change(new.start, old.mean, new.mean, ratio, earliest=earliest, latest=latest))
-    return Found(tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0)))
+        changes.append(
+            Change(new.start, old.mean, new.mean, ratio, earliest=earliest, latest=latest)
+        )
+    return Found(
+        tuple(mark_undone(changes, floor)), recent, None, drift and math.exp(min(drift, 709.0))
+    )
 
 
 def find_exact(values: Sequence[Any]) -> Found:
-    """Return the findings in a series of exact values (integers or booleans), which starts with the oldest value.
+    """Return the findings in a series of exact values (integers or booleans), which starts with the
+    oldest value.
 
-    Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series they are `recent`.
-    """
+    Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series
+    they are `recent`."""
     if len(set(values)) < 2:
         return Found()
     if (alternation := _exact_alternation(values)) is not None:
         return Found(alternation=alternation)
-    # a value that does not last is attributed to the previous level, or to the next one at the start
+    # a value that does not last is attributed to the previous level, or to the next one at the
+    # start
     lasting: list[tuple[Any, int]] = []
     recent = None
     for value, start, length in runs(values):
@@ -187,12 +202,15 @@ def find_exact(values: Sequence[Any]) -> Found:
 
 def runs(values: Sequence[Any]) -> list[tuple[Any, int, int]]:
     """Return (value, position of the first, length) of each run of equal values."""
-    starts = [index for index, value in enumerate(values) if index == 0 or value != values[index - 1]]
+    starts = [
+        index for index, value in enumerate(values) if index == 0 or value != values[index - 1]
+    ]
     return [(values[start], start, end - start) for start, end in pairwise([*starts, len(values)])]
 
 
 def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
-    """Return an alternation of two values that make up 90 % of the series, with at least 15 % each, or None."""
+    """Return an alternation of two values that make up 90 % of the series, with at least 15 % each,
+    or None."""
     common = Counter(values).most_common(2)
     if len(common) < 2:
         return None
@@ -200,31 +218,46 @@ def _exact_alternation(values: Sequence[Any]) -> Alternation | None:
     if many + few < 0.9 * len(values) or few < max(3, 0.15 * len(values)):
         return None
     low, high = sorted((first, second))
-    alternation = Alternation(low, high, tuple(value == high if value in (low, high) else None for value in values))
+    alternation = Alternation(
+        low, high, tuple(value == high if value in (low, high) else None for value in values)
+    )
     return alternation if alternation.lasts else None
 
 
 def mark_undone(changes: Sequence[Change], floor: float) -> list[Change]:
-    """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of the level before it
-    (both as logarithms)."""
+    """Return the changes with `undone_at`. A change is undone if a later level is within `floor` of
+    the level before it (both as logarithms)."""
     return [
-        replace(change, undone_at=next((it.at for it in changes[n:] if abs(it.after - change.before) <= floor), None))
+        replace(
+            change,
+            undone_at=next(
+                (it.at for it in changes[n:] if abs(it.after - change.before) <= floor), None
+            ),
+        )
         for n, change in enumerate(changes, 1)
     ]
 
 
-def _whereabouts(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment, spread: float) -> tuple[int, int]:
-    """Return the 95 % bounds of the position of the change between two segments; see `Change.earliest`."""
+def _whereabouts(
+    values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment, spread: float
+) -> tuple[int, int]:
+    """Return the 95 % bounds of the position of the change between two segments; see
+    `Change.earliest`."""
     both = values[old.start : new.end]
     noise = np.maximum(scale[old.start : new.end], spread)
-    before, after = (np.minimum(((both - level) / noise) ** 2, BOUND) for level in (old.mean, new.mean))
+    before, after = (
+        np.minimum(((both - level) / noise) ** 2, BOUND) for level in (old.mean, new.mean)
+    )
     cost = np.cumsum(before - after)[:-1]  # of a change after each value
     positions = old.start + 1 + np.flatnonzero(cost <= cost.min() + _WHEREABOUTS)
     return min(int(positions[0]), new.start), max(int(positions[-1]), new.start)
 
 
-def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float) -> list[int]:
-    """Return the splits that are changes: remove the worst split, joining its segments, until all pass the tests."""
+def _kept(
+    values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float, p_value: float
+) -> list[int]:
+    """Return the splits that are changes: remove the worst split, joining its segments, until all
+    pass the tests."""
     splits = list(splits)
     while splits:
         segments = segments_of(values, scale, splits)
@@ -255,13 +288,18 @@ def _kept(values: np.ndarray, scale: np.ndarray, splits: list[int], floor: float
 def _nearer(segments: list[Segment], index: int) -> int:
     """Return the split between a short segment and its neighbour with the nearer level."""
     neighbours = [other for other in (index - 1, index + 1) if 0 <= other < len(segments)]
-    return min(index, min(neighbours, key=lambda other: abs(segments[other].mean - segments[index].mean)))
+    return min(
+        index, min(neighbours, key=lambda other: abs(segments[other].mean - segments[index].mean))
+    )
 
 
 def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment) -> float:
-    """Return how much less a line through both segments costs than their two levels, in squared noise."""
+    """Return how much less a line through both segments costs than their two levels, in squared
+    noise."""
     both, noise = values[old.start : new.end], scale[old.start : new.end]
-    step = np.concatenate([np.full(old.end - old.start, old.mean), np.full(new.end - new.start, new.mean)])
+    step = np.concatenate(
+        [np.full(old.end - old.start, old.mean), np.full(new.end - new.start, new.mean)]
+    )
     # omit outliers of the levels, from which a line must not gain
     kept = np.abs(both - step) <= math.sqrt(BOUND) * noise
     x, y, w = np.arange(len(both))[kept], both[kept], 1 / noise[kept]
@@ -271,8 +309,11 @@ def _line_gain(values: np.ndarray, scale: np.ndarray, old: Segment, new: Segment
     return float((((y - step[kept]) * w) ** 2).sum() - (((y - slope * x - offset) * w) ** 2).sum())
 
 
-def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float) -> float | None:
-    """Return the drift of a segment from start to end (a logarithm), if it is significant and exceeds the floor."""
+def _drift(
+    values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float, p_value: float
+) -> float | None:
+    """Return the drift of a segment from start to end (a logarithm), if it is significant and
+    exceeds the floor."""
     y, noise = values[segment.start : segment.end], scale[segment.start : segment.end]
     if not _may_drift(y, floor):
         return None
@@ -289,28 +330,40 @@ def _drift(values: np.ndarray, scale: np.ndarray, segment: Segment, floor: float
     total = slope * (segment.end - segment.start - 1)
     spread = max(LEAST_NOISE, math.sqrt(float(left @ left) / (len(x) - 2)))
     error = spread / math.sqrt(float(((x - x.mean()) ** 2).sum()))
-    return float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
+    return (
+        float(total) if abs(total) > floor and t_tail(slope / error, len(x) - 2) < p_value else None
+    )
 
 
 def _may_drift(values: Sequence[float], floor: float) -> bool:
     # the halves of a line differ by half its total, so most series can be skipped
     half = len(values) // 2
-    return len(values) >= _DRIFTING and abs(median(values[half:]) - median(values[:half])) >= floor / 4
+    return (
+        len(values) >= _DRIFTING and abs(median(values[half:]) - median(values[:half])) >= floor / 4
+    )
 
 
 def _recent(
     values: np.ndarray, scale: np.ndarray, segments: list[Segment], floor: float, p_value: float
 ) -> Change | None:
-    """Return the newest one or two values as a change if they exceed noise and floor around the last level, or None."""
+    """Return the newest one or two values as a change if they exceed noise and floor around the
+    last level, or None."""
     last = segments[-1]
     for count in (2, 1):
         before = segment_of(values, scale, last.start, last.end - count)
         spread, df = spread_of([*segments[:-1], before], scale)
         noise = np.maximum(scale[-count:], spread)
         off = values[-count:] - before.mean
-        if before.n < PERSISTENCE or np.any(np.abs(off) <= floor) or abs(np.sign(off).sum()) != count:
+        if (
+            before.n < PERSISTENCE
+            or np.any(np.abs(off) <= floor)
+            or abs(np.sign(off).sum()) != count
+        ):
             continue
-        if all(t_tail(d / (s * math.sqrt(1 + 1 / before.n)), df) < p_value for d, s in zip(off, noise, strict=True)):
+        if all(
+            t_tail(d / (s * math.sqrt(1 + 1 / before.n)), df) < p_value
+            for d, s in zip(off, noise, strict=True)
+        ):
             after = float(values[-count:].mean())
             ratio = Interval(math.exp(min(after - before.mean, 709.0)))
             return Change(len(values) - count, before.mean, after, ratio)
@@ -318,7 +371,8 @@ def _recent(
 
 
 def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
-    """Return an alternation between two distant levels with at least 15 % of the values on each, or None."""
+    """Return an alternation between two distant levels with at least 15 % of the values on each, or
+    None."""
     ordered = np.sort(values)
     n = len(ordered)
     least = max(3, math.ceil(0.15 * n))
@@ -327,12 +381,18 @@ def _alternation(values: np.ndarray, floor: float) -> Alternation | None:
     sums, squares = np.cumsum(ordered), np.cumsum((ordered - ordered.mean()) ** 2)
     counts = np.arange(least, n - least + 1)  # of the lower group
     lower, upper = sums[counts - 1] / counts, (sums[-1] - sums[counts - 1]) / (n - counts)
-    within = squares[-1] - counts * (lower - ordered.mean()) ** 2 - (n - counts) * (upper - ordered.mean()) ** 2
+    within = (
+        squares[-1]
+        - counts * (lower - ordered.mean()) ** 2
+        - (n - counts) * (upper - ordered.mean()) ** 2
+    )
     best = int(within.argmin())
     gap = float(upper[best] - lower[best])
     spread = max(LEAST_NOISE, math.sqrt(max(0.0, within[best]) / (n - 2)))
     if gap <= floor or gap < _APART * spread:
         return None
     border = (ordered[counts[best] - 1] + ordered[counts[best]]) / 2
-    alternation = Alternation(float(lower[best]), float(upper[best]), tuple((values > border).tolist()))
+    alternation = Alternation(
+        float(lower[best]), float(upper[best]), tuple((values > border).tolist())
+    )
     return alternation if alternation.lasts else None

@@ -1,8 +1,8 @@
 """Means, ratios and medians with confidence intervals.
 
-Statistics over trials use logarithms, because times are positive and their errors multiply. The unit of analysis is the
-trial (a process) and not the call, because most of the variation is between processes.
-"""
+Statistics over trials use logarithms, because times are positive and their errors multiply. The
+unit of analysis is the trial (a process) and not the call, because most of the variation is between
+processes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
-#: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower bound.
+#: A mean over cells is reported as unclear if its upper bound exceeds this multiple of its lower
+#: bound.
 CLEAR = 4.0
-#: `enough`: fraction of the target that is required at the first check, when the spread is least known.
+#: `enough`: fraction of the target that is required at the first check, when the spread is least
+#: known.
 FIRST_LOOK = 0.5
 LEAST_TRIALS = 5
-#: Standard deviation of log times between compilations with different kernels: two differed by up to 2.6 % on an H200,
-#: and by 5 to 19 % if autotuning chose among templates. It counts like PRIOR_DF further degrees of freedom, because two
-#: or three compilations say little.
+#: Standard deviation of log times between compilations with different kernels: two differed by up
+#: to 2.6 % on an H200, and by 5 to 19 % if autotuning chose among templates. It counts like
+#: PRIOR_DF further degrees of freedom, because two or three compilations say little.
 PRIOR_SD, TUNED_SD, PRIOR_DF = 0.015, 0.08, 3
 _NUMBERS = (int, float)
 #: End of the fingerprint of kernels of which some were chosen by autotuning.
@@ -28,7 +30,8 @@ TUNED = "-tuned"
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, median or ratio with its confidence bounds, which are None if there are too few values."""
+    """A mean, median or ratio with its confidence bounds, which are None if there are too few
+    values."""
 
     value: float
     low: float | None = None
@@ -39,9 +42,9 @@ class Interval:
 class LogEstimate:
     """The logarithm of a geometric mean or ratio, with its standard error (None: too few values).
 
-    `below`, `above`: how much lower and higher the logarithm may be because marked values were measured on a disturbed
-    host. Repetition does not reduce them, so the interval adds them to the statistical error.
-    """
+    `below`, `above`: how much lower and higher the logarithm may be because marked values were
+    measured on a disturbed host. Repetition does not reduce them, so the interval adds them to the
+    statistical error."""
 
     value: float
     error: float | None
@@ -74,7 +77,8 @@ def is_clear(low: float | None, high: float | None) -> bool:
 
 
 def log_mean(values: Iterable[float]) -> LogEstimate:
-    """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean` does."""
+    """Return the mean logarithm of values, one per trial. Raises ValueError as `geometric_mean`
+    does."""
     return _log_mean(tuple(values))
 
 
@@ -91,19 +95,24 @@ def _log_mean(values: tuple[float, ...]) -> LogEstimate:
 
 
 def log_mean_of_compilations(
-    values: Sequence[float], compilations: Sequence[Hashable], kernels: Iterable[str | None], sides: int = 1
+    values: Sequence[float],
+    compilations: Sequence[Hashable],
+    kernels: Iterable[str | None],
+    sides: int = 1,
 ) -> LogEstimate:
-    """Return the mean logarithm of values, one per trial, whose error includes the variation between compilations.
+    """Return the mean logarithm of values, one per trial, whose error includes the variation
+    between compilations.
 
-    `compilations`: the trials' compile caches. `kernels`: the fingerprints of all trials whose means are compared. If
-    they are the same, or nothing compiles, a further compilation would give the same kernels, so this is `log_mean`.
-    Otherwise it is the mean over compilations, with a moderated variance (Smyth 2004): the sample variance between
-    compilations, combined with the expected one (TUNED_SD if some were autotuned, else PRIOR_SD) and the variance that
-    the processes of a compilation cause. In simulations of 2 and 3 compilations, 5 and 10 trials and an SD of 1 and 5 %
-    between processes, the 95 % interval of autotuned kernels covers 99 % or more with an SD of 0, 3 and 6 % between
-    compilations, and 93 to 95 % with 12 %. `sides`: 2 for ratios of two sides that both compile. Fewer than two values
-    have no error. Raises ValueError as `log_mean` does.
-    """
+    `compilations`: the trials' compile caches. `kernels`: the fingerprints of all trials whose
+    means are compared. If they are the same, or nothing compiles, a further compilation would give
+    the same kernels, so this is `log_mean`. Otherwise it is the mean over compilations, with a
+    moderated variance (Smyth 2004): the sample variance between compilations, combined with the
+    expected one (TUNED_SD if some were autotuned, else PRIOR_SD) and the variance that the
+    processes of a compilation cause. In simulations of 2 and 3 compilations, 5 and 10 trials and an
+    SD of 1 and 5 % between processes, the 95 % interval of autotuned kernels covers 99 % or more
+    with an SD of 0, 3 and 6 % between compilations, and 93 to 95 % with 12 %. `sides`: 2 for ratios
+    of two sides that both compile. Fewer than two values have no error. Raises ValueError as
+    `log_mean` does."""
     known = {name for name in kernels if name is not None}
     if len(values) < 2 or None in compilations or len(known) < 2:
         return log_mean(values)
@@ -113,10 +122,14 @@ def log_mean_of_compilations(
     means = {compilation: log_mean(group).value for compilation, group in groups.items()}
     mean = math.fsum(means.values()) / len(means)
     df = PRIOR_DF + len(means) - 1
-    residuals = [math.log(value) - means[at] for value, at in zip(values, compilations, strict=True)]
+    residuals = [
+        math.log(value) - means[at] for value, at in zip(values, compilations, strict=True)
+    ]
     within = math.fsum(residual**2 for residual in residuals) / max(1, len(residuals) - len(means))
     expected = TUNED_SD if any(name.endswith(TUNED) for name in known) else PRIOR_SD
-    prior = sides * expected**2 + within * math.fsum(1 / len(group) for group in groups.values()) / len(means)
+    prior = sides * expected**2 + within * math.fsum(
+        1 / len(group) for group in groups.values()
+    ) / len(means)
     variance = (PRIOR_DF * prior + math.fsum((value - mean) ** 2 for value in means.values())) / df
     estimate = LogEstimate(mean, math.sqrt(variance / len(means)), df)
     if len(means) < len(values):
@@ -127,14 +140,18 @@ def log_mean_of_compilations(
 
 @lru_cache(maxsize=8192)  # tables of different metrics compare the same times
 def stored_log_mean(
-    value: float, low: float | None, high: float | None, n: int | None, compilations: int | None = None,
+    value: float,
+    low: float | None,
+    high: float | None,
+    n: int | None,
+    compilations: int | None = None,
     df_per_trial: float = 1.0,
-) -> LogEstimate:  # fmt: skip
-    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its 95 % bounds.
+) -> LogEstimate:
+    """Return the logarithm of a stored mean or ratio of `n` trials, with the error implied by its
+    95 % bounds.
 
-    Whether they include the variation between `compilations` is unknown, so the larger degrees of freedom count: too
-    many give too large an error, too few would hide most of it.
-    """
+    Whether they include the variation between `compilations` is unknown, so the larger degrees of
+    freedom count: too many give too large an error, too few would hide most of it."""
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
@@ -145,8 +162,8 @@ def stored_log_mean(
 
 
 def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
-    """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom. The interval covers
-    94 to 96.5 % with equal numbers of trials on both sides."""
+    """Return `a` - `b`, with Welch's standard error and Welch–Satterthwaite's degrees of freedom.
+    The interval covers 94 to 96.5 % with equal numbers of trials on both sides."""
     value = a.value - b.value
     below = a.below + b.above
     above = a.above + b.below
@@ -162,20 +179,21 @@ def log_difference(a: LogEstimate, b: LogEstimate) -> LogEstimate:
 
 
 def is_less(a: LogEstimate, b: LogEstimate) -> bool:
-    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes 1."""
+    """Return whether `a` is significantly less than `b`: the 95 % interval of their ratio excludes
+    1."""
     high = log_difference(a, b).interval().high
     return high is not None and high < 1.0
 
 
 def geometric_mean(values: Iterable[float]) -> Interval:
-    """Return the geometric mean of values, one per trial, with Student's t interval of the logarithms. Raises
-    ValueError for no values and for a value that is not positive and finite."""
+    """Return the geometric mean of values, one per trial, with Student's t interval of the
+    logarithms. Raises ValueError for no values and for a value that is not positive and finite."""
     return log_mean(values).interval()
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """Return the median of a trial's samples, with the narrowest symmetric interval between two order statistics. The
-    interval requires six samples. Raises ValueError for no samples."""
+    """Return the median of a trial's samples, with the narrowest symmetric interval between two
+    order statistics. The interval requires six samples. Raises ValueError for no samples."""
     ordered = sorted(float(value) for value in samples)
     n = len(ordered)
     if not n:
@@ -186,7 +204,8 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the mean of independent estimates. Its error is None if the error of any estimate is."""
+    """Return the mean of independent estimates. Its error is None if the error of any estimate
+    is."""
     value = math.fsum(estimate.value for estimate in estimates) / len(estimates)
     below = math.fsum(estimate.below for estimate in estimates) / len(estimates)
     above = math.fsum(estimate.above for estimate in estimates) / len(estimates)
@@ -194,21 +213,25 @@ def mean_of_estimates(estimates: Sequence[LogEstimate]) -> LogEstimate:
         return LogEstimate(value, None, 0, below, above)
     largest = max(estimate.error for estimate in estimates)
     if largest == 0.0:
-        return LogEstimate(value, 0.0, math.fsum(estimate.df for estimate in estimates), below, above)
+        return LogEstimate(
+            value, 0.0, math.fsum(estimate.df for estimate in estimates), below, above
+        )
     # scaled, because squares of tiny errors would underflow to 0 ÷ 0
     variances = [(estimate.error / largest) ** 2 for estimate in estimates]
     variance = math.fsum(variances)
-    df = variance**2 / math.fsum(v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True))
+    df = variance**2 / math.fsum(
+        v**2 / estimate.df for v, estimate in zip(variances, estimates, strict=True)
+    )
     return LogEstimate(value, largest * math.sqrt(variance) / len(estimates), df, below, above)
 
 
 def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
-    """Return whether the 95 % interval of a mean over this many rounds is within ± `target` (0.01 = 1 %), so that
-    further rounds may be skipped.
+    """Return whether the 95 % interval of a mean over this many rounds is within ± `target` (0.01 =
+    1 %), so that further rounds may be skipped.
 
-    Before LEAST_TRIALS rounds this is False, and after exactly LEAST_TRIALS the target is halved, because stopping when
-    an interval happens to be narrow reduces its coverage. The final interval covers at least 93.4 %.
-    """
+    Before LEAST_TRIALS rounds this is False, and after exactly LEAST_TRIALS the target is halved,
+    because stopping when an interval happens to be narrow reduces its coverage. The final interval
+    covers at least 93.4 %."""
     if rounds < LEAST_TRIALS or mean.error is None:
         return False
     allowed = target * FIRST_LOOK if rounds == LEAST_TRIALS else target
@@ -218,7 +241,8 @@ def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
 
 @lru_cache(maxsize=1024)
 def t_quantile(df: float) -> float:
-    """Return the two-sided quantile of Student's t with `df` > 0 degrees of freedom: P(|T| <= result) = CONFIDENCE."""
+    """Return the two-sided quantile of Student's t with `df` > 0 degrees of freedom: P(|T| <=
+    result) = CONFIDENCE."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 0.5 + CONFIDENCE / 2))
@@ -233,10 +257,14 @@ def t_tail(t: float, df: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _median_rank(n: int) -> int:
-    """Return the largest k with P(k <= binomial(n, 1/2) <= n - k) >= CONFIDENCE, or 0 if no k has this property."""
-    # without SciPy, because each trial calls this in a fresh process, which would load SciPy during measurements
+    """Return the largest k with P(k <= binomial(n, 1/2) <= n - k) >= CONFIDENCE, or 0 if no k has
+    this property."""
+    # without SciPy, because each trial calls this in a fresh process, which would load SciPy during
+    # measurements
     low, high = n // 2, n - n // 2
-    pmf = math.exp(math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2))
+    pmf = math.exp(
+        math.lgamma(n + 1) - math.lgamma(low + 1) - math.lgamma(high + 1) - n * math.log(2)
+    )
     covered = pmf if low == high else 2 * pmf
     # outward from the centre: about sqrt(n) steps instead of n
     while covered < CONFIDENCE and low > 0:

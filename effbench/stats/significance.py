@@ -1,8 +1,7 @@
 """Test whether a figure of a cell has changed, and which change could have been detected.
 
-Each trial gives one value; lower is better. The tests use logarithms: a floor of 2 % means a ratio above 1.02 or below
-1 ÷ 1.02.
-"""
+Each trial gives one value; lower is better. The tests use logarithms: a floor of 2 % means a ratio
+above 1.02 or below 1 ÷ 1.02."""
 
 from __future__ import annotations
 
@@ -13,21 +12,31 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import median
 
-from effbench.stats.intervals import LogEstimate, is_number, log_difference, log_mean, log_mean_of_compilations, t_tail
+from effbench.stats.intervals import (
+    LogEstimate,
+    is_number,
+    log_difference,
+    log_mean,
+    log_mean_of_compilations,
+    t_tail,
+)
 
 FLOOR = 0.02
 ALPHA = 0.05
 POWER = 0.8
 #: Quantile of the standard normal distribution at POWER.
 POWER_QUANTILE = 0.8416212335729143
-#: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound cells.
+#: Minimum number of pairs to confirm a slowdown, and the number that shows 5 % in most launch-bound
+#: cells.
 LEAST_PAIRS, MOST_PAIRS = 5, 20
-#: The minimum number of duets, whose ratios vary by 1 to 3 % instead of 20 %: with 3 to 20 duets and a stop as soon as
-#: the interval is decided, fewer than 1 % of unchanged cells look slower (benchmarks/duets.py).
+#: The minimum number of duets, whose ratios vary by 1 to 3 % instead of 20 %: with 3 to 20 duets
+#: and a stop as soon as the interval is decided, fewer than 1 % of unchanged cells look slower
+#: (benchmarks/duets.py).
 LEAST_DUETS = 3
 #: Minimum number of sweeps, in the same environment, for a noise threshold.
 LEAST_SWEEPS = 6
-#: Width of the noise threshold, in standard deviations of the difference between consecutive sweeps.
+#: Width of the noise threshold, in standard deviations of the difference between consecutive
+#: sweeps.
 WIDTH = 3.0
 #: Maximum noise threshold; a larger one would hide every change.
 WIDEST = 0.5
@@ -39,9 +48,9 @@ _NODES = 16
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a two-sided p-value.
-    `error`, `df`: of its logarithm. `sides`: means before and after. With fewer than two trials per side, or two pairs,
-    all but `ratio` are None."""
+    """The result of a test. `ratio`: after ÷ before (above 1: slower), with 95 % bounds and a
+    two-sided p-value. `error`, `df`: of its logarithm. `sides`: means before and after. With fewer
+    than two trials per side, or two pairs, all but `ratio` are None."""
 
     ratio: float
     low: float | None = None
@@ -54,16 +63,21 @@ class Comparison:
 
     @cached_property
     def smallest_slowdown(self) -> float | None:
-        """The smallest slowdown that such trials show with probability POWER; it takes longer than the test."""
+        """The smallest slowdown that such trials show with probability POWER; it takes longer than
+        the test."""
         return None if self.sides is None else _smallest(*self.sides, self.floor)
 
 
 def compare(
-    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
-    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
-) -> Comparison:  # fmt: skip
-    """Compare two sweeps, each round -> value of its trial, by Welch's test. `compilations`: of each side, round ->
-    compile cache; `kernels`: as `log_mean_of_compilations` takes them. Raises ValueError as `geometric_mean` does."""
+    before: Mapping[int, float],
+    after: Mapping[int, float],
+    floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}),
+    kernels: Collection[str] = (),
+) -> Comparison:
+    """Compare two sweeps, each round -> value of its trial, by Welch's test. `compilations`: of
+    each side, round -> compile cache; `kernels`: as `log_mean_of_compilations` takes them. Raises
+    ValueError as `geometric_mean` does."""
     old, new = (
         log_mean_of_compilations([*values.values()], [used.get(n) for n in values], kernels)
         for values, used in zip((before, after), compilations, strict=True)
@@ -72,11 +86,15 @@ def compare(
 
 
 def compare_pairs(
-    before: Mapping[int, float], after: Mapping[int, float], floor: float = FLOOR,
-    compilations: Sequence[Mapping[int, int | None]] = ({}, {}), kernels: Collection[str] = (),
-) -> Comparison:  # fmt: skip
-    """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the machine affects both
-    sides equally. Raises ValueError if no round has both, and as `geometric_mean` does."""
+    before: Mapping[int, float],
+    after: Mapping[int, float],
+    floor: float = FLOOR,
+    compilations: Sequence[Mapping[int, int | None]] = ({}, {}),
+    kernels: Collection[str] = (),
+) -> Comparison:
+    """Compare two sides, measured in the same rounds, by the ratio in each round. A drift of the
+    machine affects both sides equally. Raises ValueError if no round has both, and as
+    `geometric_mean` does."""
     rounds = sorted(before.keys() & after.keys())
     if not rounds:
         raise ValueError("no round has both sides")
@@ -90,7 +108,8 @@ def compare_pairs(
 
 
 def confirms(low: float | None, pairs: int, floor: float = FLOOR, least: int = LEAST_PAIRS) -> bool:
-    """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low` exceeds the floor."""
+    """Return whether at least `least` pairs show a slowdown: the interval's lower bound `low`
+    exceeds the floor."""
     return pairs >= least and low is not None and low > 1 + floor
 
 
@@ -104,28 +123,34 @@ def is_decided(low: float | None, high: float | None, floor: float = FLOOR) -> b
 
 
 def significant(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return which tests are significant by Benjamini–Hochberg, so that the expected fraction of false alarms among
-    them is at most `q`. None means that no test was possible."""
+    """Return which tests are significant by Benjamini–Hochberg, so that the expected fraction of
+    false alarms among them is at most `q`. None means that no test was possible."""
     tested = sorted(p for p in p_values if p is not None)
-    # scipy.stats.false_discovery_control gives the same, but loading it takes longer than a whole comparison
+    # scipy.stats.false_discovery_control gives the same, but loading it takes longer than a whole
+    # comparison
     passing = (p for rank, p in enumerate(tested, 1) if p <= q * rank / len(tested))
     limit = max(passing, default=-1.0)
     return [p is not None and p <= limit for p in p_values]
 
 
 def smallest_slowdown(sd_log: float, trials: int, floor: float = FLOOR) -> float:
-    """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is detected with probability POWER.
+    """Return the smallest relative slowdown (0.05 = 5 %, at least the floor) that is detected with
+    probability POWER.
 
-    Both sweeps have `trials` trials (at least two), and the logarithms have a standard deviation of `sd_log`."""
+    Both sweeps have `trials` trials (at least two), and the logarithms have a standard deviation of
+    `sd_log`."""
     side = LogEstimate(0.0, sd_log / math.sqrt(trials), trials - 1)
     return _smallest(side, side, floor)
 
 
 def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
-    """Return the largest relative change (0.03 = 3 %) that counts as noise between two sweeps of an unchanged cell, or
-    None if there are too few sweeps. `levels`: for each environment, one value per sweep, oldest first. The threshold
-    follows from the median absolute difference of consecutive sweeps, which a single step hardly affects."""
-    logs = [[math.log(value) for value in series if is_number(value) and value > 0] for series in levels]
+    """Return the largest relative change (0.03 = 3 %) that counts as noise between two sweeps of an
+    unchanged cell, or None if there are too few sweeps. `levels`: for each environment, one value
+    per sweep, oldest first. The threshold follows from the median absolute difference of
+    consecutive sweeps, which a single step hardly affects."""
+    logs = [
+        [math.log(value) for value in series if is_number(value) and value > 0] for series in levels
+    ]
     jumps = [abs(new - old) for series in logs for old, new in itertools.pairwise(series)]
     if len(jumps) < LEAST_SWEEPS - 1:
         return None
@@ -133,7 +158,9 @@ def noise_threshold(levels: Iterable[Sequence[float | None]]) -> float | None:
     return min(math.expm1(WIDTH * median(jumps) / 0.6745), WIDEST)
 
 
-def _comparison(difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate], floor: float) -> Comparison:
+def _comparison(
+    difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate], floor: float
+) -> Comparison:
     ratio, error = difference.interval(), difference.error
     if error is None:
         return Comparison(ratio.value)
@@ -141,15 +168,18 @@ def _comparison(difference: LogEstimate, sides: tuple[LogEstimate, LogEstimate],
         p_value = 1.0 if abs(difference.value) <= _ROUNDING else 0.0
     else:
         p_value = t_tail(difference.value / error, difference.df)
-    return Comparison(ratio.value, ratio.low, ratio.high, p_value, error, difference.df, sides, floor)
+    return Comparison(
+        ratio.value, ratio.low, ratio.high, p_value, error, difference.df, sides, floor
+    )
 
 
 # --- power ---
 
 
 def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
-    """Return the smallest relative slowdown that is detected with probability POWER. The probability is the tail of a
-    normal distribution beyond a limit, averaged over the two sample variances, which determine the limit."""
+    """Return the smallest relative slowdown that is detected with probability POWER. The
+    probability is the tail of a normal distribution beyond a limit, averaged over the two sample
+    variances, which determine the limit."""
     error = math.hypot(before.error, after.error)
     if error <= _ROUNDING:
         return floor
@@ -164,18 +194,24 @@ def _smallest(before: LogEstimate, after: LogEstimate, floor: float) -> float:
     total = a + b
     inverse_df = (a**2 / before.df + b**2 / after.df) / total**2
     # the smallest significant differences, in standard errors
-    needed = np.maximum(np.interp(inverse_df, *_t_limits(before.df, after.df)) * np.sqrt(total), least)
+    needed = np.maximum(
+        np.interp(inverse_df, *_t_limits(before.df, after.df)) * np.sqrt(total), least
+    )
     low, high = least, float(needed.max()) + POWER_QUANTILE
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if float((ndtr(middle - needed) * weights).sum()) >= POWER else (middle, high)
+        low, high = (
+            (low, middle)
+            if float((ndtr(middle - needed) * weights).sum()) >= POWER
+            else (middle, high)
+        )
     return math.expm1(high * error) if high * error < 709.0 else math.inf
 
 
 @lru_cache(maxsize=64)
 def _t_limits(before_df: float, after_df: float) -> tuple:
-    """Return reciprocals of all possible degrees of freedom, ascending, and the limits of Student's t there. Linear
-    interpolation between these is accurate to 1e-6."""
+    """Return reciprocals of all possible degrees of freedom, ascending, and the limits of Student's
+    t there. Linear interpolation between these is accurate to 1e-6."""
     import numpy as np
     from scipy.special import stdtrit
 
@@ -185,7 +221,8 @@ def _t_limits(before_df: float, after_df: float) -> tuple:
 
 @lru_cache(maxsize=64)
 def _variance_nodes(df: float) -> tuple:
-    """Return quadrature nodes and weights for the distribution of a sample variance ÷ the true variance."""
+    """Return quadrature nodes and weights for the distribution of a sample variance ÷ the true
+    variance."""
     import numpy as np
     from scipy.special import gammaincinv
 

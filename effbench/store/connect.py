@@ -1,8 +1,8 @@
 """Open a database by its URL, and turn its errors into messages of one or two lines.
 
-SQLite connections are made here, not from SQLAlchemy's URL: a reader must never create a file, a database in a
-read-only folder must be readable, and Python's own transaction handling must not interfere.
-"""
+SQLite connections are made here, not from SQLAlchemy's URL: a reader must never create a file, a
+database in a read-only folder must be readable, and Python's own transaction handling must not
+interfere."""
 
 from __future__ import annotations
 
@@ -37,12 +37,19 @@ POLL_S = 0.2
 WRITE_OPTION = "effbench_write"
 #: The SQLite file of an engine that writes: its path, device and inode.
 FILE_OPTION = "effbench_file"
-#: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator intervention (shutdown,
-#: crash), serialization failure, deadlock, lock timeout.
+#: SQLSTATE of errors after which a second attempt may succeed: connection exception, operator
+#: intervention (shutdown, crash), serialization failure, deadlock, lock timeout.
 _LOST = ("08", "57P", "40001", "40P01", "55P03")
-#: Options of libpq, so that a connection to a machine that was switched off does not hang for hours.
-_TIMEOUTS = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
-#: A database may have other settings, with which psycopg fails to read dates and text, or PostgreSQL rounds floats.
+#: Options of libpq, so that a connection to a machine that was switched off does not hang for
+#: hours.
+_TIMEOUTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "tcp_user_timeout": 30_000,
+}
+#: A database may have other settings, with which psycopg fails to read dates and text, or
+#: PostgreSQL rounds floats.
 _SETTINGS = "SET client_encoding = 'UTF8'; SET DateStyle = ISO; SET extra_float_digits = 1"
 #: URLs of the servers that this process has reached.
 _reached: set[sa.URL] = set()
@@ -56,7 +63,10 @@ _EXPLANATIONS = (
     (("readonly", "read-only"), f"cannot be written; check its permissions or {ELSEWHERE}"),
     (("locked",), "stayed locked by another process; try again when that process has ended"),
     (("unable to open",), "cannot be opened; check the permissions of the file and its folder"),
-    (("disk i/o", "disk is full"), f"failed: the disk is full or damaged; free some space or {ELSEWHERE}"),
+    (
+        ("disk i/o", "disk is full"),
+        f"failed: the disk is full or damaged; free some space or {ELSEWHERE}",
+    ),
 )
 
 
@@ -73,12 +83,17 @@ class NoDatabaseError(StoreError):
 
 
 def parse_url(url: str | os.PathLike[str]) -> sa.URL:
-    """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an unusable URL."""
+    """Return `url` as a SQLAlchemy URL; a plain path means a SQLite file. Raises StoreError for an
+    unusable URL."""
     given = os.fspath(url)
     if not given:
         raise StoreError(f"the database URL is empty; {_FORMS}")
-    if (re.search(r"\bpassword=", given) and "://" not in given) or re.match(r"postgres\w*(\+\w+)?//", given):
-        raise StoreError(f"not a database URL (it is not shown, for it may hold a password); {_FORMS}")
+    if (re.search(r"\bpassword=", given) and "://" not in given) or re.match(
+        r"postgres\w*(\+\w+)?//", given
+    ):
+        raise StoreError(
+            f"not a database URL (it is not shown, for it may hold a password); {_FORMS}"
+        )
     if "://" not in given and not re.match(r"(sqlite|postgres\w*)(\+\w+)?:", given):
         return sa.URL.create("sqlite", database=expanded(given))
     try:
@@ -93,7 +108,9 @@ def parse_url(url: str | os.PathLike[str]) -> sa.URL:
     if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise StoreError(f"unknown database {parsed.drivername!r} in {masked_url(given)}; {_FORMS}")
     if "@" in (parsed.host or ""):
-        raise StoreError(f"{masked_url(given)}: the user name or password contains @; write it as %40")
+        raise StoreError(
+            f"{masked_url(given)}: the user name or password contains @; write it as %40"
+        )
     return parsed.set(drivername="postgresql+psycopg")
 
 
@@ -106,13 +123,15 @@ def expanded(path: str) -> str:
 
 
 def sqlite_file(url: str | os.PathLike[str]) -> Path | None:
-    """Return the file of a SQLite database, None for one on a server. Raises StoreError for an unusable URL."""
+    """Return the file of a SQLite database, None for one on a server. Raises StoreError for an
+    unusable URL."""
     parsed = parse_url(url)
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
 def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether both URLs name the same file, or are equal. Raises StoreError for an unusable URL."""
+    """Return whether both URLs name the same file, or are equal. Raises StoreError for an unusable
+    URL."""
     file, other_file = sqlite_file(url), sqlite_file(other)
     if file and other_file:
         return identity(file) is not None and identity(file) == identity(other_file)
@@ -120,7 +139,8 @@ def is_same(url: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
 
 
 def artifact_home(url: str | os.PathLike[str]) -> Path:
-    """Return the folder that artifact names are relative to: the folder of a SQLite file, else `results`."""
+    """Return the folder that artifact names are relative to: the folder of a SQLite file, else
+    `results`."""
     file = sqlite_file(url)
     return file.parent if file else Path("results")
 
@@ -136,8 +156,11 @@ def name_of(connection: sa.Connection) -> str:
     return describe(connection.engine.url)
 
 
-def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False) -> sa.Engine:
-    """Return an engine after a test connection. `create`: create a missing SQLite file and its folder."""
+def connect(
+    url: sa.URL, *, write: bool, create: bool = False, untrusted: bool = False
+) -> sa.Engine:
+    """Return an engine after a test connection. `create`: create a missing SQLite file and its
+    folder."""
     if url.get_backend_name() == "sqlite":
         return _sqlite_engine(url, write, create, untrusted)
     return _server_engine(url, write)
@@ -145,7 +168,8 @@ def connect(url: sa.URL, *, write: bool, create: bool = False, untrusted: bool =
 
 @contextmanager
 def existing(message: str) -> Iterator[None]:
-    """Raise StoreError with this message if the database that is opened in this context does not exist."""
+    """Raise StoreError with this message if the database that is opened in this context does not
+    exist."""
     try:
         yield
     except NoDatabaseError as error:
@@ -153,7 +177,9 @@ def existing(message: str) -> Iterator[None]:
 
 
 @contextmanager
-def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bool = False) -> Iterator[sa.Connection]:
+def connected(
+    url: str | os.PathLike[str], *, write: bool = False, untrusted: bool = False
+) -> Iterator[sa.Connection]:
     """Yield a connection to an existing database, in one transaction that sees a snapshot of it."""
     parsed = parse_url(url)
     engine = connect(parsed, write=write, untrusted=untrusted)
@@ -167,9 +193,12 @@ def connected(url: str | os.PathLike[str], *, write: bool = False, untrusted: bo
 
 
 def writing(engine: sa.Engine) -> sa.Engine:
-    """Return the engine for transactions that write. After waiting for another one they see what it has committed."""
+    """Return the engine for transactions that write. After waiting for another one they see what it
+    has committed."""
     is_sqlite = engine.dialect.name == "sqlite"
-    return engine.execution_options(**{WRITE_OPTION: True} if is_sqlite else {"isolation_level": "READ COMMITTED"})
+    return engine.execution_options(
+        **{WRITE_OPTION: True} if is_sqlite else {"isolation_level": "READ COMMITTED"}
+    )
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -182,16 +211,21 @@ def insert(connection: sa.Connection, table: sa.Table) -> Any:
 
 
 def revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the database, None if it is empty. Raises StoreError for another program's database."""
+    """Return the revision of the database, None if it is empty. Raises StoreError for another
+    program's database."""
     tables = set(sa.inspect(connection).get_table_names())
     versions = []
     if "alembic_version" in tables:
-        versions = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+        versions = (
+            connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all()
+        )
     if not versions and tables <= {"alembic_version"}:
         return None
     if len(versions) != 1 or "sweep_cell" not in tables:
         some = ", ".join(sorted(tables)[:3])
-        raise StoreError(f"{name_of(connection)} belongs to another program (tables {some} …); {ELSEWHERE}")
+        raise StoreError(
+            f"{name_of(connection)} belongs to another program (tables {some} …); {ELSEWHERE}"
+        )
     return versions[0]
 
 
@@ -203,7 +237,9 @@ def require_head(current: str, name: str) -> None:
     if current in REVISIONS:
         hint = f"run `effbench db upgrade --db {shlex.quote(name)}`"
     if current != HEAD_REVISION:
-        raise SchemaError(f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}")
+        raise SchemaError(
+            f"{name} has schema {current}, but this effbench reads {HEAD_REVISION}; {hint}"
+        )
 
 
 def explain(error: exc.SQLAlchemyError | sqlite3.Error, name: str) -> StoreError:
@@ -227,7 +263,8 @@ def _is_lost(error: BaseException | None) -> bool:
 
 
 def repeated(attempt: Callable[[], R]) -> R:
-    """Return what `attempt` returns. Repeat it for `BUSY_TIMEOUT_S` if it raises StoreError for a lost connection."""
+    """Return what `attempt` returns. Repeat it for `BUSY_TIMEOUT_S` if it raises StoreError for a
+    lost connection."""
     deadline = None
     while True:
         try:
@@ -260,11 +297,17 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
     name = describe(url)
     connect_args = {key: value for key, value in _TIMEOUTS.items() if key not in url.query}
     try:
-        options = {"json_serializer": dump_json, "pool_pre_ping": True, "connect_args": connect_args}
+        options = {
+            "json_serializer": dump_json,
+            "pool_pre_ping": True,
+            "connect_args": connect_args,
+        }
         # as in SQLite, the queries of a transaction see the same state
         engine = sa.create_engine(url, isolation_level="REPEATABLE READ", **options)
     except ImportError as error:
-        raise StoreError(f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'") from error
+        raise StoreError(
+            f"{name} needs a PostgreSQL driver; run pip install 'effbench[postgres]'"
+        ) from error
 
     @event.listens_for(engine, "do_connect")
     def reach(dialect: sa.Dialect, record: Any, args: list[Any], settings: dict[str, Any]) -> Any:
@@ -288,19 +331,26 @@ def _server_engine(url: sa.URL, write: bool) -> sa.Engine:
 
 
 def _reach(url: sa.URL, attempt: Callable[[], Any], failure: type[Exception]) -> Any:
-    """Return a connection. Wait for a server that is starting, or that this process has reached before: it may have
-    been restarted. Raise StoreError if it is not there, or does not come back."""
+    """Return a connection. Wait for a server that is starting, or that this process has reached
+    before: it may have been restarted. Raise StoreError if it is not there, or does not come
+    back."""
     name, start, is_told = describe(url), time.monotonic(), False
     while True:
         try:
             connection = attempt()
         except failure as error:
-            reason = _first_line(error) + "; *** hides a password: omit it and set PGPASSWORD" * (url.password == "***")
-            if url not in _reached and not re.search("starting up|shutting down|recovery|too many|slots", str(error)):
+            reason = _first_line(error) + "; *** hides a password: omit it and set PGPASSWORD" * (
+                url.password == "***"
+            )
+            if url not in _reached and not re.search(
+                "starting up|shutting down|recovery|too many|slots", str(error)
+            ):
                 raise StoreError(f"{name} cannot be reached: {reason}") from error
             if time.monotonic() - start > BUSY_TIMEOUT_S:
                 _reached.discard(url)  # the next attempt need not wait again
-                raise StoreError(f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}") from error
+                raise StoreError(
+                    f"{name} was not reachable for {BUSY_TIMEOUT_S:g} s: {reason}"
+                ) from error
             if not is_told:
                 print(f"effbench: waiting for {name}: {reason}", file=sys.stderr, flush=True)
             is_told = True
@@ -322,9 +372,16 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
     except sqlite3.Error as error:
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
-        if (log := _unfinished(file)) is not None:  # an immutable file is read without it: too little, or too much
-            hint = f"`effbench ls{db_option(str(path))}` finishes it; in a read-only folder, copy both files first"
-            raise StoreError(f"{path} has an unfinished transaction in {log} ({error}); {hint}") from error
+        if (
+            log := _unfinished(file)
+        ) is not None:  # an immutable file is read without it: too little, or too much
+            hint = (
+                f"`effbench ls{db_option(str(path))}` finishes it; in a read-only folder, copy both"
+                " files first"
+            )
+            raise StoreError(
+                f"{path} has an unfinished transaction in {log} ({error}); {hint}"
+            ) from error
         mode = "ro&immutable=1"
     opened = identity(file) if write else None
 
@@ -342,7 +399,8 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail instead
+        # IMMEDIATE waits for the write lock; a deferred transaction that begins to write would fail
+        # instead
         writes = connection.get_execution_options().get(WRITE_OPTION, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -358,7 +416,9 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        connection.execute("PRAGMA trusted_schema = OFF")  # a file may contain code that runs when it is read
+        connection.execute(
+            "PRAGMA trusted_schema = OFF"
+        )  # a file may contain code that runs when it is read
         connection.execute("PRAGMA foreign_keys = ON")
         if write:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -380,34 +440,45 @@ def missing(path: Path) -> str:
     where = f"{path}" if path.is_absolute() else f"{path} in the folder {Path.cwd()}"
     run = f"effbench -m model=mlp bs=1,8 mode=eager,default{db_setting(str(path))}"
     return (
-        f"no database at {where}: change to the folder of your sweep, or name its database with --db PATH\n"
-        f"If you have run no sweep yet, run one first: {run}"
+        f"no database at {where}: change to the folder of your sweep, or name its database with"
+        f" --db PATH\nIf you have run no sweep yet, run one first: {run}"
     )
 
 
 def _check_path(path: Path, *, create: bool) -> None:
     try:
         if path.is_dir():
-            raise StoreError(f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}")
+            raise StoreError(
+                f"{path} is a folder; name a file in it, such as {path / 'effbench.db'}"
+            )
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise StoreError(f"{path} is a pipe or a device, not a database; `effbench import -` reads standard input")
+            raise StoreError(
+                f"{path} is a pipe or a device, not a database; `effbench import -` reads standard"
+                " input"
+            )
         if create:
             create_folder(path.parent)
         elif not path.exists():
             raise NoDatabaseError(missing(path))
     except OSError as error:
-        raise StoreError(f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}") from error
+        raise StoreError(
+            f"{path} cannot be used: {error.strerror or error}; {ELSEWHERE}"
+        ) from error
 
 
 def _has_no_index(error: sqlite3.Error) -> bool:
-    """Return whether SQLite cannot create the log's index: then no other process can have the database open."""
+    """Return whether SQLite cannot create the log's index: then no other process can have the
+    database open."""
     message = str(error).lower()
-    return any(part in message for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full"))
+    return any(
+        part in message
+        for part in ("unable to open", "readonly", "read-only", "disk i/o", "disk is full")
+    )
 
 
 def _unfinished(file: Path) -> Path | None:
-    """Return the write-ahead log or the rollback journal that SQLite has yet to apply to the file, None if there is
-    none. It is next to the file that links lead to."""
+    """Return the write-ahead log or the rollback journal that SQLite has yet to apply to the file,
+    None if there is none. It is next to the file that links lead to."""
     real = os.path.realpath(file)
     logs = (Path(f"{real}-wal"), Path(f"{real}-journal"))
     return next((log for log in logs if log.exists() and log.stat().st_size), None)

@@ -35,7 +35,8 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class BaselineInfo:
-    """A baseline on one kind of hardware. The last three fields describe its sweep; None if that was deleted."""
+    """A baseline on one kind of hardware. The last three fields describe its sweep; None if that
+    was deleted."""
 
     name: str
     hardware: str
@@ -47,26 +48,39 @@ class BaselineInfo:
     started_at: dt.datetime | None
 
 
-def set_baseline(connection: sa.Connection, name: str, sweep_id: str, note: str | None = None) -> list[str]:
-    """Make the sweep the baseline `name` on all hardware on which it has trials; return this hardware. Raises
-    UsageError for an invalid name, NothingFoundError for a sweep without trials."""
+def set_baseline(
+    connection: sa.Connection, name: str, sweep_id: str, note: str | None = None
+) -> list[str]:
+    """Make the sweep the baseline `name` on all hardware on which it has trials; return this
+    hardware. Raises UsageError for an invalid name, NothingFoundError for a sweep without
+    trials."""
     if not re.fullmatch(r"(?!last$|\d{8}-\d{6}-[0-9a-f]{4}$)[A-Za-z0-9][\w.+@/-]*", name):
-        allowed = "use letters, digits and . _ - + @ / (such as main or v1.2), but not `last` or a sweep id"
+        allowed = (
+            "use letters, digits and . _ - + @ / (such as main or v1.2), but not `last` or a"
+            " sweep id"
+        )
         raise UsageError(f"{name!r} cannot name a baseline: {allowed}")
     machines = hardware(connection, sweep_id)
     if not machines:
-        raise NothingFoundError(f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline")
+        raise NothingFoundError(
+            f"sweep {sweep_id} in {name_of(connection)} has no trial yet: it cannot be a baseline"
+        )
     given = {"sweep_id": sweep_id, "set_at": now(), "note": note and text(note)}
     for machine in machines:
         row = insert(connection, BASELINE).values(name=name, hardware=machine, **given)
-        connection.execute(row.on_conflict_do_update(index_elements=["name", "hardware"], set_=given))
+        connection.execute(
+            row.on_conflict_do_update(index_elements=["name", "hardware"], set_=given)
+        )
     return machines
 
 
 def baselines(connection: sa.Connection, name: str | None = None) -> list[BaselineInfo]:
-    """Return all baselines in order, or those with this name. Raises NothingFoundError for an unknown name."""
+    """Return all baselines in order, or those with this name. Raises NothingFoundError for an
+    unknown name."""
     query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
-    query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)  # a sweep may have been deleted by hand
+    query = query.outerjoin(
+        SWEEP, SWEEP.c.id == BASELINE.c.sweep_id
+    )  # a sweep may have been deleted by hand
     query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)
     known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
     named = [baseline for baseline in known if name in (None, baseline.name)]
@@ -79,23 +93,33 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     raise NothingFoundError(f"no baseline {name!r} in {database}; {hint}")
 
 
-def remove_baseline(connection: sa.Connection, name: str, hardware: str | None = None) -> list[BaselineInfo]:
-    """Delete the baseline on this hardware (None: on all) and return what was deleted. Raises NothingFoundError."""
+def remove_baseline(
+    connection: sa.Connection, name: str, hardware: str | None = None
+) -> list[BaselineInfo]:
+    """Delete the baseline on this hardware (None: on all) and return what was deleted. Raises
+    NothingFoundError."""
     known = baselines(connection, name)
     removed = [baseline for baseline in known if hardware in (None, baseline.hardware)]
     if not removed:
         places = ", ".join(baseline.hardware for baseline in known)
-        raise NothingFoundError(f"baseline {name!r} is set on {places}, not on {hardware}; use one of these")
+        raise NothingFoundError(
+            f"baseline {name!r} is set on {places}, not on {hardware}; use one of these"
+        )
     machines = [baseline.hardware for baseline in removed]
-    connection.execute(sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines)))
+    connection.execute(
+        sa.delete(BASELINE).where(BASELINE.c.name == name, BASELINE.c.hardware.in_(machines))
+    )
     return removed
 
 
 def acknowledge(connection: sa.Connection, changes: Iterable[dict[str, str]], reason: str) -> None:
-    """Acknowledge `changes`, mappings with the four `KEYS`; acknowledged ones get the new reason."""
+    """Acknowledge `changes`, mappings with the four `KEYS`; acknowledged ones get the new
+    reason."""
     given = {"reason": text(reason), "acknowledged_at": now()}
     for change in changes:
-        row = insert(connection, ACKNOWLEDGEMENT).values(**{key: change[key] for key in KEYS}, **given)
+        row = insert(connection, ACKNOWLEDGEMENT).values(
+            **{key: change[key] for key in KEYS}, **given
+        )
         connection.execute(row.on_conflict_do_update(index_elements=KEYS, set_=given))
 
 
@@ -105,11 +129,15 @@ def unacknowledge(connection: sa.Connection, ids: Iterable[int]) -> None:
 
 def acknowledgements(connection: sa.Connection) -> list[dict[str, Any]]:
     """Return every row of `acknowledgement`, oldest first."""
-    query = sa.select(ACKNOWLEDGEMENT).order_by(ACKNOWLEDGEMENT.c.acknowledged_at, ACKNOWLEDGEMENT.c.id)
+    query = sa.select(ACKNOWLEDGEMENT).order_by(
+        ACKNOWLEDGEMENT.c.acknowledged_at, ACKNOWLEDGEMENT.c.id
+    )
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]) -> None:
+def add_verdicts(
+    connection: sa.Connection, environment_id: str, judged: Iterable[dict[str, Any]]
+) -> None:
     """Add rows of `claim_verdict`; `judged` holds them without `environment_id` and `judged_at`."""
     given = {"environment_id": environment_id, "judged_at": now()}
     if rows := [{**row, **given} for row in judged]:
@@ -117,9 +145,11 @@ def add_verdicts(connection: sa.Connection, environment_id: str, judged: Iterabl
 
 
 def verdicts(connection: sa.Connection) -> list[dict[str, Any]]:
-    """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest first, with `gpu_name`,
-    `cpu_name` and `torch_version` of its environment."""
-    query = sa.select(VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version)
+    """Return the newest verdict on each claim by each experiment on each GPU (or CPU), oldest
+    first, with `gpu_name`, `cpu_name` and `torch_version` of its environment."""
+    query = sa.select(
+        VERDICT, ENVIRONMENT.c.gpu_name, ENVIRONMENT.c.cpu_name, ENVIRONMENT.c.torch_version
+    )
     query = query.join(ENVIRONMENT, ENVIRONMENT.c.id == VERDICT.c.environment_id)
     query = query.order_by(VERDICT.c.judged_at, VERDICT.c.id)  # ids follow the order of import
     newest: dict[tuple, dict[str, Any]] = {}

@@ -1,4 +1,5 @@
-"""Check whether the process that runs a sweep still exists; if it was killed, its sweep is still `running`."""
+"""Check whether the process that runs a sweep still exists; if it was killed, its sweep is still
+`running`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """Return the facts that identify this process, which a sweep stores as `host["process"]`; None for unknown ones."""
+    """Return the facts that identify this process, which a sweep stores as `host["process"]`; None
+    for unknown ones."""
     return {
         "hostname": platform.node(),
         "boot": _read("/proc/sys/kernel/random/boot_id"),
@@ -20,14 +22,16 @@ def identity() -> dict[str, Any]:
 
 
 def has_ended(process: Any) -> bool:
-    """Return whether the process with this identity (which may be forged) has certainly ended; False if that is
-    unknown."""
+    """Return whether the process with this identity (which may be forged) has certainly ended;
+    False if that is unknown."""
     here = identity()
     if not isinstance(process, dict) or process.get("hostname") != here["hostname"]:
         return False
     if process.get("boot") != here["boot"]:
         return True
-    if process.get("namespace") != here["namespace"]:  # another container, whose processes are invisible here
+    if (
+        process.get("namespace") != here["namespace"]
+    ):  # another container, whose processes are invisible here
         return False
     try:
         os.kill(process["pid"], 0)
@@ -41,7 +45,8 @@ def has_ended(process: Any) -> bool:
 
 
 def is_running(process: Any) -> bool:
-    """Return whether another process with this identity (which may be forged) certainly exists on this machine."""
+    """Return whether another process with this identity (which may be forged) certainly exists on
+    this machine."""
     here = identity()
     if not isinstance(process, dict) or process.get("pid") in (None, here["pid"]):
         return False
@@ -50,7 +55,8 @@ def is_running(process: Any) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return the start of the process in clock ticks since boot, which tells apart processes that reuse a pid."""
+    """Return the start of the process in clock ticks since boot, which tells apart processes that
+    reuse a pid."""
     fields = (_read(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
     if not fields:
         return None

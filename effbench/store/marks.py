@@ -1,4 +1,5 @@
-"""Read trials of databases before revision 0011, in which the status `noisy` stood for what is a mark now."""
+"""Read trials of databases before revision 0011, in which the status `noisy` stood for what is a
+mark now."""
 
 from __future__ import annotations
 
@@ -23,15 +24,17 @@ DISTURBED = re.compile(r"the host was disturbed for (.*) of the timing \(.*")
 UNKNOWN = "host or GPU busy"
 
 # without types, because a damaged file may hold anything
-_SAMPLE = sa.table("sample", *(sa.column(name) for name in ("trial_id", "timer", "stored", "codec", "data")))
+_SAMPLE = sa.table(
+    "sample", *(sa.column(name) for name in ("trial_id", "timer", "stored", "codec", "data"))
+)
 
 
 def marked_values(connection: sa.Connection, trial: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns that change for a trial with the former status `noisy`.
 
-    If it compiled while it was timed, it is degraded. Otherwise it is ok and marked, and its bounds also hold the
-    medians of its undisturbed and disturbed samples. `trial`: the row with the columns of an earlier revision.
-    """
+    If it compiled while it was timed, it is degraded. Otherwise it is ok and marked, and its bounds
+    also hold the medians of its undisturbed and disturbed samples. `trial`: the row with the
+    columns of an earlier revision."""
     reason = trial.get("reason")
     if not isinstance(reason, str):
         reason = UNKNOWN
@@ -44,15 +47,23 @@ def marked_values(connection: sa.Connection, trial: Mapping[str, Any]) -> dict[s
     }
     for timer in ("latency", "period"):
         low, high = f"{timer}_median_low_ms", f"{timer}_median_high_ms"
-        medians = [median_of_samples(connection, trial["id"], f"{timer}{kind}_ms") for kind in ("", "_disturbed")]
-        known = [bound for bound in (trial.get(low), trial.get(high), *medians) if is_number(bound) and bound > 0]
+        medians = [
+            median_of_samples(connection, trial["id"], f"{timer}{kind}_ms")
+            for kind in ("", "_disturbed")
+        ]
+        known = [
+            bound
+            for bound in (trial.get(low), trial.get(high), *medians)
+            if is_number(bound) and bound > 0
+        ]
         if known:
             values |= {low: min(known), high: max(known)}
     return values
 
 
 def median_of_samples(connection: sa.Connection, trial_id: int, timer: str) -> float | None:
-    """Return the median of a trial's samples of a timer; None if there are none, or if they are damaged."""
+    """Return the median of a trial's samples of a timer; None if there are none, or if they are
+    damaged."""
     query = sa.select(_SAMPLE).where(_SAMPLE.c.trial_id == trial_id, _SAMPLE.c.timer == timer)
     row = connection.execute(query).first()
     if row is None:

@@ -1,8 +1,8 @@
 """The tables and the view `results`; measured columns come from `metrics.py`.
 
-Times are UTC; the names of physical quantities end with their unit. New databases are created from these declarations.
-A change also needs a migration in `store/migrations` for existing databases, and its revision here.
-"""
+Times are UTC; the names of physical quantities end with their unit. New databases are created from
+these declarations. A change also needs a migration in `store/migrations` for existing databases,
+and its revision here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+)
 
 from effbench.metrics import RESULT_FIGURES, TRIAL_METRICS
 
-#: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic is slow
+#: revisions that `effbench db upgrade` accepts, oldest first; listed here because importing alembic
+#: is slow
 REVISIONS = ("0006", "0007", "0008", "0009", "0010", "0011", "0012")
 #: earlier revisions: their sweeps can be imported
 EARLIER = ("0001", "0002", "0003", "0004", "0005")
@@ -37,12 +48,16 @@ class UtcDateTime(sa.TypeDecorator[dt.datetime]):
     impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
+    def process_bind_param(
+        self, value: dt.datetime | None, dialect: sa.Dialect
+    ) -> dt.datetime | None:
         if value is None:
             return None
         return utc(value).replace(tzinfo=None) if dialect.name == "sqlite" else utc(value)
 
-    def process_result_value(self, value: dt.datetime | None, dialect: sa.Dialect) -> dt.datetime | None:
+    def process_result_value(
+        self, value: dt.datetime | None, dialect: sa.Dialect
+    ) -> dt.datetime | None:
         return None if value is None else utc(value)
 
 
@@ -76,7 +91,9 @@ def measured(kinds: Mapping[str, type]) -> Iterator[Column]:
 
 
 def in_plan() -> sa.ForeignKeyConstraint:
-    return sa.ForeignKeyConstraint(["sweep_id", "cell_key"], ["sweep_cell.sweep_id", "sweep_cell.cell_key"])
+    return sa.ForeignKeyConstraint(
+        ["sweep_id", "cell_key"], ["sweep_cell.sweep_id", "sweep_cell.cell_key"]
+    )
 
 
 #: fingerprint of hardware and software; `id` is the start of its hash
@@ -112,7 +129,8 @@ SWEEP = table(
     *optional(UtcDateTime, "imported_at"),  # NULL: measured into this database
 )
 
-#: one point of the matrix; `comparison_key` hashes everything but the mode: cells that share it are compared
+#: one point of the matrix; `comparison_key` hashes everything but the mode: cells that share it are
+#: compared
 CELL = table(
     "cell",
     Column("key", String, primary_key=True),
@@ -123,7 +141,8 @@ CELL = table(
     *required(JSON, "params"),
 )
 
-#: the cells that a sweep planned, in order; `overrides` reproduce the cell, NULL if they are unknown
+#: the cells that a sweep planned, in order; `overrides` reproduce the cell, NULL if they are
+#: unknown
 PLANNED = table(
     "sweep_cell",
     Column("sweep_id", String, ForeignKey("sweep.id"), primary_key=True),
@@ -207,8 +226,8 @@ ACKNOWLEDGEMENT = table(
     sa.UniqueConstraint("cell_key", "hardware", "metric", "sweep_id"),
 )
 
-#: one verdict on a claim; `measured`: figure, interval, parts, evidence and all sweeps that were used; `sweep_id`: the
-#: newest of these sweeps, NULL if only evidence of checks was used
+#: one verdict on a claim; `measured`: figure, interval, parts, evidence and all sweeps that were
+#: used; `sweep_id`: the newest of these sweeps, NULL if only evidence of checks was used
 VERDICT = table(
     "claim_verdict",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -236,14 +255,23 @@ _SHOWN = {
     "params": CELL.c.params,
 }
 #: the view `results`, declared for queries; separate metadata keeps it out of METADATA's tables
-RESULTS = sa.Table("results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items()))
+RESULTS = sa.Table(
+    "results", sa.MetaData(), *(Column(name, column.type) for name, column in _SHOWN.items())
+)
 RESULT_COLUMNS = tuple(_SHOWN)
 _DTYPES = {
-    sa.Boolean: "boolean", sa.Integer: "Int64", sa.Float: "float64", sa.String: "string",
-    UtcDateTime: "datetime64[ns, UTC]", sa.JSON: "object",
-}  # fmt: skip
+    sa.Boolean: "boolean",
+    sa.Integer: "Int64",
+    sa.Float: "float64",
+    sa.String: "string",
+    UtcDateTime: "datetime64[ns, UTC]",
+    sa.JSON: "object",
+}
 #: column of the view `results` -> its dtype in pandas, whatever the rows hold
-RESULT_DTYPES = {c.name: next(dtype for kind, dtype in _DTYPES.items() if isinstance(c.type, kind)) for c in RESULTS.c}
+RESULT_DTYPES = {
+    c.name: next(dtype for kind, dtype in _DTYPES.items() if isinstance(c.type, kind))
+    for c in RESULTS.c
+}
 VIEW_QUERY = (
     sa.select(*(column.label(name) for name, column in _SHOWN.items()))
     .select_from(RESULT)
@@ -252,22 +280,28 @@ VIEW_QUERY = (
     .join(ENVIRONMENT, ENVIRONMENT.c.id == RESULT.c.environment_id)
 )
 #: alembic's own table, declared so that creating a database does not import alembic
-_REVISION = sa.Table("alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True))
+_REVISION = sa.Table(
+    "alembic_version", sa.MetaData(), Column("version_num", String(32), primary_key=True)
+)
 
 
 def lock(connection: sa.Connection) -> None:
-    """Wait for other processes that create or upgrade the schema. In SQLite each transaction that writes has waited."""
+    """Wait for other processes that create or upgrade the schema. In SQLite each transaction that
+    writes has waited."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(20823501)"))
 
 
 def make_view(connection: sa.Connection) -> None:
     """Create the view `results`."""
-    connection.execute(sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}"))
+    connection.execute(
+        sa.DDL(f"CREATE VIEW results AS {VIEW_QUERY.compile(dialect=connection.dialect)}")
+    )
 
 
 def make(connection: sa.Connection) -> str:
-    """Create the tables and the view in an empty database; return its revision, which is the newest."""
+    """Create the tables and the view in an empty database; return its revision, which is the
+    newest."""
     METADATA.create_all(connection)
     make_view(connection)
     _REVISION.create(connection, checkfirst=True)

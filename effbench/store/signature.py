@@ -1,8 +1,7 @@
 """Sign the sweeps that this user begins, so that others cannot add code to them.
 
-A sweep names functions, interpreters and folders that run when it is resumed. Whoever can write to its database can
-change them. The key of the signature never leaves this user's account.
-"""
+A sweep names functions, interpreters and folders that run when it is resumed. Whoever can write to
+its database can change them. The key of the signature never leaves this user's account."""
 
 from __future__ import annotations
 
@@ -31,12 +30,14 @@ def sign(connection: sa.Connection, sweep_id: str) -> None:
 def is_own(connection: sa.Connection, sweep_id: str) -> bool:
     """Return whether this user began the sweep, and nobody else has changed what it runs."""
     host, signature = _signature(connection, sweep_id)
-    return signature is not None and hmac.compare_digest(str(host.get("signature")).encode(), signature.encode())
+    return signature is not None and hmac.compare_digest(
+        str(host.get("signature")).encode(), signature.encode()
+    )
 
 
 def _signature(connection: sa.Connection, sweep_id: str) -> tuple[dict, str | None]:
-    """Return the sweep's `host`, and the signature that it must contain; None if the sweep was imported, or if no key
-    can be stored."""
+    """Return the sweep's `host`, and the signature that it must contain; None if the sweep was
+    imported, or if no key can be stored."""
     row = connection.execute(sa.select(SWEEP).where(SWEEP.c.id == sweep_id)).mappings().one()
     keys = connection.scalars(sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id))
     host = row["host"] if isinstance(row["host"], dict) else {}
@@ -60,7 +61,9 @@ def _key() -> bytes | None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
             draft.unlink()
-        key = path.read_bytes() if path.stat().st_uid == os.getuid() else b""  # another user may have created it
+        key = (
+            path.read_bytes() if path.stat().st_uid == os.getuid() else b""
+        )  # another user may have created it
     except (OSError, ConfigError):  # a user without any folder
         return None
     return key if len(key) == 32 else None

@@ -1,8 +1,8 @@
-"""Check that a row is valid: types, ranges and sizes of its values, and values that must match each other.
+"""Check that a row is valid: types, ranges and sizes of its values, and values that must match each
+other.
 
-SQLite stores anything in any column, and a file may come from an untrusted source. `db check` reports invalid rows; an
-import refuses their sweeps. The schema gives types and NULLs.
-"""
+SQLite stores anything in any column, and a file may come from an untrusted source. `db check`
+reports invalid rows; an import refuses their sweeps. The schema gives types and NULLs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,30 @@ from effbench.metrics import TRIAL_METRICS
 from effbench.printable import one_line
 from effbench.store.decisions import ClaimVerdict
 from effbench.store.schema import STATES, SWEEP_ID, TRIAL, UtcDateTime, utc
-from effbench.store.values import CODEC, SAMPLE_LIMIT, artifact_folder, cell_row, is_plain, plain, text
+from effbench.store.values import (
+    CODEC,
+    SAMPLE_LIMIT,
+    artifact_folder,
+    cell_row,
+    is_plain,
+    plain,
+    text,
+)
 
 #: column -> allowed values
 CHOICES = {"state": STATES, "status": tuple(Status), "verdict": tuple(ClaimVerdict)}
 #: columns that must not be negative
-NOT_NEGATIVE = {"bs", "rounds", "position", "round", "attempt", "trials", "count", "stored", "compile_s"}
+NOT_NEGATIVE = {
+    "bs",
+    "rounds",
+    "position",
+    "round",
+    "attempt",
+    "trials",
+    "count",
+    "stored",
+    "compile_s",
+}
 NOT_NEGATIVE |= {metric.name for metric in TRIAL_METRICS if metric.title}
 LISTS = {"command", "overrides"}
 TEXT_LIMIT, JSON_LIMIT, BLOB_LIMIT = 2**20, 2**24, 2**15
@@ -43,9 +61,12 @@ Rule = Iterator[tuple[str, Any, str]]
 
 
 def raw(table: sa.Table, names: Iterable[str] | None = None) -> sa.Select:
-    """Return a SELECT of a table's columns (all, or `names`) without SQLAlchemy's conversion of values."""
+    """Return a SELECT of a table's columns (all, or `names`) without SQLAlchemy's conversion of
+    values."""
     columns = [table.c[name] for name in table.c.keys() if names is None or name in names]  # noqa: SIM118
-    return sa.select(*(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns))
+    return sa.select(
+        *(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns)
+    )
 
 
 def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -56,7 +77,8 @@ def batched(rows: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def read_anything(connection: sa.Connection) -> None:
-    """Make SQLite return invalid UTF-8 with lone surrogates, which no valid text has, and refuse rows above 64 MB."""
+    """Make SQLite return invalid UTF-8 with lone surrogates, which no valid text has, and refuse
+    rows above 64 MB."""
     if connection.dialect.name == "sqlite":
         raw_connection = connection.connection.driver_connection
         raw_connection.text_factory = partial(bytes.decode, errors="surrogateescape")
@@ -65,8 +87,9 @@ def read_anything(connection: sa.Connection) -> None:
 
 
 def require_sound(table: sa.Table, rows: Sequence[Sequence[Any]]) -> None:
-    """Check rows of `trial` or `sample` as SQLite stores them, in a tenth of the time of `sound_row`. Raises some error
-    if one may be invalid or is not stored as effbench stores it: then `sound_row` decides."""
+    """Check rows of `trial` or `sample` as SQLite stores them, in a tenth of the time of
+    `sound_row`. Raises some error if one may be invalid or is not stored as effbench stores it:
+    then `sound_row` decides."""
     if not rows:
         return
     columns = dict(zip(table.columns.keys(), zip(*rows, strict=True), strict=True))
@@ -74,19 +97,25 @@ def require_sound(table: sa.Table, rows: Sequence[Sequence[Any]]) -> None:
         for value in {*columns[name]}:
             if value is not None or not is_nullable:
                 check(value)
-    used = {"sweep_id": str, "extra": _skim_json} if table is TRIAL else {"count": int, "stored": int, "codec": str}
+    used = (
+        {"sweep_id": str, "extra": _skim_json}
+        if table is TRIAL
+        else {"count": int, "stored": int, "codec": str}
+    )
     for row in zip(*(map(read, columns[name]) for name, read in used.items()), strict=True):
         for name, right, what in _RULES[table.name](dict(zip(used, row, strict=True))):
             _require(right, name, what)
 
 
 def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `raw` row with the types of the table's columns, None for missing columns. Raises ValueError for the
-    first fault."""
+    """Return a `raw` row with the types of the table's columns, None for missing columns. Raises
+    ValueError for the first fault."""
     row = typed(table, values)
     rules = _RULES.get(table.name, lambda row: ())
     try:
-        fault = next((f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None)
+        fault = next(
+            (f"{table.name}.{name} {what}" for name, right, what in rules(row) if not right), None
+        )
     except (StoreError, TypeError, KeyError, ValueError, AttributeError) as error:
         fault = f"{table.name} has inconsistent values: {one_line(error, 100)}"
     if fault:
@@ -94,9 +123,11 @@ def sound_row(table: sa.Table, values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def typed(table: sa.Table, values: Mapping[str, Any], names: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the raw values of these columns (None: of all) with their types. Raises ValueError for a wrong type, an
-    impossible value or a forbidden NULL; a missing value is NULL."""
+def typed(
+    table: sa.Table, values: Mapping[str, Any], names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the raw values of these columns (None: of all) with their types. Raises ValueError for
+    a wrong type, an impossible value or a forbidden NULL; a missing value is NULL."""
     row, name = {}, ""
     try:
         for name, is_nullable, checked in _columns(table):
@@ -111,11 +142,18 @@ def typed(table: sa.Table, values: Mapping[str, Any], names: Collection[str] | N
 
 
 @cache
-def _columns(table: sa.Table, as_stored: bool = False) -> list[tuple[str, bool, Callable[[Any], Any]]]:
-    """Return the name of each column, whether it may be NULL, and the function that checks and converts a value.
-    `as_stored`: it refuses times that SQLite stores in another form; without JSON."""
-    columns = [column for column in table.columns if not (as_stored and isinstance(column.type, sa.JSON))]
-    return [(column.name, bool(column.nullable), _check_of(column, as_stored)) for column in columns]
+def _columns(
+    table: sa.Table, as_stored: bool = False
+) -> list[tuple[str, bool, Callable[[Any], Any]]]:
+    """Return the name of each column, whether it may be NULL, and the function that checks and
+    converts a value. `as_stored`: it refuses times that SQLite stores in another form; without
+    JSON."""
+    columns = [
+        column for column in table.columns if not (as_stored and isinstance(column.type, sa.JSON))
+    ]
+    return [
+        (column.name, bool(column.nullable), _check_of(column, as_stored)) for column in columns
+    ]
 
 
 def _check_of(column: sa.Column, as_stored: bool) -> Callable[[Any], Any]:
@@ -129,7 +167,9 @@ def _check_of(column: sa.Column, as_stored: bool) -> Callable[[Any], Any]:
     if isinstance(kind, sa.Double):
         return partial(_number, lowest=lowest)
     if isinstance(kind, sa.Integer):
-        return partial(_integer, lowest=lowest, limit=2**63 if isinstance(kind, sa.BigInteger) else 2**31)
+        return partial(
+            _integer, lowest=lowest, limit=2**63 if isinstance(kind, sa.BigInteger) else 2**31
+        )
     return partial(_text, choices=CHOICES.get(column.name))
 
 
@@ -147,7 +187,11 @@ def _boolean(value: Any) -> bool:
 
 def _integer(value: Any, lowest: float, limit: int) -> int:
     if not (isinstance(value, int) and max(lowest, -limit) <= value < limit):
-        _require(isinstance(value, int) and -limit <= value < limit, value, f"an integer of {limit.bit_length()} bits")
+        _require(
+            isinstance(value, int) and -limit <= value < limit,
+            value,
+            f"an integer of {limit.bit_length()} bits",
+        )
         _require(False, value, "0 or more")
     return value
 
@@ -204,21 +248,32 @@ def _time(value: Any) -> dt.datetime:
         time = utc(dt.datetime.fromisoformat(value) if isinstance(value, str) else value)
     except (ValueError, OverflowError, AttributeError, TypeError):
         time = None
-    _require(time is not None and time.year in YEARS, value, f"a time in {YEARS[0]}–{YEARS[-1]} (ISO 8601)")
+    _require(
+        time is not None and time.year in YEARS,
+        value,
+        f"a time in {YEARS[0]}–{YEARS[-1]} (ISO 8601)",
+    )
     return time
 
 
 def _stored_time(value: Any) -> None:
     time = dt.datetime.fromisoformat(value)
-    _require(time.year in YEARS and time.isoformat(" ", "microseconds") == value, value, "a time as stored")
+    _require(
+        time.year in YEARS and time.isoformat(" ", "microseconds") == value,
+        value,
+        "a time as stored",
+    )
 
 
 def _skim_json(value: str) -> Any:
-    """Return a JSON value as it is stored, with 0.0 for each float, which saves a third of the time."""
+    """Return a JSON value as it is stored, with 0.0 for each float, which saves a third of the
+    time."""
     found = _SKIMMER.decode(value)
     if value.count("[") + value.count("{") > JSON_DEPTH:
         _require_shallow([found], JSON_DEPTH)
-    is_plain_text = value.isascii() and len(value) <= JSON_LIMIT and ("\\u" not in value or is_plain(found))
+    is_plain_text = (
+        value.isascii() and len(value) <= JSON_LIMIT and ("\\u" not in value or is_plain(found))
+    )
     _require(is_plain_text, value, "JSON as stored")
     return found
 
@@ -235,28 +290,52 @@ _SKIMMER = json.JSONDecoder(parse_float=_skim_number, parse_constant=_skim_numbe
 def _sweep_rules(row: Mapping[str, Any]) -> Rule:
     yield "id", SWEEP_ID.fullmatch(row["id"]), f"is {one_line(row['id'], 60)!r}, not a sweep id"
     shards = (row["host"].get("shards") or {}).items()
-    right = all(re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", name) and state in STATES for name, state in shards)
+    right = all(
+        re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", name) and state in STATES for name, state in shards
+    )
     yield "host", right, "has invalid shards: expected a name such as 1/3 -> state"
     environments = row["host"].get("environments")
     for facts in environments.values() if environments is not None else ():
-        right = _is_texts(facts.get("given", [])) and _is_flat(v for name, v in facts.items() if name != "given")
-        yield "host", right, "has invalid environments: expected environment id -> facts of its interpreter"
-    yield "host", isinstance(row["host"].get("processes") or {}, dict), "has invalid processes: expected an object"
-    yield "host", _is_flat(row["host"].get(name) for name in MACHINE), f"has invalid facts: {', '.join(MACHINE)}"
+        right = _is_texts(facts.get("given", [])) and _is_flat(
+            v for name, v in facts.items() if name != "given"
+        )
+        yield (
+            "host",
+            right,
+            "has invalid environments: expected environment id -> facts of its interpreter",
+        )
+    yield (
+        "host",
+        isinstance(row["host"].get("processes") or {}, dict),
+        "has invalid processes: expected an object",
+    )
+    yield (
+        "host",
+        _is_flat(row["host"].get(name) for name in MACHINE),
+        f"has invalid facts: {', '.join(MACHINE)}",
+    )
     yield "protocol", _is_flat(row["protocol"].values()), "has a setting that is no plain value"
 
 
 def _cell_rules(row: Mapping[str, Any]) -> Rule:
     params = row["params"]
     parts = [params.get(name) for name in ("model", "mode", "numerics", "env")]
-    parts += [params[name] for name in ("stream", "training", "generate") if params.get(name) is not None]
+    parts += [
+        params[name] for name in ("stream", "training", "generate") if params.get(name) is not None
+    ]
     yield "params", all(isinstance(part, dict) for part in parts), "does not describe a cell"
     if (stream := params.get("stream")) is not None:
         sizes = stream["sizes"]
         right = (
-            stream.get("samples_per_call", 1) > 0 and isinstance(sizes, list) and all(isinstance(n, int) for n in sizes)
+            stream.get("samples_per_call", 1) > 0
+            and isinstance(sizes, list)
+            and all(isinstance(n, int) for n in sizes)
         )
-        yield "params", right, "has an invalid stream: expected a name, sizes and positive samples_per_call"
+        yield (
+            "params",
+            right,
+            "has an invalid stream: expected a name, sizes and positive samples_per_call",
+        )
     expected = cell_row(Cell.from_params(params))
     for name, value in row.items():
         yield name, value == expected[name], "does not match cell.params: damaged or forged"
@@ -273,18 +352,30 @@ def _trial_rules(row: Mapping[str, Any]) -> Rule:
     names = extra.get("artifacts", [])
     right = _is_texts(names) and all(_is_below(name, folder) for name in names)
     yield "extra", right, f"names artifacts outside {folder}"
-    right = isinstance(extra.get("artifact_notes", {}), dict) and isinstance(extra.get("facts", {}), dict)
+    right = isinstance(extra.get("artifact_notes", {}), dict) and isinstance(
+        extra.get("facts", {}), dict
+    )
     yield "extra", right, "has artifact_notes or facts that are not objects"
     if (profile := extra.get("profile")) is not None:
         numbers = [profile.get("calls") or 0, profile.get("kernels_in_graphs") or 0]
         numbers += [kernel[name] for kernel in profile["top"] for name in ("count", "ms", "share")]
-        right = {*map(type, numbers)} <= {int, float, bool} and _is_texts([kernel["name"] for kernel in profile["top"]])
-        yield "extra", right, "has an invalid profile: expected its largest kernels with name, count, ms and share"
+        right = {*map(type, numbers)} <= {int, float, bool} and _is_texts(
+            [kernel["name"] for kernel in profile["top"]]
+        )
+        yield (
+            "extra",
+            right,
+            "has an invalid profile: expected its largest kernels with name, count, ms and share",
+        )
 
 
 def _sample_rules(row: Mapping[str, Any]) -> Rule:
     count, stored, codec = row["count"], row["stored"], row["codec"]
-    yield "stored", stored <= min(count, SAMPLE_LIMIT), f"is {stored} of {count} samples, but at most {SAMPLE_LIMIT}"
+    yield (
+        "stored",
+        stored <= min(count, SAMPLE_LIMIT),
+        f"is {stored} of {count} samples, but at most {SAMPLE_LIMIT}",
+    )
     yield "codec", codec == CODEC, f"is {codec!r}, not {CODEC!r}; upgrade effbench"
 
 

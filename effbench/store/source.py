@@ -1,8 +1,7 @@
 """Read whole sweeps from a database that may be untrusted.
 
-It is opened for reading only, its own code never runs, only known columns are read, and every row is checked
-(`soundness`); readers check the content of samples.
-"""
+It is opened for reading only, its own code never runs, only known columns are read, and every row
+is checked (`soundness`); readers check the content of samples."""
 
 from __future__ import annotations
 
@@ -54,15 +53,19 @@ class Source:
         """Table -> its columns in this database."""
         inspector = sa.inspect(self.connection)
         tables = {*inspector.get_table_names()} & {*METADATA.tables}
-        return {table: [column["name"] for column in inspector.get_columns(table)] for table in tables}
+        return {
+            table: [column["name"] for column in inspector.get_columns(table)] for table in tables
+        }
 
     def has(self, table: sa.Table) -> bool:
-        """Return whether the table has all its required columns: in an earlier version it may have others."""
+        """Return whether the table has all its required columns: in an earlier version it may have
+        others."""
         names = self.columns.get(table.name, ())
         return all(column.nullable or column.name in names for column in table.columns)
 
     def attach(self, connection: sa.Connection) -> None:
-        """Let a connection to another SQLite file read this one as schema ATTACHED, until that connection closes."""
+        """Let a connection to another SQLite file read this one as schema ATTACHED, until that
+        connection closes."""
         if self._attached_to is not (raw_connection := connection.connection.driver_connection):
             file = Path(self.connection.engine.url.database).absolute()
             raw_connection.execute(f"ATTACH ? AS {ATTACHED}", (f"{file.as_uri()}?mode=ro",))
@@ -82,7 +85,8 @@ class Source:
                 raise RefusedError(f"{self.name}: {error}") from error
 
     def marked(self, trial: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a row of `trial`; if an earlier version recorded it as `noisy`, as this version would record it.
+        """Return a row of `trial`; if an earlier version recorded it as `noisy`, as this version
+        would record it.
 
         Raises RefusedError if the database fails.
         """
@@ -96,17 +100,24 @@ class Source:
     def fetch(self, query: sa.Select) -> Iterator[sa.Row]:
         """Yield rows without converting their values. Raises RefusedError if the database fails."""
         try:
-            for rows in self.connection.execute(query.execution_options(yield_per=CHUNK)).partitions():
+            for rows in self.connection.execute(
+                query.execution_options(yield_per=CHUNK)
+            ).partitions():
                 yield from rows
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
             raise RefusedError(str(connect.explain(error, self.name))) from error
 
     def sweep_ids(self, references: Sequence[str] = ()) -> list[str]:
-        """Return the ids of the referenced sweeps, each once; without references those of all sweeps, oldest first.
+        """Return the ids of the referenced sweeps, each once; without references those of all
+        sweeps, oldest first.
 
         Raises NothingFoundError if there are none.
         """
-        names = [field.name for field in fields(sweeps.KnownSweep) if field.name in self.columns[SWEEP.name]]
+        names = [
+            field.name
+            for field in fields(sweeps.KnownSweep)
+            if field.name in self.columns[SWEEP.name]
+        ]
         query = raw(SWEEP, names)
         rows = list(self.fetch(query.order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())))
         if rows and not references:
@@ -115,15 +126,19 @@ class Source:
         for row in rows:
             with suppress(ValueError):  # an invalid row cannot be referenced
                 known.append(sweeps.KnownSweep(**typed(SWEEP, row._mapping, row._fields)))
-        return list(dict.fromkeys(sweeps.resolve(reference, known, self.name) for reference in references or ["last"]))
+        return list(
+            dict.fromkeys(
+                sweeps.resolve(reference, known, self.name) for reference in references or ["last"]
+            )
+        )
 
 
 @contextmanager
 def opened(url: str) -> Iterator[Source]:
     """Open a database, a file compressed by gzip or standard input (`-`) for reading whole sweeps.
 
-    Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a newer version.
-    """
+    Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a
+    newer version."""
     with ExitStack() as stack:
         folder = ""  # of a copy
         if url == "-":
@@ -132,7 +147,9 @@ def opened(url: str) -> Iterator[Source]:
             url, folder = _copied(stack.enter_context(gzip.open(url)), Path(url).name, stack)
         if not SQLITE.startswith(_head(url)):
             name = url.removeprefix(folder)
-            raise StoreError(f"{name} is not a SQLite database; import reads files of `effbench export --whole`")
+            raise StoreError(
+                f"{name} is not a SQLite database; import reads files of `effbench export --whole`"
+            )
         try:
             connection = stack.enter_context(connect.connected(url, untrusted=True))
             name = connect.name_of(connection)
@@ -149,7 +166,8 @@ def opened(url: str) -> Iterator[Source]:
 
 
 def _head(url: str) -> bytes:
-    """Return the first bytes of a file; none if there is no such file or it cannot be read, as connecting explains."""
+    """Return the first bytes of a file; none if there is no such file or it cannot be read, as
+    connecting explains."""
     with suppress(OSError):
         if Path(url).is_file():  # and not a pipe, whose other end may never write
             with Path(url).open("rb") as file:
@@ -158,7 +176,8 @@ def _head(url: str) -> bytes:
 
 
 def _copied(stream: IO[bytes], name: str, stack: ExitStack) -> tuple[str, str]:
-    """Copy a stream to a temporary file with this name; return its path and its folder, with a slash."""
+    """Copy a stream to a temporary file with this name; return its path and its folder, with a
+    slash."""
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="effbench-"))
     try:
         with Path(folder, name).open("wb") as file:
@@ -175,17 +194,22 @@ def _copied(stream: IO[bytes], name: str, stack: ExitStack) -> tuple[str, str]:
 
 
 def _make_safe(connection: sa.Connection, name: str) -> None:
-    """Raise StoreError for a SQLite file that is damaged, or whose known tables run code when they are read."""
+    """Raise StoreError for a SQLite file that is damaged, or whose known tables run code when they
+    are read."""
     read_anything(connection)
     damage = connection.exec_driver_sql("PRAGMA quick_check(1)").scalars().all()
     # wrong values are reported later, with their rows
     if damage and damage != ["ok"] and " value in " not in str(damage[0]):
         raise StoreError(f"{name} is damaged ({one_line(damage[0], 100)}); nothing was imported")
     known = {*METADATA.tables, "alembic_version"}
-    for kind, table, text in connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master").all():
+    for kind, table, text in connection.exec_driver_sql(
+        "SELECT type, name, sql FROM sqlite_master"
+    ).all():
         if str(table).lower() not in known:
             continue
         is_table = kind == "table" and str(text).upper().startswith("CREATE TABLE")
-        hidden = connection.exec_driver_sql("SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)).scalar()
+        hidden = connection.exec_driver_sql(
+            "SELECT max(hidden) FROM pragma_table_xinfo(?)", (table,)
+        ).scalar()
         if not is_table or hidden:
             raise StoreError(f"{name}: {table} is not a plain table; nothing was imported")

@@ -30,11 +30,12 @@ P, R = ParamSpec("P"), TypeVar("R")
 def in_transaction(
     query: Callable[Concatenate[sa.Connection, P], R], *, write: bool = False
 ) -> Callable[Concatenate[Store, P], R]:
-    """Turn a function of a connection into a method of `Store` that runs it in one transaction per call.
+    """Turn a function of a connection into a method of `Store` that runs it in one transaction per
+    call.
 
-    If the connection breaks, the method waits for the server and repeats the transaction. It may have been committed
-    before: a function that writes must therefore do the same when it runs twice with the same arguments.
-    """
+    If the connection breaks, the method waits for the server and repeats the transaction. It may
+    have been committed before: a function that writes must therefore do the same when it runs twice
+    with the same arguments."""
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,7 +54,10 @@ def _make_unless_there(connection: sa.Connection) -> str:
         encoding = connection.scalar(sa.text("SHOW server_encoding"))
         if encoding != "UTF8":  # PostgreSQL would refuse a trial's text or JSON in mid-sweep
             how = "`createdb --encoding UTF8 --template template0 NAME` creates a database"
-            raise StoreError(f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8; {how}")
+            raise StoreError(
+                f"{connect.name_of(connection)} has encoding {encoding}, but effbench needs UTF8;"
+                f" {how}"
+            )
     schema.lock(connection)
     return connect.revision(connection) or schema.make(connection)
 
@@ -61,12 +65,11 @@ def _make_unless_there(connection: sa.Connection) -> str:
 class Store:
     """A results database, in SQLite (the default) or PostgreSQL.
 
-    A Store belongs to one process: open it after a fork. Every method may be called from any thread, is one
-    transaction, and raises StoreError if the database fails. Several processes may write to one database: each waits
-    for the other's transaction (on SQLite at most 30 s, then it raises StoreError). A server that restarts is waited
-    for, also 30 s. The queries are functions of this
-    package that take a connection, so that several can share a transaction.
-    """
+    A Store belongs to one process: open it after a fork. Every method may be called from any
+    thread, is one transaction, and raises StoreError if the database fails. Several processes may
+    write to one database: each waits for the other's transaction (on SQLite at most 30 s, then it
+    raises StoreError). A server that restarts is waited for, also 30 s. The queries are functions
+    of this package that take a connection, so that several can share a transaction."""
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
         self._engine = engine
@@ -77,13 +80,25 @@ class Store:
         self.name = name
 
     @classmethod
-    def open(cls, url: str | os.PathLike[str], *, mode: Literal["read", "write"] = "read", bulk: bool = False) -> Self:
-        """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing one. `bulk`: a new
-        SQLite file gets a write-ahead log when it is opened again, because the log doubles the time of large
-        transactions. Raises StoreError, and SchemaError for another version's schema."""
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        mode: Literal["read", "write"] = "read",
+        bulk: bool = False,
+    ) -> Self:
+        """Open the database at `url`, a URL or the path of a SQLite file; "write" creates a missing
+        one. `bulk`: a new SQLite file gets a write-ahead log when it is opened again, because the
+        log doubles the time of large transactions. Raises StoreError, and SchemaError for another
+        version's schema."""
         parsed = connect.parse_url(url)
         write = mode == "write"
-        store = cls(connect.connect(parsed, write=write, create=write), connect.describe(parsed), write, bulk)
+        store = cls(
+            connect.connect(parsed, write=write, create=write),
+            connect.describe(parsed),
+            write,
+            bulk,
+        )
         try:
             store._prepare()
         except BaseException:
@@ -92,18 +107,28 @@ class Store:
         return store
 
     def _prepare(self) -> None:
-        """Require this version's schema; create it in an empty database that is opened for writing."""
+        """Require this version's schema; create it in an empty database that is opened for
+        writing."""
         current = self._revision()
         if current is None and not self._writable:
             run = f"effbench -m mode=eager,default{db_setting(self.name)}"
             raise connect.EmptyError(f"{self.name} is empty; `{run}` fills it")
         connect.require_head(current or self._make(), self.name)
-        if self._writable and self._engine.dialect.name == "sqlite" and not (self._bulk and current is None):
+        if (
+            self._writable
+            and self._engine.dialect.name == "sqlite"
+            and not (self._bulk and current is None)
+        ):
             # for good; if another process locks the database, a later call will do it
-            with self._translated(), self._engine.connect() as connection, suppress(sqlite3.OperationalError):
+            with (
+                self._translated(),
+                self._engine.connect() as connection,
+                suppress(sqlite3.OperationalError),
+            ):
                 connection.connection.cursor().execute("PRAGMA journal_mode = WAL")
 
-    # a method that has the name of its module comes last, because it shadows the module in this class body
+    # a method that has the name of its module comes last, because it shadows the module in this
+    # class body
     _revision = in_transaction(connect.revision)
     _make = in_transaction(_make_unless_there, write=True)
     find_sweep = in_transaction(sweeps.find_sweep)
@@ -153,8 +178,8 @@ class Store:
     upgrade = staticmethod(maintenance.upgrade)
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> int:
-        """Store a trial (see `trials.record`). Also raises StoreError if the database file was moved, deleted or
-        replaced; the trial is then stored where `rescue` finds it."""
+        """Store a trial (see `trials.record`). Also raises StoreError if the database file was
+        moved, deleted or replaced; the trial is then stored where `rescue` finds it."""
         trial_id = self._record(sweep_id, environment_id, trial)
         if self.is_moved():
             raise connect.moved(self.name)
@@ -163,7 +188,8 @@ class Store:
     def trials_with_samples(
         self, sweep_id: str, environment_ids: Iterable[str]
     ) -> Iterator[tuple[dict[str, Any], dict[str, tuple[int, np.ndarray]]]]:
-        """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open between them."""
+        """Yield the trials by cell key (see `trials.trials_of_cells`). No transaction stays open
+        between them."""
         environment_ids = list(environment_ids)
         keys = sorted(self.cell_overrides(sweep_id))
         for start in range(0, len(keys), CELLS):
@@ -175,21 +201,28 @@ class Store:
             yield from trials.stream_results(connection, sweep_ids)
 
     def is_moved(self) -> bool:
-        """Return whether the path no longer leads to the file that was opened for writing (SQLite only)."""
+        """Return whether the path no longer leads to the file that was opened for writing (SQLite
+        only)."""
         file, opened = self._engine.get_execution_options().get(connect.FILE_OPTION, (None, None))
         return opened is not None and connect.identity(file) != opened
 
     def rescue(self, suffix: str) -> Path:
-        """Copy a moved, deleted or replaced database, which is still open, to a new file next to the old path; return
-        its path. Raises StoreError if the file cannot be written."""
+        """Copy a moved, deleted or replaced database, which is still open, to a new file next to
+        the old path; return its path. Raises StoreError if the file cannot be written."""
         file = self._engine.get_execution_options()[connect.FILE_OPTION][0]
         copy = file.with_name(f"{file.stem}.recovered-{suffix}.db")
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            with self._lock, self._engine.connect() as connection, closing(sqlite3.connect(copy)) as target:
+            with (
+                self._lock,
+                self._engine.connect() as connection,
+                closing(sqlite3.connect(copy)) as target,
+            ):
                 connection.connection.driver_connection.backup(target)
         except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{connect.moved(self.name)}, and no copy of it can be saved: {error}") from error
+            raise StoreError(
+                f"{connect.moved(self.name)}, and no copy of it can be saved: {error}"
+            ) from error
         _remove_log(file)
         return copy
 
@@ -224,7 +257,8 @@ class Store:
 
 
 def _remove_log(file: Path) -> None:
-    """Remove this process's log: SQLite would apply it to any file that is put in the database's place."""
+    """Remove this process's log: SQLite would apply it to any file that is put in the database's
+    place."""
     try:
         ours = {connect.identity(descriptor) for descriptor in Path("/proc/self/fd").iterdir()}
     except OSError:  # not Linux

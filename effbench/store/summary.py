@@ -28,7 +28,8 @@ ENOUGH_UNMARKED = 3
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a trial has the bounds of a figure. `value`: the figure that they belong to; `mark`: why it is marked."""
+    """Where a trial has the bounds of a figure. `value`: the figure that they belong to; `mark`:
+    why it is marked."""
 
     value: str
     low: str
@@ -37,14 +38,17 @@ class Bounds:
 
 
 _OF_LATENCY = Bounds("latency_ms", "latency_median_low_ms", "latency_median_high_ms")
-#: figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow their latency
+#: figure of a trial -> its bounds, which a marked trial's figure has; times of requests follow
+#: their latency
 BOUNDS = {
     "latency_ms": _OF_LATENCY,
     "ttft_ms": _OF_LATENCY,
     "tpot_ms": _OF_LATENCY,
     "period_ms": Bounds("period_ms", "period_median_low_ms", "period_median_high_ms"),
     **{
-        columns.paired: Bounds(columns.paired, f"{columns.paired}_low", f"{columns.paired}_high", "pair_disturbance")
+        columns.paired: Bounds(
+            columns.paired, f"{columns.paired}_low", f"{columns.paired}_high", "pair_disturbance"
+        )
         for columns in SPEEDUP_COLUMNS.values()
     },
 }
@@ -65,7 +69,8 @@ def last_attempts(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def counted(trials: Iterable[Trial], mark: str = "disturbance") -> list[Trial]:
-    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if enough others are ok.
+    """Return the trials (or rows of `trial`) that count: last attempts, without marked ones if
+    enough others are ok.
 
     `mark`: the field that says why a trial is marked.
     """
@@ -88,14 +93,15 @@ def first(reasons: Sequence[str]) -> str | None:
 
 
 def worst(trials: Sequence[Trial]) -> Trial:
-    """Return the trial that decides the result's status and reason: among equals, the first one with a reason."""
+    """Return the trial that decides the result's status and reason: among equals, the first one
+    with a reason."""
     return min(trials, key=lambda trial: (_RANK[trial.status], trial.reason is None, trial.round))
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm. `disturbance`: why its times
-    are marked, None if they are not."""
+    """What comparisons with the baseline cell need of it. `means`: time -> mean logarithm.
+    `disturbance`: why its times are marked, None if they are not."""
 
     status: Status
     peak_reserved_bytes: int | None
@@ -108,7 +114,8 @@ class Baseline:
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Self | None:
-        """Return the baseline with these trials of one sweep and environment; None without trials."""
+        """Return the baseline with these trials of one sweep and environment; None without
+        trials."""
         if not (kept := counted(trials)):
             return None
         reserved = _max(trial.peak_reserved_bytes for trial in _warm(kept))
@@ -117,35 +124,49 @@ class Baseline:
 
 
 def summarise(
-    trials: Iterable[Trial], *, bs: float | None, is_baseline: bool = False, baseline: Baseline | None = None
+    trials: Iterable[Trial],
+    *,
+    bs: float | None,
+    is_baseline: bool = False,
+    baseline: Baseline | None = None,
 ) -> dict[str, Any]:
-    """Return the row of `result`, without its keys, for the trials of one cell in one sweep and environment.
+    """Return the row of `result`, without its keys, for the trials of one cell in one sweep and
+    environment.
 
-    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that differs only in its mode;
-    `is_baseline`: it is this cell. The row's `trials` is the number of rounds
-    behind the figures. A failed cell only has the figures that explain the failure. Raises ValueError without trials.
-    """
+    `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that
+    differs only in its mode; `is_baseline`: it is this cell. The row's `trials` is the number of
+    rounds behind the figures. A failed cell only has the figures that explain the failure. Raises
+    ValueError without trials."""
     trials = list(trials)
     kept = counted(trials)
     if not kept:
         raise ValueError("a summary needs at least one trial")
     decisive = worst(kept)
     status, is_measured = Status(decisive.status), decisive.status in _MEASURED
-    row = {"status": status, "reason": decisive.reason, "trials": len(kept), **dict.fromkeys(RESULT_FIGURES)}
+    row = {
+        "status": status,
+        "reason": decisive.reason,
+        "trials": len(kept),
+        **dict.fromkeys(RESULT_FIGURES),
+    }
     # few trials compile cold, so they count even if they are marked
     seen = [trial for trial in trials if trial.status in _MEASURED]
     cold = [trial for trial in seen if trial.compile_cache == "cold"]
     some = {"warm": _warm(kept), "cold": cold or kept}
     for metric, value_of in _COMBINED:
         if metric.explains or is_measured:
-            row[metric.name] = _COMBINE[metric.combine](map(value_of, some.get(metric.combine, kept)))
+            row[metric.name] = _COMBINE[metric.combine](
+                map(value_of, some.get(metric.combine, kept))
+            )
     if not is_measured:
         return row
     disturbances = marked(kept)
     row["marked"] = bool(disturbances)
     row["disturbance"] = first(disturbances)
     row["compile_cold_s"] = _mean(trial.compile_s for trial in cold)
-    row["compile_warm_s"] = _mean(trial.compile_s for trial in seen if trial.compile_cache == "warm")
+    row["compile_warm_s"] = _mean(
+        trial.compile_s for trial in seen if trial.compile_cache == "warm"
+    )
     row["first_call_s"] = _max(trial.first_call_s for trial in seen)
     row |= {name: _max(getattr(trial, metric) for trial in cold) for metric, name in COLD.items()}
     used = {trial.compilation for trial in kept}
@@ -168,9 +189,12 @@ def summarise(
 
 
 def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
-    """Add the figures that explain the time: from profiled trials, and the steadiness from all trials."""
+    """Add the figures that explain the time: from profiled trials, and the steadiness from all
+    trials."""
     busy_ms, period_ms = row["gpu_busy_ms"], row["period_ms"]
-    floors = Floors(*(_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields))
+    floors = Floors(
+        *(_mean(getattr(trial, f"{kind}_floor_ms") for trial in kept) for kind in Floors._fields)
+    )
     row["gpu_idle_fraction"] = idle_fraction(busy_ms, period_ms)
     row["bound"] = bound(busy_ms, period_ms, floors)
     row["roofline_fraction"] = roofline_fraction(period_ms, floors)
@@ -179,7 +203,8 @@ def _explain(row: dict[str, Any], kept: list[Trial]) -> None:
 
 
 def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: bool) -> None:
-    """Add the figures that compare the cell, with these means, with the baseline, both in separate processes."""
+    """Add the figures that compare the cell, with these means, with the baseline, both in separate
+    processes."""
     if baseline.peak_reserved_bytes and row["peak_reserved_bytes"]:
         row["relative_memory"] = row["peak_reserved_bytes"] / baseline.peak_reserved_bytes
     if row["status"] is not Status.OK or baseline.status is not Status.OK:
@@ -203,17 +228,21 @@ def _compare(row: dict[str, Any], means: dict, baseline: Baseline, is_baseline: 
 
 
 def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
-    """Replace the speedups of separate processes by those of pairs, if every trial that counts has pairs.
+    """Replace the speedups of separate processes by those of pairs, if every trial that counts has
+    pairs.
 
-    Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs need its quiet
-    moments, and long series find more of them.
-    """
+    Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs
+    need its quiet moments, and long series find more of them."""
     kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in _MEASURED]
     if any(trial.pair_speedup is None for trial in kept):
         return
     for columns in SPEEDUP_COLUMNS.values():
-        row[columns.busy] = _mean(getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials))
-    disturbance = first([trial.pair_disturbance for trial in kept if trial.pair_disturbance is not None])
+        row[columns.busy] = _mean(
+            getattr(trial, f"{columns.paired}_disturbed") for trial in last_attempts(trials)
+        )
+    disturbance = first(
+        [trial.pair_disturbance for trial in kept if trial.pair_disturbance is not None]
+    )
     has_separate = row["speedup_from"] == SEPARATE and row["speedup_disturbance"] is None
     if disturbance is not None and has_separate:
         return
@@ -233,14 +262,16 @@ def _set_interval(row: dict[str, Any], name: str, figure: Interval) -> None:
 
 
 def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baseline) -> int | None:
-    """Return after how many calls the preparation of the cell pays for itself against the baseline; None if it never
-    does, if that is not significant, or if it is unknown."""
+    """Return after how many calls the preparation of the cell pays for itself against the baseline;
+    None if it never does, if that is not significant, or if it is unknown."""
     if row["marked"] or baseline.is_marked:
         return None
     is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
     if row["speedup"] is None or not is_significant:
         return None
-    if row["throughput_per_s"] is None:  # arrivals, CPU streams: their median does not tell the time saved per call
+    if (
+        row["throughput_per_s"] is None
+    ):  # arrivals, CPU streams: their median does not tell the time saved per call
         return None
     preparation_s = row["compile_cold_s"]
     if preparation_s is None and any(trial.compile_s is not None for trial in kept):
@@ -254,8 +285,11 @@ def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baselin
 
 
 def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
-    """Return the mean logarithm of a time over these trials and their compilations; None without values."""
-    used = [trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < inf]
+    """Return the mean logarithm of a time over these trials and their compilations; None without
+    values."""
+    used = [
+        trial for trial in trials if (value := getattr(trial, name)) is not None and 0 < value < inf
+    ]
     if not used:
         return None
     compilations = [trial.compilation for trial in used]
@@ -267,12 +301,13 @@ def estimate(trials: Sequence[Trial], name: str) -> LogEstimate | None:
 
 
 def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
-    """Return how much lower and higher the mean logarithm of a figure may be, because some trials are marked.
+    """Return how much lower and higher the mean logarithm of a figure may be, because some trials
+    are marked.
 
-    The bounds of a marked trial contain the medians of its disturbed and of its undisturbed samples. Trials that are
-    not marked add nothing, so this is the mean over all trials of what a marked one adds. A single trial with pairs
-    always adds its bounds: they are all that is known of the speedup's error.
-    """
+    The bounds of a marked trial contain the medians of its disturbed and of its undisturbed
+    samples. Trials that are not marked add nothing, so this is the mean over all trials of what a
+    marked one adds. A single trial with pairs always adds its bounds: they are all that is known of
+    the speedup's error."""
     if name not in BOUNDS:
         return 0.0, 0.0
     bounds = BOUNDS[name]
@@ -291,13 +326,16 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
 
 
 def _warm(kept: list[Trial]) -> list[Trial]:
-    """Return the trials without those that compiled cold, as compiling leaves memory reserved; all if there are no
-    others."""
+    """Return the trials without those that compiled cold, as compiling leaves memory reserved; all
+    if there are no others."""
     return [trial for trial in kept if trial.compile_cache != "cold"] or kept
 
 
-def break_even_calls(preparation_s: float | None, baseline_ms: float, latency_ms: float) -> int | None:
-    """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never does."""
+def break_even_calls(
+    preparation_s: float | None, baseline_ms: float, latency_ms: float
+) -> int | None:
+    """Return after how many calls the time saved per call exceeds `preparation_s`; None if it never
+    does."""
     if preparation_s is None or not baseline_ms > latency_ms:
         return None
     calls = preparation_s * 1000.0 / (baseline_ms - latency_ms)
@@ -315,7 +353,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _max(values: Iterable[float | None]) -> float | None:
-    return max([value for value in values if value is not None and -inf < value < inf], default=None)
+    return max(
+        [value for value in values if value is not None and -inf < value < inf], default=None
+    )
 
 
 def _min(values: Iterable[float | None]) -> float | None:

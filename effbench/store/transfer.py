@@ -1,9 +1,8 @@
 """Copy whole sweeps from one database into another.
 
-Rows are identified by keys that are the same in every database. Missing rows are added and others are compared; a
-difference refuses the sweep. Every sweep is one transaction. Trials of a new sweep are copied within SQLite if they are
-plainly valid. Results are derived from the trials.
-"""
+Rows are identified by keys that are the same in every database. Missing rows are added and others
+are compared; a difference refuses the sweep. Every sweep is one transaction. Trials of a new sweep
+are copied within SQLite if they are plainly valid. Results are derived from the trials."""
 
 from __future__ import annotations
 
@@ -60,7 +59,8 @@ _KEYS = {
     ACKNOWLEDGEMENT: ("cell_key", "hardware", "metric", "sweep_id"),
     BASELINE: ("name", "hardware"),
 }
-#: table -> columns that may differ: a sweep may have continued, passwords are masked, and the target's decisions stay
+#: table -> columns that may differ: a sweep may have continued, passwords are masked, and the
+#: target's decisions stay
 _MAY_DIFFER = {
     SWEEP: {"state", "finished_at", "imported_at", "command", "overrides", "host"},
     ENVIRONMENT: {"details", "first_seen_at"},
@@ -74,7 +74,8 @@ _SHARDS_DIFFER = {"started_at", "host"}
 
 @dataclass
 class Arrival:
-    """The outcome of copying one sweep. `added`: table -> number of new rows; `notes`: remarks for the user."""
+    """The outcome of copying one sweep. `added`: table -> number of new rows; `notes`: remarks for
+    the user."""
 
     sweep_id: str
     name: str | None = None
@@ -85,43 +86,66 @@ class Arrival:
 
 
 def copy(
-    source: Source, target: Store, sweep_ids: Iterable[str], *, baselines: bool = False, samples: bool = True
+    source: Source,
+    target: Store,
+    sweep_ids: Iterable[str],
+    *,
+    baselines: bool = False,
+    samples: bool = True,
 ) -> Iterator[Arrival]:
     """Copy these sweeps, one transaction each; yield the outcome of each.
 
-    `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep that is damaged or
-    contradicts `target` is refused, and the next one follows. Raises StoreError if a database fails.
-    """
+    `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep
+    that is damaged or contradicts `target` is refused, and the next one follows. Raises StoreError
+    if a database fails."""
     copied: set[str] = set()
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
         try:
-            copied |= connect.repeated(partial(_attempt, source, target, arrival, copied, sweep_id, baselines, samples))
+            copied |= connect.repeated(
+                partial(_attempt, source, target, arrival, copied, sweep_id, baselines, samples)
+            )
         except RefusedError as error:
             arrival = Arrival(arrival.sweep_id, arrival.name, "refused", reason=str(error))
         yield arrival
 
 
 def _attempt(
-    source: Source, target: Store, arrival: Arrival, copied: set[str], sweep_id: str, baselines: bool, samples: bool
+    source: Source,
+    target: Store,
+    arrival: Arrival,
+    copied: set[str],
+    sweep_id: str,
+    baselines: bool,
+    samples: bool,
 ) -> set[str]:
     """Copy a sweep in one transaction; return the keys of its cells."""
     arrival.added, arrival.notes = Counter(), []  # an attempt that broke off has left nothing else
     try:
         with target._writing() as connection:
             try:
-                return _Copy(source, connection, target.name, arrival, copied).run(sweep_id, baselines, samples)
+                return _Copy(source, connection, target.name, arrival, copied).run(
+                    sweep_id, baselines, samples
+                )
             except (exc.IntegrityError, exc.DataError, ArithmeticError, ValueError) as error:
                 fault = one_line(getattr(error, "orig", None) or error, 100)
-                raise RefusedError(f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}") from error
-    except connect.DamagedError as error:  # of either file, if the source is attached to the target's connection
-        what = f"{source.name} is damaged or was changed during the import: import it again when nothing writes to it"
+                raise RefusedError(
+                    f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}"
+                ) from error
+    except (
+        connect.DamagedError
+    ) as error:  # of either file, if the source is attached to the target's connection
+        what = (
+            f"{source.name} is damaged or was changed during the import: import it again when"
+            " nothing writes to it"
+        )
         raise StoreError(f"{what}. If that fails, too: {error}") from error
 
 
 @dataclass
 class _Copy:
-    """Copies one sweep into the database `name`. `copied`: keys of cells that earlier sweeps brought."""
+    """Copies one sweep into the database `name`. `copied`: keys of cells that earlier sweeps
+    brought."""
 
     source: Source
     connection: sa.Connection
@@ -134,7 +158,9 @@ class _Copy:
         """Copy the sweep; return the keys of its cells."""
         rows = list(self.source.rows(SWEEP, SWEEP.c.id == sweep_id))
         if len(rows) != 1:
-            raise RefusedError(f"{self.source.name}: {len(rows)} sweeps have the id {one_line(sweep_id, 64)}")
+            raise RefusedError(
+                f"{self.source.name}: {len(rows)} sweeps have the id {one_line(sweep_id, 64)}"
+            )
         (row,) = rows
         row["command"], row["overrides"] = masked(row["command"]), masked_db(row["overrides"])
         row["imported_at"] = now()
@@ -146,10 +172,16 @@ class _Copy:
             self.merge(SWEEP, [row])
         environments = sa.select(TRIAL.c.environment_id).where(TRIAL.c.sweep_id == sweep_id)
         if self.source.has(VERDICT):
-            environments = environments.union(sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id))
+            environments = environments.union(
+                sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id)
+            )
         cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-        if baselines and self.source.has(ACKNOWLEDGEMENT):  # an acknowledgement may name a cell that is not planned
-            cells = cells.union(sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id))
+        if baselines and self.source.has(
+            ACKNOWLEDGEMENT
+        ):  # an acknowledgement may name a cell that is not planned
+            cells = cells.union(
+                sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id)
+            )
         self.take(ENVIRONMENT, ENVIRONMENT.c.id.in_(environments))
         keys = {row[0] for row in self.source.fetch(cells)}
         for chunk in batched(sorted(keys - self.copied, key=str), CHUNK):
@@ -159,10 +191,14 @@ class _Copy:
         if not is_derived:
             self.take_trials(sweep_id, samples)
         # calibrations and verdicts have no unique key: another import of the same ones must wait
-        self.connection.execute(sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True))
+        self.connection.execute(
+            sa.select(ENVIRONMENT.c.id).order_by(ENVIRONMENT.c.id).with_for_update(key_share=True)
+        )
         self.take(CALIBRATION, CALIBRATION.c.environment_id.in_(environments))
         # a verdict of behaviour checks belongs to no sweep
-        of_checks = sa.and_(VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments))
+        of_checks = sa.and_(
+            VERDICT.c.sweep_id.is_(None), VERDICT.c.environment_id.in_(environments)
+        )
         self.take(VERDICT, sa.or_(VERDICT.c.sweep_id == sweep_id, of_checks))
         for table in (ACKNOWLEDGEMENT, BASELINE) if baselines else ():
             self.take(table, table.c.sweep_id == sweep_id)
@@ -174,7 +210,8 @@ class _Copy:
         return keys
 
     def merge(self, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-        """Insert missing rows and count them. Raises RefusedError for an existing row that differs."""
+        """Insert missing rows and count them. Raises RefusedError for an existing row that
+        differs."""
         names = _KEYS[table]
         key_of = itemgetter(*names)
         key = sa.tuple_(*(table.c[name] for name in names)) if len(names) > 1 else table.c[names[0]]
@@ -189,7 +226,9 @@ class _Copy:
             for here in self.connection.execute(query).mappings():
                 self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
-            if names == tuple(table.primary_key.columns.keys()):  # another import may have been faster
+            if names == tuple(
+                table.primary_key.columns.keys()
+            ):  # another import may have been faster
                 insert = insert.on_conflict_do_nothing(index_elements=names)
             if missing:
                 self.connection.execute(insert, list(missing.values()))
@@ -203,8 +242,9 @@ class _Copy:
             if name not in may_differ and here[name] != value:
                 keys = " ".join(one_line(row[name], 20) for name in _KEYS[table])
                 raise RefusedError(
-                    f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}: {table.name} {keys} "
-                    f"has {name} {one_line(here[name], 60)} there, but {one_line(value, 60)} in the import"
+                    f"sweep {self.arrival.sweep_id} ({self.source.name}) contradicts {self.name}:"
+                    f" {table.name} {keys} has {name} {one_line(here[name], 60)} there, but"
+                    f" {one_line(value, 60)} in the import"
                 )
 
     def take(self, table: sa.Table, where: Any) -> None:
@@ -218,37 +258,66 @@ class _Copy:
         self.merge(table, rows)
 
     def copy_trials(self, sweep_id: str, with_samples: bool) -> bool:
-        """Copy the trials of a new sweep within SQLite, check the copies and derive the results. Return False, with
-        nothing copied, if that is impossible or a row may be invalid."""
-        if {connection.dialect.name for connection in (self.connection, self.source.connection)} != {"sqlite"}:
+        """Copy the trials of a new sweep within SQLite, check the copies and derive the results.
+        Return False, with nothing copied, if that is impossible or a row may be invalid."""
+        if {
+            connection.dialect.name for connection in (self.connection, self.source.connection)
+        } != {"sqlite"}:
             return False
-        names = ", ".join(name for name in self.source.columns.get("trial", ()) if name in TRIAL.c and name != "id")
-        ids = f"SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM {ATTACHED}.trial"
+        names = ", ".join(
+            name
+            for name in self.source.columns.get("trial", ())
+            if name in TRIAL.c and name != "id"
+        )
+        ids = (
+            "SELECT id AS old, :last + row_number() OVER (ORDER BY id) AS new FROM"
+            f" {ATTACHED}.trial"
+        )
         ids = f"({ids} WHERE sweep_id = :sweep)"
-        blobs = f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE data END"
+        blobs = (
+            f"CASE WHEN typeof(data) = 'blob' AND length(data) <= {BLOB_LIMIT} THEN x'' ELSE"
+            " data END"
+        )
         added, known = Counter[str](), []
 
         def copied(table: sa.Table, insert: str, select: str, size: int) -> Iterator[list[Any]]:
             added[table.name] = cursor.execute(f"INSERT INTO {table.name} {insert}", given).rowcount
-            cursor.execute(f"SELECT {select} FROM {table.name} WHERE {table.primary_key.columns[0]} > :last", given)
+            cursor.execute(
+                f"SELECT {select} FROM {table.name} WHERE {table.primary_key.columns[0]} > :last",
+                given,
+            )
             return iter(partial(cursor.fetchmany, size), [])
 
         try:
             with self.connection.begin_nested():
                 self.source.attach(self.connection)
-                given = {"sweep": sweep_id, "last": self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0}
+                given = {
+                    "sweep": sweep_id,
+                    "last": self.connection.scalar(sa.select(sa.func.max(TRIAL.c.id))) or 0,
+                }
                 cursor = self.connection.connection.cursor()  # SQLAlchemy's rows take longer
-                insert = f"(id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id = old"
+                insert = (
+                    f"(id, {names}) SELECT new, {names} FROM {ids} JOIN {ATTACHED}.trial ON id"
+                    " = old"
+                )
                 for rows in copied(TRIAL, insert, ", ".join(TRIAL.c.keys()), CHECKED):
                     require_sound(TRIAL, rows)
                     known += summary_rows(rows)
                 facts = "timer, count, stored, codec"
-                insert = f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
-                for rows in copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK) if with_samples else ():
+                insert = (
+                    f"SELECT new, {facts}, data FROM {ids} JOIN {ATTACHED}.sample ON trial_id = old"
+                )
+                for rows in (
+                    copied(SAMPLE, insert, f"trial_id, {facts}, {blobs}", CHUNK)
+                    if with_samples
+                    else ()
+                ):
                     require_sound(SAMPLE, rows)
                 rebuild_results(self.connection, sweep_id, known=known)
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
-            if not self.connection.connection.driver_connection.in_transaction:  # such as after a full disk
+            if (
+                not self.connection.connection.driver_connection.in_transaction
+            ):  # such as after a full disk
                 raise
             return False
         self.arrival.added += added
@@ -262,20 +331,29 @@ class _Copy:
             trials = list(self.source.rows(TRIAL, TRIAL.c.id.in_(chunk)))
             keys |= {row.pop("id"): key_of(row) for row in trials}
             self.merge(TRIAL, trials)
-        query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(TRIAL.c.sweep_id == sweep_id)
+        query = sa.select(TRIAL.c.id, *(TRIAL.c[name] for name in _KEYS[TRIAL])).where(
+            TRIAL.c.sweep_id == sweep_id
+        )
         here = {tuple(key): trial_id for trial_id, *key in self.connection.execute(query)}
         for chunk in batched(keys if with_samples else (), CHUNK):
             samples = self.source.rows(SAMPLE, SAMPLE.c.trial_id.in_(chunk))
             self.merge(SAMPLE, [row | {"trial_id": here[keys[row["trial_id"]]]} for row in samples])
 
     def go_on(self, row: dict[str, Any]) -> bool:
-        """Take over the source's state if it brought trials or ended later; return whether this changed the state.
+        """Take over the source's state if it brought trials or ended later; return whether this
+        changed the state.
 
         Mark a sweep that ran here as imported if the source changes its plan or state.
         """
-        here = self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"])).mappings().one()
+        here = (
+            self.connection.execute(sa.select(SWEEP).where(SWEEP.c.id == row["id"]))
+            .mappings()
+            .one()
+        )
         ended, ended_here = row["finished_at"], here["finished_at"]
-        is_newer = self.arrival.added["trial"] or (ended and (ended_here is None or ended > ended_here))
+        is_newer = self.arrival.added["trial"] or (
+            ended and (ended_here is None or ended > ended_here)
+        )
         host = sweeps.with_shards(here["host"], row["host"])
         state = {"host": host} | ({"state": row["state"], "finished_at": ended} if is_newer else {})
         if "shards" in row["host"]:
@@ -285,16 +363,23 @@ class _Copy:
         has_changed = any(here[name] != value for name, value in state.items())
         if here["imported_at"] is None and (has_changed or self.arrival.added["sweep_cell"]):
             state["imported_at"] = now()
-            self.arrival.notes.append("it ran here, but now counts as imported: its plan or state has changed")
+            self.arrival.notes.append(
+                "it ran here, but now counts as imported: its plan or state has changed"
+            )
         self.connection.execute(sa.update(SWEEP).where(SWEEP.c.id == row["id"]).values(**state))
         return has_changed
 
 
-def write_file(source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True) -> None:
-    """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged sweep."""
+def write_file(
+    source: Source, sweep_ids: Sequence[str], path: Path, *, samples: bool = True
+) -> None:
+    """Write whole sweeps into a new, compact SQLite file. Raises RefusedError for the first damaged
+    sweep."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA page_size = 2048")  # wastes less space with rows of 2 to 3 kB
+            connection.execute(
+                "PRAGMA page_size = 2048"
+            )  # wastes less space with rows of 2 to 3 kB
             connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
     except sqlite3.Error as error:  # else it would count as an error of the source
         raise connect.explain(error, str(path)) from error

@@ -1,4 +1,5 @@
-"""Convert values to types that every database can store; a value that cannot be stored becomes NULL."""
+"""Convert values to types that every database can store; a value that cannot be stored becomes
+NULL."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 #: the columns of `trial` that are fields of `cell.Trial`
-TRIAL_FIELDS = tuple(field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns)
+TRIAL_FIELDS = tuple(
+    field.name for field in dataclasses.fields(Trial) if field.name in TRIAL.columns
+)
 #: samples as blobs: float32, little-endian, zlib
 CODEC = "f32le+zlib"
 #: maximum number of samples stored per timer of a trial
@@ -112,7 +115,8 @@ def trial_of(row: dict[str, Any]) -> Trial:
 
 
 def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
-    """Return the number of stored values, and their blob. More than `SAMPLE_LIMIT` values are thinned out evenly."""
+    """Return the number of stored values, and their blob. More than `SAMPLE_LIMIT` values are
+    thinned out evenly."""
     import numpy as np
 
     # a missing value becomes NaN, because order and spacing matter
@@ -124,12 +128,14 @@ def encode_samples(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def decode_samples(codec: str, data: bytes, stored: int, name: str = "samples") -> np.ndarray:
-    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError if it is damaged.
-    `name`: what the error calls them."""
+    """Return the `stored` float32 samples of a blob; inflate no more than these. Raises StoreError
+    if it is damaged. `name`: what the error calls them."""
     import numpy as np
 
     if codec != CODEC:
-        raise StoreError(f"{name} are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench")
+        raise StoreError(
+            f"{name} are stored as {codec!r}; this effbench reads {CODEC!r}; upgrade effbench"
+        )
     if not 0 <= stored <= SAMPLE_LIMIT:
         raise StoreError(f"damaged {name}: {stored} stored, at most {SAMPLE_LIMIT} are allowed")
     inflater = zlib.decompressobj()

@@ -1,4 +1,5 @@
-"""Bounds of how long trials take, from the protocol alone: for a plan on a machine that has measured nothing yet."""
+"""Bounds of how long trials take, from the protocol alone: for a plan on a machine that has
+measured nothing yet."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ LIGHT = Bounds(0.0, 10.0)
 
 @dataclass(frozen=True)
 class Compilation:
-    """How long modes compile whose settings contain the text `part`: with an empty and with a filled cache."""
+    """How long modes compile whose settings contain the text `part`: with an empty and with a
+    filled cache."""
 
     part: str
     cold: Bounds
@@ -53,8 +55,11 @@ COMPILATIONS = (
 
 
 def compilation(cell: Cell, is_cold: bool) -> Bounds:
-    """Return how long the cell's mode takes to prepare, with an empty compile cache (`is_cold`) or a filled one."""
-    if cell.mode.get("torch_compile_max_bs") == 0:  # the bucketed graph names a mode that it does not use then
+    """Return how long the cell's mode takes to prepare, with an empty compile cache (`is_cold`) or
+    a filled one."""
+    if (
+        cell.mode.get("torch_compile_max_bs") == 0
+    ):  # the bucketed graph names a mode that it does not use then
         return LIGHT
     mode = " ".join(map(str, cell.mode.values()))
     for kind in COMPILATIONS:
@@ -64,7 +69,8 @@ def compilation(cell: Cell, is_cold: bool) -> Bounds:
 
 
 def trial_bounds(cell: Cell, protocol: Mapping[str, Any], is_cold: bool) -> Bounds:
-    """Return the bounds of a trial of this cell. Calls that take a large part of a second last longer."""
+    """Return the bounds of a trial of this cell. Calls that take a large part of a second last
+    longer."""
     on_cuda = cell.device == "cuda"
     timers = 2 if on_cuda else 1
     budget_s = protocol["budget_s"]

@@ -22,10 +22,17 @@ from effbench.folders import cache_home, is_plain, plain_path, worker_variables
 from effbench.message import MOST_BYTES, PROBE_PHASE, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
 from effbench.sweeping.devices import TRANSIENT
-from effbench.sweeping.interpreters import BOOTSTRAP, NEEDED, bytecode_variables, lone_package, why_unfit
+from effbench.sweeping.interpreters import (
+    BOOTSTRAP,
+    NEEDED,
+    bytecode_variables,
+    lone_package,
+    why_unfit,
+)
 from effbench.sweeping.interrupts import raise_if_interrupted
 
-#: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would hang with either.
+#: Disable a pool of compile workers and a CUDA check that initializes CUDA: a forked child would
+#: hang with either.
 SERVER_ENVIRONMENT = {"TORCH_WARM_POOL": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 #: Variables that name the folder of temporary files; Inductor compiles some files there.
@@ -35,7 +42,8 @@ START = "start"
 POLL_S = 0.2
 READY_TIMEOUT_S = 180.0
 KILL_TIMEOUT_S = 15.0
-#: How long a server may take to end a task after Ctrl-C. A server that imports a module does not answer.
+#: How long a server may take to end a task after Ctrl-C. A server that imports a module does not
+#: answer.
 STOP_TIMEOUT_S = 0.2
 LAST_WORDS_TIMEOUT_S = 2.0
 #: Pause before each retry after a failure of the harness.
@@ -45,13 +53,15 @@ MOST_LINE_BYTES = 4 * MOST_BYTES
 
 
 class StoppedError(Exception):
-    """The sweep was asked to stop while it waited for a fork server, or for a task of the harness."""
+    """The sweep was asked to stop while it waited for a fork server, or for a task of the
+    harness."""
 
 
 @dataclass(eq=False)
 class Request:
-    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the server ended.
-    `waited_s`: how long it was made to wait, which does not count towards its timeout."""
+    """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the
+    server ended. `waited_s`: how long it was made to wait, which does not count towards its
+    timeout."""
 
     id: str
     on_phase: Callable[[Request, str], None]
@@ -101,10 +111,12 @@ class Request:
 
 
 def server_variables(package_root: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a server's process. `package_root`: the folder that contains effbench; `given`:
-    variables that replace those of this process."""
+    """Return the environment of a server's process. `package_root`: the folder that contains
+    effbench; `given`: variables that replace those of this process."""
     variables = {**os.environ, **worker_variables(), **given, **SERVER_ENVIRONMENT}
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, variables.get("PYTHONPATH")]))
+    variables["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [package_root, variables.get("PYTHONPATH")])
+    )
     # torch's default is a folder in /tmp, where another user could put code
     variables[INDUCTOR_CACHE] = variables.get(INDUCTOR_CACHE) or str(cache_home() / "inductor")
     for name in (INDUCTOR_CACHE, *TEMPORARY_VARIABLES):
@@ -128,22 +140,29 @@ def why_failed(request: Request) -> str:
 class ForkServer:
     """A fork server. It is thread-safe, starts on construction and is ready some seconds later.
 
-    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if `python` cannot be run.
-    `stop`: once it is set, waiting for the server and for tasks of the harness ends with StoppedError.
-    """
+    `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if
+    `python` cannot be run. `stop`: once it is set, waiting for the server and for tasks of the
+    harness ends with StoppedError."""
 
     _ids = itertools.count(1)
     stop: threading.Event | None = None
 
     def __init__(
-        self, python: str | None = None, preload: bool = True, folder: str | None = None,
+        self,
+        python: str | None = None,
+        preload: bool = True,
+        folder: str | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         package_root = lone_package() if python else str(Path(__file__).resolve().parents[2])
         variables = server_variables(package_root, env or {})
         if not python:
             variables |= bytecode_variables()
-        arguments = ["effbench.worker.server", ",".join(NEEDED), *([] if preload else ["--no-preload"])]
+        arguments = [
+            "effbench.worker.server",
+            ",".join(NEEDED),
+            *([] if preload else ["--no-preload"]),
+        ]
         self.python = python
         try:
             self.process = subprocess.Popen(
@@ -158,7 +177,10 @@ class ForkServer:
         except OSError as error:
             if python is None or error.errno in TRANSIENT:
                 raise
-            why = f"python={python} cannot be run: {error.strerror or error}; give the path of a Python interpreter"
+            why = (
+                f"python={python} cannot be run: {error.strerror or error}; give the path of a"
+                " Python interpreter"
+            )
             raise ConfigError(why) from None
         self.lock, self.sending = threading.Lock(), threading.Lock()
         self.requests: dict[str, Request] = {}
@@ -167,14 +189,18 @@ class ForkServer:
         self.is_python = False
         self.unfit: str | None = None
         self.stderr: list[str] = []
-        self.stderr_reader = threading.Thread(target=self.read_stderr, daemon=True, name="effbench-stderr")
-        self.message_reader = threading.Thread(target=self.read_messages, daemon=True, name="effbench-messages")
+        self.stderr_reader = threading.Thread(
+            target=self.read_stderr, daemon=True, name="effbench-stderr"
+        )
+        self.message_reader = threading.Thread(
+            target=self.read_messages, daemon=True, name="effbench-messages"
+        )
         self.stderr_reader.start()
         self.message_reader.start()
 
     def wait_ready(self) -> None:
-        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python` is unsuitable, and
-        StoppedError."""
+        """Wait for the server. Raises WorkerError if it does not start, ConfigError if its `python`
+        is unsuitable, and StoppedError."""
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not self.ready.wait(POLL_S):
             raise_if_interrupted()
@@ -182,34 +208,47 @@ class ForkServer:
                 raise StoppedError
             if time.monotonic() > deadline:
                 self.close()
-                raise WorkerError(f"the fork server was not ready within {READY_TIMEOUT_S:.0f} s{self.last_words()}")
+                raise WorkerError(
+                    "the fork server was not ready within"
+                    f" {READY_TIMEOUT_S:.0f} s{self.last_words()}"
+                )
         if self.unfit:
             raise ConfigError(self.unfit)
         if self.dead and self.python and not self.is_python:
             why = f"{self.dead}{self.last_words()}"
-            raise ConfigError(f"python={self.python} is not a working Python interpreter: {why}; give another path")
+            raise ConfigError(
+                f"python={self.python} is not a working Python interpreter: {why}; give another"
+                " path"
+            )
         if self.dead:
             raise WorkerError(f"the fork server ended while starting{self.last_words()}")
 
     def submit(
-        self, task: str, payload: dict[str, Any], env: dict[str, str] | None = None,
+        self,
+        task: str,
+        payload: dict[str, Any],
+        env: dict[str, str] | None = None,
         on_phase: Callable[[Request, str], None] = lambda request, phase: None,
-    ) -> Request:  # fmt: skip
-        """Start a task and return its request without waiting. If the server has ended, the request has ended too."""
+    ) -> Request:
+        """Start a task and return its request without waiting. If the server has ended, the request
+        has ended too."""
         request = Request(f"{os.getpid()}-{next(self._ids)}", on_phase)
         with self.lock:
             if self.dead:
                 request.end({"died": self.dead})
                 return request
             self.requests[request.id] = request
-        self.send({"op": "run", "id": request.id, "task": task, "payload": payload, "env": env or {}})
+        self.send(
+            {"op": "run", "id": request.id, "task": task, "payload": payload, "env": env or {}}
+        )
         return request
 
     def kill(self, request: Request) -> None:
-        """Kill the task's process tree and wait until the server confirms it; kill a server that does not respond.
+        """Kill the task's process tree and wait until the server confirms it; kill a server that
+        does not respond.
 
-        After Ctrl-C a server has little time. One that has not started the task has none: it is importing a module.
-        """
+        After Ctrl-C a server has little time. One that has not started the task has none: it is
+        importing a module."""
         self.send({"op": "kill", "id": request.id})
         timeout_s = KILL_TIMEOUT_S
         if request.stopped:
@@ -222,10 +261,16 @@ class ForkServer:
             processes.wait_until_gone(request.pid, KILL_TIMEOUT_S)
 
     def run(
-        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
-        on_phase: Callable[[Request, str], None] = lambda request, phase: None, stop: threading.Event | None = None,
-    ) -> Request:  # fmt: skip
-        """Run a task until it ends, times out or `stop` is set; return its request once its process tree has ended.
+        self,
+        task: str,
+        payload: dict[str, Any],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        on_phase: Callable[[Request, str], None] = lambda request, phase: None,
+        stop: threading.Event | None = None,
+    ) -> Request:
+        """Run a task until it ends, times out or `stop` is set; return its request once its process
+        tree has ended.
 
         `stop`: None for that of the server.
         """
@@ -250,13 +295,18 @@ class ForkServer:
         return request
 
     def call(
-        self, task: str, payload: dict[str, Any], timeout_s: float, env: dict[str, str] | None = None,
+        self,
+        task: str,
+        payload: dict[str, Any],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
         stop: threading.Event | None = None,
-    ) -> Any:  # fmt: skip
-        """Return the result of a task of the harness, with retries if the GPU failed or the task could not start.
+    ) -> Any:
+        """Return the result of a task of the harness, with retries if the GPU failed or the task
+        could not start.
 
-        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set before it ended.
-        """
+        Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set
+        before it ended."""
         stop = stop or self.stop
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
@@ -276,14 +326,18 @@ class ForkServer:
         raise WorkerError(f"{task} failed: {why_failed(request)}")
 
     def send(self, message: dict[str, Any]) -> None:
-        # a lock of its own: a full pipe may block this until read_messages() has read what the server writes
-        with self.sending, contextlib.suppress(BrokenPipeError, ValueError):  # read_messages() sees the end
+        # a lock of its own: a full pipe may block this until read_messages() has read what the
+        # server writes
+        with (
+            self.sending,
+            contextlib.suppress(BrokenPipeError, ValueError),
+        ):  # read_messages() sees the end
             self.process.stdin.write(encode(message))
             self.process.stdin.flush()
 
     def close(self) -> None:
-        """Close the server's input: it kills its children and exits. A server that may be importing modules is killed:
-        one without tasks, or with a task that has no process."""
+        """Close the server's input: it kills its children and exits. A server that may be importing
+        modules is killed: one without tasks, or with a task that has no process."""
         requests = list(self.requests.values())
         if not requests or any(request.pid is None for request in requests):
             self.process.kill()
@@ -310,14 +364,20 @@ class ForkServer:
             self.dead = f"the fork server ended (code {code})"
             requests, self.requests = self.requests, {}
         for request in requests.values():
-            # the kernel kills the task's process when its server dies, but not that process's children
+            # the kernel kills the task's process when its server dies, but not that process's
+            # children
             processes.kill_marked(request.pid, TRIAL_VARIABLE, request.id)
             request.end({"died": self.dead + self.last_words()})
         self.ready.set()
 
     def handle(self, message: dict[str, Any]) -> None:
         match message:
-            case {"event": "interpreter", "version": list(version), "missing": list(missing), "torch": torch}:
+            case {
+                "event": "interpreter",
+                "version": list(version),
+                "missing": list(missing),
+                "torch": torch,
+            }:
                 self.is_python = True
                 if self.python and (why := why_unfit(self.python, version, missing, torch)):
                     self.unfit = why
@@ -328,7 +388,9 @@ class ForkServer:
                 pass  # the request has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
                 self.requests[id].pid = pid
-                self.requests[id].on_phase(self.requests[id], START)  # its own first phase may be seconds away
+                self.requests[id].on_phase(
+                    self.requests[id], START
+                )  # its own first phase may be seconds away
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
                 self.requests[id].phase = phase
                 self.requests[id].on_phase(self.requests[id], phase)

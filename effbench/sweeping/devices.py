@@ -25,8 +25,8 @@ POLL_S = 0.2
 ELSEWHERE = "or set TMPDIR to another folder (the same for all users of this machine)"
 #: O_NONBLOCK because opening a named pipe would wait for its other end
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: With at least this many physical cores per GPU, the first core is reserved for the sweep and the system. With fewer
-#: cores but at least this many hardware threads, only the first thread is.
+#: With at least this many physical cores per GPU, the first core is reserved for the sweep and the
+#: system. With fewer cores but at least this many hardware threads, only the first thread is.
 SPARE_FROM = 4
 #: Errors that pass: the machine has too many processes, open files or locks, or too little memory.
 TRANSIENT = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK}
@@ -36,7 +36,8 @@ HOLD_DRIVER = "import ctypes, sys; ctypes.CDLL('libcuda.so.1').cuInit(0); sys.st
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU or the CPU. All effbench processes of a machine share one lock per device, across users."""
+    """A GPU or the CPU. All effbench processes of a machine share one lock per device, across
+    users."""
 
     name: str
     device: str
@@ -56,7 +57,8 @@ class Slot:
     def locked(
         self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None] = lambda: None
     ) -> Iterator[bool]:
-        """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once if it has to wait.
+        """Yield True while holding the lock, or False if `stop` is set first. Calls `on_wait` once
+        if it has to wait.
 
         Raises WorkerError if the lock cannot be opened or is still held after `timeout_s`.
         """
@@ -87,13 +89,18 @@ def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
     return Slot(f"GPU {gpu['index']}", "cuda", gpu, cores and tuple(cores))
 
 
-def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]) -> list[Slot]:
-    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for unknown GPUs or cores."""
+def slots_of(
+    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]
+) -> list[Slot]:
+    """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
+    unknown GPUs or cores."""
     wanted, cores = executor["gpus"], executor["cores"]
     if wanted != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
         if missing := [index for index in wanted if index not in known]:
-            raise ConfigError(f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}")
+            raise ConfigError(
+                f"executor.gpus names {missing}; visible GPUs: {sorted(known) or 'none'}"
+            )
         gpus = [known[index] for index in dict.fromkeys(wanted)]
     devices = {cell.device for cell in cells}
     slots = list(map(gpu_slot, gpus, share_cores(cores, gpus))) if "cuda" in devices else []
@@ -106,8 +113,9 @@ def slots_of(gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: di
 
 @contextmanager
 def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
-    """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses a GPU, and the last
-    one, make the driver do work that all others of the machine wait for; without this, every trial is both."""
+    """Keep the CUDA driver initialized for these GPUs in this context. The first process that uses
+    a GPU, and the last one, make the driver do work that all others of the machine wait for;
+    without this, every trial is both."""
     if not (visible := [slot.env["CUDA_VISIBLE_DEVICES"] for slot in slots if slot.gpu]):
         yield
         return
@@ -115,9 +123,14 @@ def held_driver(slots: Iterable[Slot]) -> Iterator[None]:
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(visible)}
     with ExitStack() as stack:
         with suppress(OSError):  # such as too many processes: the sweep only takes longer
-            # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end of its input ends it
+            # in a session of its own, which Ctrl-C does not reach; if effbench is killed, the end
+            # of its input ends it
             holder = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                start_new_session=True,
             )
             stack.enter_context(holder)
             stack.callback(holder.kill)
@@ -132,10 +145,11 @@ def unusable(path: Path, why: str | None) -> WorkerError:
 
 
 def lock_folder() -> Path:
-    """Return the folder of the lock files, shared by all users of the machine; create it if it is missing.
+    """Return the folder of the lock files, shared by all users of the machine; create it if it is
+    missing.
 
-    Raises WorkerError if it is not a real folder, or if another user could replace the lock files in it.
-    """
+    Raises WorkerError if it is not a real folder, or if another user could replace the lock files
+    in it."""
     path = Path("effbench-locks")
     try:
         path = Path(tempfile.gettempdir()) / path
@@ -150,15 +164,18 @@ def lock_folder() -> Path:
             os.fchmod(descriptor, 0o1777)
         elif not status.st_mode & stat.S_ISVTX and (status.st_uid != 0 or status.st_mode & 0o022):
             why = "it belongs to another user, and others can replace the files in it"
-            raise WorkerError(f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}")
+            raise WorkerError(
+                f"cannot use {path} for locks ({why}); ask for `chmod 1777 {path}`, {ELSEWHERE}"
+            )
     finally:
         os.close(descriptor)
     return path
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock the file and return its descriptor, or None if it cannot be locked at the moment. Closing the descriptor
-    releases it. A missing file is created; links are not followed. Raises WorkerError if it cannot be opened."""
+    """Lock the file and return its descriptor, or None if it cannot be locked at the moment.
+    Closing the descriptor releases it. A missing file is created; links are not followed. Raises
+    WorkerError if it cannot be opened."""
     with ExitStack() as unless_locked:
         try:
             descriptor = open_lock(path)
@@ -178,8 +195,11 @@ def try_lock(path: Path) -> int | None:
 
 
 def open_lock(path: Path) -> int:
-    """Open the file, or create it. Another user's file may be opened read-only, which is enough for a lock."""
-    folder = os.open(path.parent, FLAGS | os.O_DIRECTORY)  # its owner may have put a link in its place
+    """Open the file, or create it. Another user's file may be opened read-only, which is enough for
+    a lock."""
+    folder = os.open(
+        path.parent, FLAGS | os.O_DIRECTORY
+    )  # its owner may have put a link in its place
     try:
         descriptor = os.open(path.name, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
         os.fchmod(descriptor, 0o666)
@@ -197,28 +217,42 @@ def open_lock(path: Path) -> int:
 
 
 def wanted_cores(setting: Any, usable: Collection[int]) -> list[int] | None:
-    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if it is invalid."""
+    """Return the cores that `executor.cores` allows, or None for no pinning. Raises ConfigError if
+    it is invalid."""
     if setting is None:
         return None
     if setting == "auto":
         return sorted(usable)
     try:
-        wanted = parse_cores(str(setting)) if isinstance(setting, str | int) else sorted(set(map(int, setting)))
+        wanted = (
+            parse_cores(str(setting))
+            if isinstance(setting, str | int)
+            else sorted(set(map(int, setting)))
+        )
     except (ValueError, TypeError):
-        raise ConfigError(f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]") from None
+        raise ConfigError(
+            f"executor.cores={setting!r}: use auto, null, or cores such as 2-7 or [2,3]"
+        ) from None
     if not wanted or (missing := sorted(set(wanted) - set(usable))):
-        raise ConfigError(f"executor.cores names {missing if wanted else 'no core'}; usable cores: {sorted(usable)}")
+        raise ConfigError(
+            f"executor.cores names {missing if wanted else 'no core'}; usable cores:"
+            f" {sorted(usable)}"
+        )
     return wanted
 
 
 def share_cores(
-    setting: Any, gpus: Sequence[dict[str, Any]], usable: Collection[int] | None = None, topology: Path = TOPOLOGY
+    setting: Any,
+    gpus: Sequence[dict[str, Any]],
+    usable: Collection[int] | None = None,
+    topology: Path = TOPOLOGY,
 ) -> list[list[int] | None]:
-    """Return the cores for the trials of each of `gpus` (the probe's answer); None means no pinning.
+    """Return the cores for the trials of each of `gpus` (the probe's answer); None means no
+    pinning.
 
-    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their bus) divide them
-    evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all cores.
-    """
+    All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their
+    bus) divide them evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all
+    cores."""
     wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if wanted is None:
         return [None] * len(gpus)

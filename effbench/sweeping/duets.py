@@ -1,4 +1,5 @@
-"""Duets: two trials that are both alive on one device and are timed in turn, and when there are enough of them."""
+"""Duets: two trials that are both alive on one device and are timed in turn, and when there are
+enough of them."""
 
 from __future__ import annotations
 
@@ -19,15 +20,15 @@ ANSWER_PART = 0.25
 
 
 def allows_duet(cell: Cell) -> bool:
-    """Return whether the cell's calls can alternate with those of another process: a training step, a request and a
-    stream are timed as a whole."""
+    """Return whether the cell's calls can alternate with those of another process: a training step,
+    a request and a stream are timed as a whole."""
     return cell.phase == "inference" and cell.stream is None and cell.generate is None
 
 
 class Meeting:
-    """Brings the two trials of a duet together: the follower starts when the leader waits for it, so that neither
-    disturbs the other's preparation. Thread-safe. `folder`: of the socket; `timeout_s`: of a trial; `is_alike`: whether
-    both wait for the host in the same way."""
+    """Brings the two trials of a duet together: the follower starts when the leader waits for it,
+    so that neither disturbs the other's preparation. Thread-safe. `folder`: of the socket;
+    `timeout_s`: of a trial; `is_alike`: whether both wait for the host in the same way."""
 
     def __init__(self, folder: Path, timeout_s: float, is_alike: bool = False) -> None:
         self.folder = folder
@@ -42,7 +43,8 @@ class Meeting:
 
     @property
     def takes_place(self) -> bool:
-        """Whether the follower meets the leader; otherwise that one has ended, and the follower runs alone."""
+        """Whether the follower meets the leader; otherwise that one has ended, and the follower
+        runs alone."""
         return self.leader_waits and not self.leader_has_ended
 
     def wait(self) -> None:
@@ -87,18 +89,24 @@ class Member:
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When there are enough duets of a cell: each ratio is shown to be inside its floor, or beyond it.
+    """When there are enough duets of a cell: each ratio is shown to be inside its floor, or beyond
+    it.
 
-    `floors`: cell key -> metric -> the relative change that counts. `needs_both`: whether the rounds of one side end
-    if the other one cannot run. `benchmarks/duets.py` simulates how often a rule errs.
-    """
+    `floors`: cell key -> metric -> the relative change that counts. `needs_both`: whether the
+    rounds of one side end if the other one cannot run. `benchmarks/duets.py` simulates how often a
+    rule errs."""
 
     floors: Mapping[str, Mapping[str, float]]
     needs_both: bool = False
 
-    def is_settled(self, before: Sequence[Trial], after: Sequence[Trial], compilations: int) -> bool:
-        """Return whether these trials of both sides are enough. `compilations`: compile caches that each side uses."""
-        old, new = ({trial.round: trial for trial in side if is_usable(trial)} for side in (before, after))
+    def is_settled(
+        self, before: Sequence[Trial], after: Sequence[Trial], compilations: int
+    ) -> bool:
+        """Return whether these trials of both sides are enough. `compilations`: compile caches that
+        each side uses."""
+        old, new = (
+            {trial.round: trial for trial in side if is_usable(trial)} for side in (before, after)
+        )
         rounds = sorted(old.keys() & new.keys())
         if len(rounds) < LEAST_DUETS:
             return False
@@ -107,7 +115,10 @@ class StoppingRule:
             if None not in caches and len(caches) < compilations:
                 return False
         floors = self.floors.get(before[0].cell_key) or self.floors.get(after[0].cell_key) or {}
-        return all(is_known([old[n] for n in rounds], [new[n] for n in rounds], *item) for item in floors.items())
+        return all(
+            is_known([old[n] for n in rounds], [new[n] for n in rounds], *item)
+            for item in floors.items()
+        )
 
 
 def is_usable(trial: Trial) -> bool:
@@ -115,7 +126,8 @@ def is_usable(trial: Trial) -> bool:
 
 
 def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor: float) -> bool:
-    """Return whether the ratio of these duets is decided, or the metric has none. Both sides have the same rounds."""
+    """Return whether the ratio of these duets is decided, or the metric has none. Both sides have
+    the same rounds."""
     old, new = ({trial.round: getattr(trial, metric) for trial in side} for side in (before, after))
     if not all([*old.values(), *new.values()]):
         return True
@@ -125,8 +137,12 @@ def is_known(before: Sequence[Trial], after: Sequence[Trial], metric: str, floor
 
 
 def kernels_by_chance(before: Sequence[Trial], after: Sequence[Trial]) -> set[str]:
-    """Return the kernels among which the compiler chose; none if it always chose the same ones on each side."""
-    choices = [{trial.kernel_fingerprint for trial in side if trial.kernel_fingerprint} for side in (before, after)]
+    """Return the kernels among which the compiler chose; none if it always chose the same ones on
+    each side."""
+    choices = [
+        {trial.kernel_fingerprint for trial in side if trial.kernel_fingerprint}
+        for side in (before, after)
+    ]
     if max(map(len, choices)) <= 1:
         return set()
     return set.union(*choices)

@@ -1,4 +1,5 @@
-"""Print the plan of a sweep and an estimate of its duration, without running or recording anything (`--dry-run`)."""
+"""Print the plan of a sweep and an estimate of its duration, without running or recording anything
+(`--dry-run`)."""
 
 from __future__ import annotations
 
@@ -27,12 +28,14 @@ FLAG = "--dry-run"
 MOST_SIZES = 8
 #: Settings of a protocol that do not change how long a trial takes.
 NOT_OF_DURATION = ("name", "rounds", "compilations", "attempts", "enough_interval", "eliminate")
-#: Kind of cell, and whether it compiled with an empty cache -> median seconds of its earlier trials.
+#: Kind of cell, and whether it compiled with an empty cache -> median seconds of its earlier
+#: trials.
 Medians = Mapping[tuple[tuple[str, ...], bool], float]
 
 
 def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -> None:
-    """Print what `run_sweep` would run. Raises EffbenchError for what it would refuse before the first trial."""
+    """Print what `run_sweep` would run. Raises EffbenchError for what it would refuse before the
+    first trial."""
     progress = command.progress
     with ExitStack() as stack:
         pools = stack.enter_context(open_pools(asked, settings, command))
@@ -52,23 +55,39 @@ def print_plan(settings: Settings, asked: Asked, plan: Plan, command: Command) -
             ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
             if is_local:
                 resume.check_same_interpreters(info, ids.keys())
-                facts = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
+                facts = {
+                    environment_id: interpreter.facts()
+                    for interpreter, environment_id in ids.items()
+                }
                 for change in resume.changes(info, facts):
                     progress.note(change)
             history = recorded_trials(store, info.id, cells, ids)
         if store:
-            here = {(pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()}
-            ids = [row["id"] for row in store.environments() if (row["gpu_name"], row["cpu_name"]) in here]
-            alike = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == lasts(settings.protocol)]
+            here = {
+                (pool.environment.gpu_name, pool.environment.cpu_name) for pool in pools.values()
+            }
+            ids = [
+                row["id"]
+                for row in store.environments()
+                if (row["gpu_name"], row["cpu_name"]) in here
+            ]
+            alike = [
+                sweep.id
+                for sweep in store.sweeps()
+                if lasts(sweep.protocol) == lasts(settings.protocol)
+            ]
             medians = by_kind(store.durations(alike, ids))
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
-        trials = Schedule(pools, slots, settings, lambda *_: None, progress, history=history).needed(trials)
+        trials = Schedule(
+            pools, slots, settings, lambda *_: None, progress, history=history
+        ).needed(trials)
     removed, others = len(command.excluded), len(command.matrix) - len(cells)
     where = ", ".join(slot.name for slot in slots)
     progress.note(
-        f"plan: {count(len(cells), 'cell')} × {count(protocol['rounds'], 'round')} ({protocol['name']}) on {where}: "
-        f"{count(len(trials), 'trial')} to run"
+        f"plan: {count(len(cells), 'cell')} ×"
+        f" {count(protocol['rounds'], 'round')} ({protocol['name']}) on {where}:"
+        f" {count(len(trials), 'trial')} to run"
     )
     if settings.exclude:
         progress.note(f"exclude removes {count(removed, 'cell')}")
@@ -92,7 +111,12 @@ def plan_table(cells: Iterable[Cell]) -> Table:
     return Table.of(
         columns,
         [
-            (model, sizes_text(bs), ", ".join(mode_order((mode, mode) for mode in modes)), number * len(modes))
+            (
+                model,
+                sizes_text(bs),
+                ", ".join(mode_order((mode, mode) for mode in modes)),
+                number * len(modes),
+            )
             for (model, bs, number), modes in rows.items()
         ],
     )
@@ -110,8 +134,8 @@ def lasts(protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_kind(trials: Iterable[Sequence[Any]]) -> Medians:
-    """Return the median durations of (cell key, phase, model, mode, device, compile_cache, seconds) by cell, by model
-    and mode, and by mode."""
+    """Return the median durations of (cell key, phase, model, mode, device, compile_cache, seconds)
+    by cell, by model and mode, and by mode."""
     found: dict[tuple[tuple[str, ...], bool], list[float]] = defaultdict(list)
     for key, phase, model, mode, device, cache, seconds in trials:
         for kind in ((key,), (device, phase, model, mode), (device, phase, mode)):
@@ -120,7 +144,8 @@ def by_kind(trials: Iterable[Sequence[Any]]) -> Medians:
 
 
 def known_seconds(trial: PlannedTrial, compilations: int, medians: Medians) -> float | None:
-    """Return the median seconds of the earlier trials that are most similar to this one; None without any."""
+    """Return the median seconds of the earlier trials that are most similar to this one; None
+    without any."""
     cell = trial.run.cell
     of_phase = (cell.device, cell.phase)  # a training step is longer than a call
     kinds = ((cell.key,), (*of_phase, cell.model_name, cell.mode_name), (*of_phase, cell.mode_name))
@@ -131,9 +156,11 @@ def known_seconds(trial: PlannedTrial, compilations: int, medians: Medians) -> f
     return None
 
 
-def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], medians: Medians) -> str:
-    """Return a sentence on how long these trials take on the slots: from the medians of earlier trials and, for cells
-    without any, from the protocol."""
+def estimate(
+    trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence[Slot], medians: Medians
+) -> str:
+    """Return a sentence on how long these trials take on the slots: from the medians of earlier
+    trials and, for cells without any, from the protocol."""
     if not trials:
         return "duration: none, because all trials are recorded"
     seconds: Counter[str] = Counter()
@@ -154,6 +181,12 @@ def estimate(trials: Sequence[PlannedTrial], settings: Settings, slots: Sequence
         return f"duration: {about(total.low_s)}, from the medians of earlier trials"
     text = f"duration: {between(total.low_s, total.high_s)}"
     if not seconds:
-        return f"{text}, from the protocol and usual compile times: nothing like it has run here with this protocol"
+        return (
+            f"{text}, from the protocol and usual compile times: nothing like it has run here with"
+            " this protocol"
+        )
     cells = len({trial.run.cell for trial in unknown})
-    return f"{text}, from the medians of earlier trials and, for {count(cells, 'cell')} without any, the protocol"
+    return (
+        f"{text}, from the medians of earlier trials and, for {count(cells, 'cell')} without any,"
+        " the protocol"
+    )

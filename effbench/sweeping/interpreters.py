@@ -30,9 +30,9 @@ NEEDED = {"torch": "torch", "numpy": "numpy", "pynvml": "nvidia-ml-py"}
 MOST_FILES = 5
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 11)
-#: Reports the interpreter and which modules (second argument) are missing, then starts the module in its first
-#: argument. It runs under any Python 3. It removes the working directory from sys.path (as `-P` does from Python 3.11
-#: on), so that a folder torch/ in it is not imported.
+#: Reports the interpreter and which modules (second argument) are missing, then starts the module
+#: in its first argument. It runs under any Python 3. It removes the working directory from sys.path
+#: (as `-P` does from Python 3.11 on), so that a folder torch/ in it is not imported.
 BOOTSTRAP = """
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
@@ -44,7 +44,8 @@ except ImportError:  # PackageNotFoundError is one
     torch = None
 server, needed = sys.argv[1:3]
 missing = [name for name in needed.split(",") if importlib.util.find_spec(name) is None]
-event = {"v": 1, "event": "interpreter", "version": list(sys.version_info[:2]), "missing": missing, "torch": torch}
+event = {"v": 1, "event": "interpreter", "missing": missing, "torch": torch}
+event["version"] = list(sys.version_info[:2])
 print(json.dumps(event), flush=True)
 runpy.run_module(server, run_name="__main__", alter_sys=True)
 """
@@ -52,8 +53,9 @@ runpy.run_module(server, run_name="__main__", alter_sys=True)
 
 @dataclass(frozen=True)
 class Interpreter:
-    """An interpreter and its working directory. `python`: an executable; None: the one that runs effbench. `folder`:
-    the working directory, whose modules trials can import; None: the current one. Paths are absolute."""
+    """An interpreter and its working directory. `python`: an executable; None: the one that runs
+    effbench. `folder`: the working directory, whose modules trials can import; None: the current
+    one. Paths are absolute."""
 
     python: str | None = None
     folder: str | None = None
@@ -61,7 +63,11 @@ class Interpreter:
     @property
     def given(self) -> dict[str, str]:
         """The settings that were given, by name; they are also arguments of ForkServer."""
-        return {name: value for name in ("python", "folder") if (value := getattr(self, name)) is not None}
+        return {
+            name: value
+            for name in ("python", "folder")
+            if (value := getattr(self, name)) is not None
+        }
 
     @property
     def executable(self) -> str:
@@ -72,7 +78,8 @@ class Interpreter:
         return self.folder or str(Path.cwd())
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts to record: full paths, which of them were `given`, and the git state of the folder."""
+        """Return the facts to record: full paths, which of them were `given`, and the git state of
+        the folder."""
         home = Path(self.home)
         return {
             "python": self.executable,
@@ -90,10 +97,14 @@ class Interpreter:
         return cls(**{name: facts[name] for name in facts["given"]})
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={value}" for name, value in self.given.items()) or "effbench's own interpreter"
+        return (
+            " ".join(f"{name}={value}" for name, value in self.given.items())
+            or "effbench's own interpreter"
+        )
 
     def environment(self, fingerprint: dict[str, Any]) -> Environment:
-        """Return the environment of a probe's answer, with flags that distinguish interpreters with equal software."""
+        """Return the environment of a probe's answer, with flags that distinguish interpreters with
+        equal software."""
         paths = {"interpreter": self.python, "folder": self.folder}
         flags = fingerprint["flags"] | {name: path for name, path in paths.items() if path}
         return Environment(**{**fingerprint, "flags": flags})
@@ -104,36 +115,51 @@ HERE = Interpreter()
 
 
 def resolve(python: str | None = None, folder: str | None = None) -> Interpreter:
-    """Return the interpreter of these settings, with absolute paths. A bare name is looked up on PATH.
+    """Return the interpreter of these settings, with absolute paths. A bare name is looked up on
+    PATH.
 
-    Links in `folder` are resolved. Raises ConfigError if a path does not exist; a fork server checks whether the
-    interpreter is suitable.
-    """
+    Links in `folder` are resolved. Raises ConfigError if a path does not exist; a fork server
+    checks whether the interpreter is suitable."""
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
             raise ConfigError(f"{name}= is empty; omit it, or use {name}=null for effbench's own")
     if python is not None:
         path = shutil.which(expand_user(python, "python"))
         if path is None:
-            raise ConfigError(f"python={python}: no such program; give the path of an interpreter: venv/bin/python")
+            raise ConfigError(
+                f"python={python}: no such program; give the path of an interpreter:"
+                " venv/bin/python"
+            )
         python = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
     if folder is not None:
         home = Path(expand_user(folder, "folder")).resolve()
         if not home.is_dir():
-            raise ConfigError(f"folder={folder}: no such folder; give the working directory of the trials")
+            raise ConfigError(
+                f"folder={folder}: no such folder; give the working directory of the trials"
+            )
         folder = str(home)
     return Interpreter(python, folder)
 
 
-def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch: str | None) -> str | None:
-    """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if they can."""
-    given, oldest_python, oldest_torch = (".".join(map(str, v)) for v in (version, OLDEST_PYTHON, OLDEST_TORCH))
+def why_unfit(
+    python: str, version: Sequence[int], missing: Sequence[str], torch: str | None
+) -> str | None:
+    """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if
+    they can."""
+    given, oldest_python, oldest_torch = (
+        ".".join(map(str, v)) for v in (version, OLDEST_PYTHON, OLDEST_TORCH)
+    )
     if tuple(version) < OLDEST_PYTHON:
         return f"python={python} is Python {given}; trials need Python {oldest_python} or newer"
     if missing:
         packages = [NEEDED[name] for name in missing]
-        return f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install {' '.join(packages)}"
-    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")  # an unusual version string is accepted
+        return (
+            f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install"
+            f" {' '.join(packages)}"
+        )
+    release = re.match(
+        r"(\d+)\.(\d+)(?:\.|$)", torch or ""
+    )  # an unusual version string is accepted
     if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
         return f"python={python} has torch {torch}; trials need torch {oldest_torch} or newer"
     return None
@@ -142,9 +168,9 @@ def why_unfit(python: str, version: Sequence[int], missing: Sequence[str], torch
 def bytecode_variables() -> dict[str, str]:
     """Return variables with which a server keeps its modules' bytecode in the user's cache folder.
 
-    There are none unless torch has no bytecode and Python must not write any, as often in containers: uv installs
-    packages without it. Compiling torch's modules takes twice as long as importing them, at every start.
-    """
+    There are none unless torch has no bytecode and Python must not write any, as often in
+    containers: uv installs packages without it. Compiling torch's modules takes twice as long as
+    importing them, at every start."""
     torch = importlib.util.find_spec("torch")
     has_bytecode = torch is None or torch.cached is None or Path(torch.cached).exists()
     if has_bytecode or not sys.dont_write_bytecode:
@@ -175,7 +201,8 @@ def git_revision(folder: Path) -> str | None:
 
 
 def git_description(folder: Path) -> str | None:
-    """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without a repository."""
+    """Return `git describe` with tags, and `-dirty` if there are uncommitted changes; None without
+    a repository."""
     description = git(folder, "describe", "--always", "--tags")
     if description is None:
         return None
@@ -191,12 +218,16 @@ def git_changes(folder: Path) -> str | None:
     excluded = [f":(exclude,top,literal){name}" for name in sorted(own)]
     paths = ["--", ":(top)", *excluded] if excluded else []
     changes = git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", *paths)
-    return hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16] if changes else None
+    return (
+        hashlib.sha256(changes.encode(errors="surrogateescape")).hexdigest()[:16]
+        if changes
+        else None
+    )
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return the tracked files with uncommitted changes, relative to the repository that contains `folder`. effbench's
-    own outputs, such as its database, do not count: they are no code."""
+    """Return the tracked files with uncommitted changes, relative to the repository that contains
+    `folder`. effbench's own outputs, such as its database, do not count: they are no code."""
     root = git(folder, "rev-parse", "--show-toplevel")
     if root is None:
         return []
@@ -218,9 +249,14 @@ def output(command: Sequence[str], timeout_s: float, folder: Path | None = None)
     """Return what a command prints, None if it fails."""
     try:
         done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape",
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
             timeout=timeout_s,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

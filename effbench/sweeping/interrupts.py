@@ -1,8 +1,7 @@
 """Handle Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first one asks a sweep to stop.
 
-Python prints and drops a KeyboardInterrupt in a destructor or in a callback of a weak reference, and imports run
-hundreds of these. `remembered` keeps such an interrupt for the sweep.
-"""
+Python prints and drops a KeyboardInterrupt in a destructor or in a callback of a weak reference,
+and imports run hundreds of these. `remembered` keeps such an interrupt for the sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ _stopping = threading.Event()
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Remember every Ctrl-C, which still raises KeyboardInterrupt; do not print interrupts that Python drops.
+    """Remember every Ctrl-C, which still raises KeyboardInterrupt; do not print interrupts that
+    Python drops.
 
     This has no effect outside the main thread, or if SIGINT is ignored or has another handler.
     """
@@ -51,14 +51,20 @@ def remembered() -> Iterator[None]:
 
 
 def raise_if_interrupted() -> None:
-    """Raise KeyboardInterrupt in the main thread if `remembered` saw a Ctrl-C before: Python has dropped it."""
-    if _seen.is_set() and threading.current_thread() is threading.main_thread() and not _stopping.is_set():
+    """Raise KeyboardInterrupt in the main thread if `remembered` saw a Ctrl-C before: Python has
+    dropped it."""
+    if (
+        _seen.is_set()
+        and threading.current_thread() is threading.main_thread()
+        and not _stopping.is_set()
+    ):
         raise KeyboardInterrupt
 
 
 @contextmanager
 def stop_on_ctrl_c(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on the first Ctrl-C, SIGTERM or SIGHUP, or on one that `remembered` saw; a second one interrupts."""
+    """Set `stop` on the first Ctrl-C, SIGTERM or SIGHUP, or on one that `remembered` saw; a second
+    one interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,5 @@
-"""Recognise the files that effbench itself writes, which change no code although git may track them."""
+"""Recognise the files that effbench itself writes, which change no code although git may track
+them."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ PAGE_BYTES = 512
 
 
 def without_own_outputs(root: Path, names: Iterable[str], caches: Iterable[Path] = ()) -> list[str]:
-    """Return the names of files, relative to `root`, that are no output of effbench: databases and their logs, sites,
-    artifacts, and files below the `caches`."""
+    """Return the names of files, relative to `root`, that are no output of effbench: databases and
+    their logs, sites, artifacts, and files below the `caches`."""
     cache_folders = [folder.resolve() for folder in caches]
     return [name for name in names if not _is_own_output(root, name, cache_folders)]
 
@@ -41,20 +42,28 @@ def _is_own_output(root: Path, name: str, caches: Iterable[Path]) -> bool:
 
 
 def is_database(path: Path) -> bool:
-    """Return whether the file is a database of effbench, or was one with the default name that has been deleted."""
+    """Return whether the file is a database of effbench, or was one with the default name that has
+    been deleted."""
     if not path.exists():
         return path.match(DEFAULT_DB)
     if not path.is_file() or path.stat().st_size == 0 or path.stat().st_size % PAGE_BYTES:
         return False
-    # never with open(): closing the file would release the locks that SQLite holds on it in this process
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-        found = opened.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sweep_cell'")
+    # never with open(): closing the file would release the locks that SQLite holds on it in this
+    # process
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened,
+    ):
+        found = opened.execute(
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'sweep_cell'"
+        )
         return found.fetchone() == (1,)
     return False
 
 
 def _is_page(path: Path, root: Path) -> bool:
-    """Return whether the file is in the folder of a site; a README and hidden files in it are the user's."""
+    """Return whether the file is in the folder of a site; a README and hidden files in it are the
+    user's."""
     if path.name.startswith((".", "README")):
         return False
     return any(_is_site(folder) for folder in path.parents if folder.is_relative_to(root))

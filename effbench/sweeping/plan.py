@@ -1,9 +1,9 @@
-"""The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in order.
+"""The plan of a sweep: its settings, its cells with their interpreters, and the remaining trials in
+order.
 
-If a cell runs under several interpreters, its trials of a round are compared with each other. They form a group that
-runs on one slot and is retried together: two of them as a duet, if the cell allows it, else sequentially. So do the two
-cells of a duet.
-"""
+If a cell runs under several interpreters, its trials of a round are compared with each other. They
+form a group that runs on one slot and is retried together: two of them as a duet, if the cell
+allows it, else sequentially. So do the two cells of a duet."""
 
 from __future__ import annotations
 
@@ -46,16 +46,20 @@ class Settings:
 
     @classmethod
     def with_defaults(cls, **given: Any) -> Settings:
-        """Return settings with these values and defaults for all others, also within a mapping that is given."""
+        """Return settings with these values and defaults for all others, also within a mapping that
+        is given."""
         values = dataclasses.asdict(Config())
         names = [field.name for field in dataclasses.fields(cls)]
-        nested = {name: values[name] | value for name, value in given.items() if isinstance(value, dict)}
+        nested = {
+            name: values[name] | value for name, value in given.items() if isinstance(value, dict)
+        }
         return cls(**{name: values[name] for name in names} | given | nested)
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """A cell under an interpreter, with one trial per round. `partner`: the other cell of a duet of two cells."""
+    """A cell under an interpreter, with one trial per round. `partner`: the other cell of a duet of
+    two cells."""
 
     cell: Cell
     interpreter: Interpreter = HERE
@@ -92,11 +96,11 @@ def interpreters_of(runs: Iterable[CellRun]) -> list[Interpreter]:
 
 
 def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[CellRun]]:
-    """Return the runs in their groups, in this round's random order, so that drift affects all modes equally.
+    """Return the runs in their groups, in this round's random order, so that drift affects all
+    modes equally.
 
-    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round favours none, also in the
-    rounds of each of two compile caches.
-    """
+    The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
+    favours none, also in the rounds of each of two compile caches."""
     groups: dict[Hashable, list[CellRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -110,18 +114,26 @@ def trials_left(
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
-    `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so does a member of a
-    duet whose other member is missing.
-    """
+    `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so
+    does a member of a duet whose other member is missing."""
     # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
-    ended = {run: [trial for trial in trials if LOST not in trial.extra] for run, trials in history.items()}
-    failed = {run for run, trials in ended.items() if not all(trial.status.is_measured for trial in trials)}
+    ended = {
+        run: [trial for trial in trials if LOST not in trial.extra]
+        for run, trials in history.items()
+    }
+    failed = {
+        run
+        for run, trials in ended.items()
+        if not all(trial.status.is_measured for trial in trials)
+    }
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
     for round in range(rounds):
         for group in round_order(runs, seed, round):
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
-            is_half = None in known.values() and any(trial and is_of_duet(trial) for trial in known.values())
+            is_half = None in known.values() and any(
+                trial and is_of_duet(trial) for trial in known.values()
+            )
             for run, trial in known.items():
                 if trial is None:
                     left.append(PlannedTrial(run, round))
@@ -138,8 +150,8 @@ def is_of_duet(trial: Trial) -> bool:
 
 @dataclass
 class Group:
-    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells of a duet. `cell`:
-    that of the first. `slot`: the only slot that may run them; None: any."""
+    """The trials of a round that run together: of a cell, one per interpreter, or of the two cells
+    of a duet. `cell`: that of the first. `slot`: the only slot that may run them; None: any."""
 
     cell: Cell
     round: int
@@ -153,15 +165,19 @@ class Group:
 
 
 class Queue:
-    """The remaining trials in groups. Only one group of a cell runs at a time, since its compile cache has one writer.
+    """The remaining trials in groups. Only one group of a cell runs at a time, since its compile
+    cache has one writer.
 
-    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group continues. If there
-    are several GPUs, the last TAIL groups of each start in the order of their expected duration, longest first, so that
-    no GPU is idle for long at the end. Which groups these are is random.
-    """
+    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group
+    continues. If there are several GPUs, the last TAIL groups of each start in the order of their
+    expected duration, longest first, so that no GPU is idle for long at the end. Which groups these
+    are is random."""
 
     def __init__(
-        self, trials: Iterable[PlannedTrial], history: Mapping[CellRun, Sequence[Trial]], slots: Mapping[str, str]
+        self,
+        trials: Iterable[PlannedTrial],
+        history: Mapping[CellRun, Sequence[Trial]],
+        slots: Mapping[str, str],
     ) -> None:
         self.lock = threading.Lock()
         self.history, self.slots = history, slots
@@ -175,18 +191,23 @@ class Queue:
         for run, recorded in self.history.items():
             for trial in recorded:
                 if trial.gpu_uuid in self.slots:
-                    ran_on.setdefault((run.group, trial.round), {})[run] = self.slots[trial.gpu_uuid]
+                    ran_on.setdefault((run.group, trial.round), {})[run] = self.slots[
+                        trial.gpu_uuid
+                    ]
         for key, grouped in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
             planned = {trial.run: trial for trial in grouped}
-            slot = next((slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None)
+            slot = next(
+                (slot for run, slot in ran_on.get(key, {}).items() if run not in planned), None
+            )
             first = next(iter(planned))
             self.groups.append(Group(first.cell, key[1], list(planned.values()), slot))
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
-        """Return the next group for the slot with this name and device, or None if no group is available at the moment.
+        """Return the next group for the slot with this name and device, or None if no group is
+        available at the moment.
 
-        `devices`: the devices of all slots. A trial for any other device runs on any slot and reports it as missing.
-        """
+        `devices`: the devices of all slots. A trial for any other device runs on any slot and
+        reports it as missing."""
         with self.lock:
             latest = self.first_round_elsewhere(device, devices)
             ready = (
@@ -200,18 +221,20 @@ class Queue:
             is_tail = len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots)
             group = max(ready, key=self.expected_s, default=None) if is_tail else next(ready, None)
             # a trial on the CPU may use every core, including those of trials on GPUs
-            if group is None or any((other == "cpu") != (device == "cpu") for other in self.running.values()):
+            if group is None or any(
+                (other == "cpu") != (device == "cpu") for other in self.running.values()
+            ):
                 return None
             self.running[group.key] = device
             self.groups.remove(group)
             return group
 
     def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
-        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU if it is the CPU.
+        """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU
+        if it is the CPU.
 
-        Trials of both never run at the same time. If one kind ran all its rounds first, a comparison of devices would
-        compare different times.
-        """
+        Trials of both never run at the same time. If one kind ran all its rounds first, a
+        comparison of devices would compare different times."""
         rounds = [
             group.round
             for group in self.groups
@@ -220,11 +243,14 @@ class Queue:
         return min(rounds, default=math.inf)
 
     def expected_s(self, group: Group) -> float:
-        """Return the longest wall time of a recorded trial of the group's cell, or else of its mode."""
+        """Return the longest wall time of a recorded trial of the group's cell, or else of its
+        mode."""
         seconds: dict[bool, list[float]] = {True: [], False: []}  # whether it is the same cell
         for run, recorded in list(self.history.items()):
             if run.cell.mode == group.cell.mode:
-                seconds[run.cell == group.cell] += [trial.wall_s for trial in recorded if trial.wall_s]
+                seconds[run.cell == group.cell] += [
+                    trial.wall_s for trial in recorded if trial.wall_s
+                ]
         return max(seconds[True] or seconds[False], default=math.inf)
 
     def finished(self, group: Group) -> None:

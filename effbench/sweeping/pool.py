@@ -1,8 +1,9 @@
-"""Fork servers of a sweep, per interpreter: probed, preloaded, replaced when they die, and renewed each round.
+"""Fork servers of a sweep, per interpreter: probed, preloaded, replaced when they die, and renewed
+each round.
 
-All children of a server share its memory layout, and thus a bias that averaging over children does not remove. A new
-server per round turns this bias into variation between rounds, which the intervals include.
-"""
+All children of a server share its memory layout, and thus a bias that averaging over children does
+not remove. A new server per round turns this bias into variation between rounds, which the
+intervals include."""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ OWN_MODES = "effbench.modes."
 class ServerPool:
     """The fork servers of one interpreter. Thread-safe.
 
-    `server`: the first server, which the caller closes; None: start one. `probe` sets `environment`, `details`,
-    `gpus` and `notes`, to print. `cache_root`: folder of the compile caches of this interpreter. `ceilings`: of its
-    environment and GPU; None: unknown. `cells`: their models are preloaded before the first trial. `last_round`: up to
-    this one each round has a new server. `stop`: once it is set, `server` raises StoppedError instead of waiting for a
-    server.
-    """
+    `server`: the first server, which the caller closes; None: start one. `probe` sets
+    `environment`, `details`, `gpus` and `notes`, to print. `cache_root`: folder of the compile
+    caches of this interpreter. `ceilings`: of its environment and GPU; None: unknown. `cells`:
+    their models are preloaded before the first trial. `last_round`: up to this one each round has a
+    new server. `stop`: once it is set, `server` raises StoppedError instead of waiting for a
+    server."""
 
     environment: Environment
     details: dict[str, Any]
@@ -54,7 +55,10 @@ class ServerPool:
     last_round = 0
 
     def __init__(
-        self, interpreter: Interpreter = HERE, server: ForkServer | None = None, stop: threading.Event | None = None
+        self,
+        interpreter: Interpreter = HERE,
+        server: ForkServer | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         self.interpreter = interpreter
         self.stop = stop or threading.Event()
@@ -74,17 +78,22 @@ class ServerPool:
         return ForkServer(**self.interpreter.given, preload=preload, env=env)
 
     def probe(self, parts: Sequence[dict[str, Any]], baseline_mode: str) -> None:
-        """Determine the environment, and check these parameters of cells (see the function `probe`)."""
+        """Determine the environment, and check these parameters of cells (see the function
+        `probe`)."""
         answer = probe(self.current, parts, baseline_mode)
         self.environment = self.interpreter.environment(answer["environment"])
         self.details, self.gpus, self.notes = answer["details"], answer["gpus"], answer["notes"]
 
     @contextmanager
     def server(
-        self, round: int, alone: bool = False, preload: bool = True, env: Mapping[str, str] | None = None
+        self,
+        round: int,
+        alone: bool = False,
+        preload: bool = True,
+        env: Mapping[str, str] | None = None,
     ) -> Iterator[ForkServer]:
-        """Yield a live server for a trial of this round. `alone`: a separate server, with `env`, which is closed
-        afterwards.
+        """Yield a live server for a trial of this round. `alone`: a separate server, with `env`,
+        which is closed afterwards.
 
         Raises WorkerError if a new server does not start, and StoppedError.
         """
@@ -98,7 +107,8 @@ class ServerPool:
                 self.give_back(server)
 
     def take(self, round: int) -> ForkServer:
-        """Return the shared server of this round and count its user. The next server loads while this round runs.
+        """Return the shared server of this round and count its user. The next server loads while
+        this round runs.
 
         Several threads that need a server at the same time wait for the one that loads it.
         """
@@ -117,10 +127,11 @@ class ServerPool:
                 return self.current
 
     def advance(self, round: int) -> None:
-        """Make the next server the current one if it has loaded and a new round begins, or the current one is dead.
+        """Make the next server the current one if it has loaded and a new round begins, or the
+        current one is dead.
 
-        Short rounds do not wait for the next server: the first round that starts after it has loaded uses it.
-        """
+        Short rounds do not wait for the next server: the first round that starts after it has
+        loaded uses it."""
         used = self.current
         is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
         if is_next_ready and (used.dead or round > self.round):
@@ -136,14 +147,17 @@ class ServerPool:
         self.load(self.current)
 
     def start_next(self, round: int) -> None:
-        """Start the server of the next round, unless it was started or this is the last round with a new server."""
+        """Start the server of the next round, unless it was started or this is the last round with
+        a new server."""
         self.raise_if_closed()
         if self.next is not None and self.next.dead and round > self.round:
             self.next = None  # it did not load: a round later another one may
         self.round = max(round, self.round)
         if self.next is None and self.round < self.last_round:
             self.next, self.next_is_ready = self.start(), threading.Event()
-            threading.Thread(target=self.load_next, args=(self.next, self.next_is_ready), daemon=True).start()
+            threading.Thread(
+                target=self.load_next, args=(self.next, self.next_is_ready), daemon=True
+            ).start()
 
     def raise_if_closed(self) -> None:
         if self.is_closed:
@@ -156,8 +170,8 @@ class ServerPool:
                 self.retire(server)
 
     def load(self, server: ForkServer, with_models: bool = True) -> ForkServer:
-        """Return the server once it is ready; if it does not get ready, close it and raise WorkerError, or StoppedError
-        once `stop` is set."""
+        """Return the server once it is ready; if it does not get ready, close it and raise
+        WorkerError, or StoppedError once `stop` is set."""
         try:
             server.stop = self.stop
             server.wait_ready()
@@ -174,7 +188,8 @@ class ServerPool:
             is_ready.set()
 
     def retire(self, server: ForkServer) -> None:
-        """Close a server, unless it is borrowed, or in use, because its trials would end with it."""
+        """Close a server, unless it is borrowed, or in use, because its trials would end with
+        it."""
         if server is not self.borrowed and not self.users[server]:
             server.close()
 
@@ -194,13 +209,16 @@ Pools = Mapping[Interpreter, ServerPool]
 
 
 def probe(
-    server: ForkServer, parts: Sequence[dict[str, Any]], baseline_mode: str, modes_only: bool = False
+    server: ForkServer,
+    parts: Sequence[dict[str, Any]],
+    baseline_mode: str,
+    modes_only: bool = False,
 ) -> dict[str, Any]:
-    """Import all targets in a child, adapt the modes' settings, and return the environment, its details and GPUs.
+    """Import all targets in a child, adapt the modes' settings, and return the environment, its
+    details and GPUs.
 
-    `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a target cannot be
-    imported or a mode does not have a setting.
-    """
+    `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a
+    target cannot be imported or a mode does not have a setting."""
     modes = {str(part["mode"]): part["mode"] for part in parts}
     request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
     losses: list[str] = []
@@ -211,17 +229,31 @@ def probe(
         for loss in losses:
             if "." not in loss:  # neither an import path nor a file
                 allowed = f"{', '.join(LOSSES)}, or an import path such as my_pkg.loss"
-                raise ConfigError(f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}")
+                raise ConfigError(
+                    f"unknown training.loss {loss!r}{suggest(loss, LOSSES)}; allowed: {allowed}"
+                )
         for module in (part["model"]["module"] for part in parts):
             names = request.modules.setdefault(str(module["_target_"]), [])
             names += [name for name in module if name not in ("_target_", *names)]
         request.inputs = passed_inputs(parts)
-        networks = [part["model"]["module"] for part in parts if part["model"]["module"]["_target_"] == NETWORK]
-        request.networks = [*{str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks}.values()]
-        request.others = list(dict.fromkeys([*(target for some in targets for target in some[1:]), *losses]))
+        networks = [
+            part["model"]["module"]
+            for part in parts
+            if part["model"]["module"]["_target_"] == NETWORK
+        ]
+        request.networks = [
+            *{
+                str(one): {k: v for k, v in one.items() if k != "_target_"} for one in networks
+            }.values()
+        ]
+        request.others = list(
+            dict.fromkeys([*(target for some in targets for target in some[1:]), *losses])
+        )
     answer = server.call("probe", request.to_json(), PROBE_TIMEOUT_S)
     for loss in losses:
-        answer["errors"] = [text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]]
+        answer["errors"] = [
+            text.replace(f"_target_={loss}", f"training.loss={loss}") for text in answer["errors"]
+        ]
     known = dict(zip(modes, answer["settings"], strict=True))
     if errors := list(dict.fromkeys(answer["errors"])) or adapt_modes(parts, known, baseline_mode):
         more = f" (and {len(errors) - 2} more errors)" if len(errors) > 2 else ""
@@ -230,7 +262,8 @@ def probe(
 
 
 def passed_inputs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs have none here."""
+    """Return the distinct inputs of models, as ProbeRequest has them. Models that describe theirs
+    have none here."""
     found: list[dict[str, Any]] = []
     for model in (part["model"] for part in parts):
         inputs = model.get("inputs") or {}
@@ -243,9 +276,12 @@ def passed_inputs(parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str) -> list[str]:
-    """Remove settings from the baseline that only other modes have, as in `mode=eager,default mode.fullgraph=true`.
-    `known`: the settings of each mode. Return errors for all other unknown settings."""
+def adapt_modes(
+    parts: Sequence[dict[str, Any]], known: dict[str, list[str] | None], baseline_mode: str
+) -> list[str]:
+    """Remove settings from the baseline that only other modes have, as in `mode=eager,default
+    mode.fullgraph=true`. `known`: the settings of each mode. Return errors for all other unknown
+    settings."""
     errors = {}
     elsewhere = {name for names in known.values() for name in names or ()}
     for part in parts:
@@ -261,10 +297,11 @@ def adapt_modes(parts: Sequence[dict[str, Any]], known: dict[str, list[str] | No
 
 
 def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
-    """Import effbench's own model modules in the server, and cache what its own modes query about the machine.
+    """Import effbench's own model modules in the server, and cache what its own modes query about
+    the machine.
 
-    A user's modules are imported in each trial, because importing them must not affect the server. Raises StoppedError.
-    """
+    A user's modules are imported in each trial, because importing them must not affect the server.
+    Raises StoppedError."""
     here = [cell for cell in cells if not cell.env]
     targets = {cell.model["module"]["_target_"] for cell in here}
     modules = {target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)}
@@ -276,15 +313,21 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
 
 
 def measure_ceilings(
-    server: ForkServer, store: Store, environment_id: str, slot: Slot, lock_timeout_s: float = LOCK_TIMEOUT_S,
+    server: ForkServer,
+    store: Store,
+    environment_id: str,
+    slot: Slot,
+    lock_timeout_s: float = LOCK_TIMEOUT_S,
     stop: threading.Event | None = None,
-) -> str | None:  # fmt: skip
-    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they are stored, or once
-    `stop` is set."""
+) -> str | None:
+    """Measure and store the ceilings of a slot's GPU. Return a reason if that failed; None if they
+    are stored, or once `stop` is set."""
     stop = stop or threading.Event()
     try:
         with slot.locked(lock_timeout_s, stop) as is_held:
-            answer = server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
+            answer = (
+                server.call("ceilings", {}, CEILINGS_TIMEOUT_S, slot.env, stop) if is_held else {}
+            )
     except StoppedError:
         return None
     except WorkerError as error:
@@ -295,16 +338,20 @@ def measure_ceilings(
 
 
 def run_checks(
-    requests: Sequence[CheckRequest], server: ForkServer, gpus: Sequence[dict[str, Any]], timeout_s: float = 300.0
+    requests: Sequence[CheckRequest],
+    server: ForkServer,
+    gpus: Sequence[dict[str, Any]],
+    timeout_s: float = 300.0,
 ) -> list[dict[str, Any]]:
-    """Run behaviour checks, each in its own process under its device's lock, so that a crash affects no other check.
+    """Run behaviour checks, each in its own process under its device's lock, so that a crash
+    affects no other check.
 
-    Return, in order, each one's `status`, `reason` and `facts` (only if it is `ok`). An error has a `traceback`; a
-    process that died or was killed has a `log`, the end of its output.
+    Return, in order, each one's `status`, `reason` and `facts` (only if it is `ok`). An error has a
+    `traceback`; a process that died or was killed has a `log`, the end of its output.
 
-    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The caller closes
-    `server`. Raises WorkerError if a server does not start or a device stays locked for LOCK_TIMEOUT_S.
-    """
+    `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The
+    caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
+    for LOCK_TIMEOUT_S."""
     server.wait_ready()
     outcomes = []
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed
@@ -314,13 +361,23 @@ def run_checks(
             # without a GPU, a check that needs one reports this itself
             slot = gpu_slot(gpus[0]) if gpus and request.device != "cpu" else Slot("CPU", "cpu")
             parent = plain_path(Path(tempfile.gettempdir()), "TMPDIR")
-            caches = tempfile.TemporaryDirectory(prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True)
-            with slot.locked(LOCK_TIMEOUT_S, threading.Event()), pool.server(0) as live, caches as folder:
-                done = live.run("check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env)
+            caches = tempfile.TemporaryDirectory(
+                prefix="effbench-check-", dir=parent, ignore_cleanup_errors=True
+            )
+            with (
+                slot.locked(LOCK_TIMEOUT_S, threading.Event()),
+                pool.server(0) as live,
+                caches as folder,
+            ):
+                done = live.run(
+                    "check", replace(request, cache_dir=folder).to_json(), timeout_s, slot.env
+                )
             if done.result is None:
                 status, reason = done.failure()
                 log = done.outcome.get("log")
-                outcomes.append({"status": str(status), "reason": reason, "facts": None, "log": log})
+                outcomes.append(
+                    {"status": str(status), "reason": reason, "facts": None, "log": log}
+                )
             else:
                 outcomes.append(done.result)
     return outcomes

@@ -1,4 +1,5 @@
-"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below; nothing when quiet."""
+"""Print the progress of a sweep: a line per trial and, on a terminal, a live status below; nothing
+when quiet."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ STYLES = {Status.OK: "green", Status.DEGRADED: "yellow", Status.UNSUPPORTED: "di
 
 
 def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
-    """Return a name for each cell run: the cell's name and, with several interpreters, the interpreter's short name."""
+    """Return a name for each cell run: the cell's name and, with several interpreters, the
+    interpreter's short name."""
     cells = cell_names(cells_of(runs))
     interpreters = interpreters_of(runs)
     words: dict[Any, list[str]] = {interpreter: [] for interpreter in interpreters}
@@ -37,7 +39,9 @@ def run_names(runs: Sequence[CellRun]) -> dict[CellRun, str]:
         if len(set(paths)) > 1:
             for interpreter, name in zip(interpreters, short_names(paths, OWN[by]), strict=True):
                 words[interpreter].append(name)
-    return {run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs}
+    return {
+        run: one_line(" · ".join([cells[run.cell.key], *words[run.interpreter]])) for run in runs
+    }
 
 
 #: Word in the description of a disturbance -> the note next to the time of its trial.
@@ -59,7 +63,8 @@ def disturbance_note(disturbance: str) -> str:
 
 
 def time_text(record: Trial) -> str:
-    """Return the latency of a trial as its line shows it: `2.70 ms`, or `~2.70 ms (host busy)` if it was disturbed."""
+    """Return the latency of a trial as its line shows it: `2.70 ms`, or `~2.70 ms (host busy)` if
+    it was disturbed."""
     if record.latency_ms is None:
         return ""
     latency = METRICS["latency_ms"].format(record.latency_ms)
@@ -102,19 +107,28 @@ class Progress:
         trials: Sequence[PlannedTrial],
         slots: Sequence[str],
     ) -> Iterator[None]:
-        """Print the title and, on a terminal, show the live status in this context. `trials`: those to run; `slots`:
-        their names."""
+        """Print the title and, on a terminal, show the live status in this context. `trials`: those
+        to run; `slots`: their names."""
         protocol = settings.protocol
         self.names = run_names(runs)
         self.rounds = protocol["rounds"]
         self.time_left = TimeLeft(trials, len(runs) * self.rounds, protocol["compilations"])
         self.start_s = time.monotonic()
         interpreters = interpreters_of(runs)
-        what = "folders" if len({interpreter.python for interpreter in interpreters}) == 1 else "interpreters"
+        what = (
+            "folders"
+            if len({interpreter.python for interpreter in interpreters}) == 1
+            else "interpreters"
+        )
         under = f" × {len(interpreters)} {what}" if len(interpreters) > 1 else ""
         cells, rounds = count(len(cells_of(runs)), "cell"), count(self.rounds, "round")
-        title = f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol['name']}) on {', '.join(slots)}"
-        left = f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
+        title = (
+            f"sweep {sweep_id} · {cells}{under} × {rounds} ({protocol['name']}) on"
+            f" {', '.join(slots)}"
+        )
+        left = (
+            f"{count(len(trials), 'trial')} to run" if trials else "all trials are already recorded"
+        )
         self.note(one_line(f"{title}: {left}"))
         if self.quiet or not trials or not self.console.is_terminal:
             yield
@@ -129,7 +143,8 @@ class Progress:
             self.live = None
 
     def status(self) -> Text:
-        """Return the live status: how much is done, the time left, and what each slot is running."""
+        """Return the live status: how much is done, the time left, and what each slot is
+        running."""
         with self.lock:
             passed = timedelta(seconds=round(time.monotonic() - self.start_s))
             first = f"{self.time_left.percent()} % done in {passed}"
@@ -139,12 +154,14 @@ class Progress:
         return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     def left(self) -> list[str]:
-        """Return the time left as a part of a line; nothing at the end, and before it can be estimated."""
+        """Return the time left as a part of a line; nothing at the end, and before it can be
+        estimated."""
         seconds = self.time_left.seconds()
         return [f"{about(seconds)} left"] if seconds else []
 
     def note(self, text: str | Text) -> None:
-        """Print a line, unless quiet. If the reader has exited (`| head`), stop printing, but not the sweep."""
+        """Print a line, unless quiet. If the reader has exited (`| head`), stop printing, but not
+        the sweep."""
         if self.quiet:
             return
         try:
@@ -180,7 +197,8 @@ class Progress:
         self.note(one_line(f"{self.names[trial.run]} on {slot}: retrying this trial: {reason}"))
 
     def resized(self, change: int) -> None:
-        """Change the number of remaining trials by `change`; the total that is shown stays the same."""
+        """Change the number of remaining trials by `change`; the total that is shown stays the
+        same."""
         with self.lock:
             self.time_left.resized(change)
 

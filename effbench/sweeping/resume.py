@@ -1,8 +1,7 @@
 """Resume a sweep: the command, the comparison of plans, and the option `--trust-imported`.
 
-A sweep that was imported, or that another user began, is data: effbench runs nothing recorded in it without that
-option.
-"""
+A sweep that was imported, or that another user began, is data: effbench runs nothing recorded in it
+without that option."""
 
 from __future__ import annotations
 
@@ -22,29 +21,41 @@ from effbench.sweeping.matrix import parse_shard, shards
 from effbench.sweeping.plan import Settings
 
 FLAG = "--trust-imported"
-HELP = "list the models, modes, interpreters and revisions that an imported or another user's sweep names; run them"
+HELP = (
+    "list the models, modes, interpreters and revisions that an imported or another user's sweep"
+    " names; run them"
+)
 HOW_TO_RESUME = "resume without overrides, or start a new sweep without resume="
 ROUNDS = "protocol.rounds"
-ONLY_ROUNDS = f"only {ROUNDS} may grow. Resume without this override, or start a new sweep without resume="
+ONLY_ROUNDS = (
+    f"only {ROUNDS} may grow. Resume without this override, or start a new sweep without resume="
+)
 
 
-def resume_command(sweep_id: str, db: str, name: str, is_own: bool = True, shard: str | None = None) -> str:
-    """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`: `db` without its
-    password."""
+def resume_command(
+    sweep_id: str, db: str, name: str, is_own: bool = True, shard: str | None = None
+) -> str:
+    """Return the command that resumes the sweep, or its `shard`. `db`: the given setting; `name`:
+    `db` without its password."""
     words = ["effbench", "-m", f"resume={sweep_id}", *([f"shard={shard}"] if shard else [])]
     return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
 
 
 def more_rounds_command(sweep_id: str, rounds: int, db: str, name: str, is_own: bool = True) -> str:
-    """Return the command that continues a finished sweep until it has `rounds` rounds. `db`, `name`: as in
-    `resume_command`."""
+    """Return the command that continues a finished sweep until it has `rounds` rounds. `db`,
+    `name`: as in `resume_command`."""
     words = ["effbench", "-m", f"resume={sweep_id}", f"{ROUNDS}={rounds}"]
     return shlex.join(words) + db_setting(db, name) + ("" if is_own else f" {FLAG}")
 
 
 def refusal(sweep: SweepInfo, name: str) -> str:
-    """Return the message that effbench does not run another user's sweep of the database `name`, and what to do."""
-    origin = "not begun here by this user, or changed by another program" if sweep.imported_at is None else "imported"
+    """Return the message that effbench does not run another user's sweep of the database `name`,
+    and what to do."""
+    origin = (
+        "not begun here by this user, or changed by another program"
+        if sweep.imported_at is None
+        else "imported"
+    )
     export = f"effbench export --whole --sweep {sweep.id}{db_option(name)} --out review.db"
     return (
         f"sweep {sweep.id} was {origin}, so effbench does not run the code it recorded; review it "
@@ -53,35 +64,61 @@ def refusal(sweep: SweepInfo, name: str) -> str:
 
 
 def announce(sweep: SweepInfo, cells: Iterable[Cell], overrides: Iterable[str] = ()) -> None:
-    """Print to stderr the `overrides` of another user's sweep, the code that these cells run, and its interpreters."""
-    print(f"effbench: {FLAG}: effbench runs this from sweep {sweep.id}, which is not yours:", file=sys.stderr)
-    for line in dict.fromkeys([*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]):
+    """Print to stderr the `overrides` of another user's sweep, the code that these cells run, and
+    its interpreters."""
+    print(
+        f"effbench: {FLAG}: effbench runs this from sweep {sweep.id}, which is not yours:",
+        file=sys.stderr,
+    )
+    for line in dict.fromkeys(
+        [*(f"override {word}" for word in overrides), *what_runs(sweep, cells)]
+    ):
         # an escape sequence must not hide what follows it
-        print(f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}", file=sys.stderr, flush=True)
+        print(
+            f"  {''.join(sign if sign.isprintable() else '?' for sign in line)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def what_runs(sweep: SweepInfo, cells: Iterable[Cell]) -> Iterator[str]:
     for cell in cells:
-        yield from (f"_target_ {target}" for target in (*targets_in(cell.model), *targets_in(cell.mode)))
+        yield from (
+            f"_target_ {target}" for target in (*targets_in(cell.model), *targets_in(cell.mode))
+        )
         if cell.training:
             yield f"loss {cell.training.get('loss')}"
         yield from (f"environment variable {name}={value}" for name, value in cell.env.items())
     recorded = sweep.host.get("environments")
     for facts in recorded.values() if isinstance(recorded, dict) else ():
-        for key, what in (("python", "interpreter"), ("folder", "folder"), ("git_revision", "revision")):
+        for key, what in (
+            ("python", "interpreter"),
+            ("folder", "folder"),
+            ("git_revision", "revision"),
+        ):
             if isinstance(facts, dict) and facts.get(key):
                 yield f"{what} {facts[key]}"
 
 
 def check_same_plan(
-    info: SweepInfo, planned: Sequence[Cell], cells: Sequence[Cell], matrix: Sequence[Cell], settings: Settings
+    info: SweepInfo,
+    planned: Sequence[Cell],
+    cells: Sequence[Cell],
+    matrix: Sequence[Cell],
+    settings: Settings,
 ) -> None:
-    """Raise ResumeError if the requested plan differs from the recorded one. `matrix`: the cells of all shards."""
+    """Raise ResumeError if the requested plan differs from the recorded one. `matrix`: the cells of
+    all shards."""
     names = info.host.get("shards") or ()  # others may have been imported
     if names and settings.shard not in (None, *names):
-        raise ResumeError(f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}")
+        raise ResumeError(
+            f"sweep {info.id} has no shard {settings.shard}, only {', '.join(sorted(names))}"
+        )
     recorded = [parse_shard(name) for name in names]
-    expected = {*cells, *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1])}
+    expected = {
+        *cells,
+        *(cell for index, number in recorded for cell in shards(matrix, number)[index - 1]),
+    }
     missing, more = len(set(planned) - expected), len(expected - set(planned))
     if missing or more:
         plan = f"{count(missing, 'cell')} missing, {more} additional"
@@ -91,20 +128,28 @@ def check_same_plan(
 
 
 def check_same_protocol(info: SweepInfo, protocol: Mapping[str, Any]) -> None:
-    """Raise ResumeError if this protocol differs from the recorded one by more than additional rounds."""
+    """Raise ResumeError if this protocol differs from the recorded one by more than additional
+    rounds."""
     for key, new in protocol.items():
         old = info.protocol.get(key, new)
         if old == new or key == "rounds":
             continue
         setting = "protocol" if key == "name" else f"protocol.{key}"
         why = "trials that are measured differently have no common figures"
-        raise ResumeError(f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: {why}, so {ONLY_ROUNDS}")
+        raise ResumeError(
+            f"sweep {info.id} has {setting}={plain(old)}, not {plain(new)}: {why}, so {ONLY_ROUNDS}"
+        )
     if protocol["rounds"] < info.rounds:
         how = f"omit {ROUNDS}, or give more than {info.rounds} to add rounds"
-        raise ResumeError(f"sweep {info.id} has {count(info.rounds, 'round')}, more than {protocol['rounds']}: {how}")
+        raise ResumeError(
+            f"sweep {info.id} has {count(info.rounds, 'round')}, more than {protocol['rounds']}:"
+            f" {how}"
+        )
     if protocol["rounds"] > info.rounds and info.host.get("shards"):
         why = "all shards of a sweep have the same rounds"
-        raise ResumeError(f"sweep {info.id} has shards, so it cannot get more rounds: {why}. Start a new sweep")
+        raise ResumeError(
+            f"sweep {info.id} has shards, so it cannot get more rounds: {why}. Start a new sweep"
+        )
 
 
 def check_same_facts(info: SweepInfo, settings: Settings) -> None:
@@ -117,7 +162,9 @@ def check_same_facts(info: SweepInfo, settings: Settings) -> None:
     }
     for key, (old, new) in pairs.items():
         if old != new:
-            raise ResumeError(f"sweep {info.id} has {key}={plain(old)}, not {plain(new)}; {HOW_TO_RESUME}")
+            raise ResumeError(
+                f"sweep {info.id} has {key}={plain(old)}, not {plain(new)}; {HOW_TO_RESUME}"
+            )
 
 
 def plain(value: Any) -> str:
@@ -132,8 +179,8 @@ def with_rounds(overrides: Iterable[str], rounds: int) -> list[str]:
 
 
 def compilation_of(round: int, compilations: int, first_rounds: Sequence[int]) -> int:
-    """Return the number of the compile cache that trials of this round use. `compilations`: caches of each part of the
-    sweep; `first_rounds`: first round of each part."""
+    """Return the number of the compile cache that trials of this round use. `compilations`: caches
+    of each part of the sweep; `first_rounds`: first round of each part."""
     part = sum(first <= round for first in first_rounds) - 1
     return part * compilations + (round - first_rounds[part]) % compilations
 
@@ -155,7 +202,13 @@ def changes(info: SweepInfo, facts: Mapping[str, Mapping[str, Any]]) -> Iterator
         of = f" of {Interpreter.from_facts(now)}" if len(facts) > 1 else ""
         before = recorded.get(environment_id)
         if before is None:
-            yield f"hardware or software{of} has changed since the recorded trials: all cells run again"
+            yield (
+                f"hardware or software{of} has changed since the recorded trials: all cells run"
+                " again"
+            )
         elif any(before.get(name) != now[name] for name in ("git_description", "git_changes")):
             was = f"was {before.get('git_description')}, now {now['git_description']}"
-            yield f"the folder{of} has changed ({was}): new trials measure different code than the recorded ones"
+            yield (
+                f"the folder{of} has changed ({was}): new trials measure different code than the"
+                " recorded ones"
+            )

@@ -1,4 +1,5 @@
-"""Run a sweep over given cells: create or resume its record, run its trials, and record how it ended."""
+"""Run a sweep over given cells: create or resume its record, run its trials, and record how it
+ended."""
 
 from __future__ import annotations
 
@@ -39,14 +40,16 @@ from effbench.sweeping.schedule import Schedule
 
 #: Interpreter and parameters of each cell of the command line.
 Asked = Sequence[tuple[Interpreter, dict[str, Any]]]
-#: Returns the cell run of each entry of `Asked`, or None for one that is not planned, once interpreters are probed.
+#: Returns the cell run of each entry of `Asked`, or None for one that is not planned, once
+#: interpreters are probed.
 Plan = Callable[[Pools], Sequence[CellRun | None]]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms of each entry of `Asked`,
-    None if it has none. `environments`: the environment of each interpreter."""
+    """How a sweep ended. `state`: completed or interrupted. `latencies`: median latency in ms of
+    each entry of `Asked`, None if it has none. `environments`: the environment of each
+    interpreter."""
 
     sweep_id: str
     db: str
@@ -58,28 +61,37 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, store: Store, sweep_id: str, settings: Settings, planned: Sequence[CellRun | None],
-        environments: Mapping[str, Interpreter], stop: threading.Event,
-    ) -> Outcome:  # fmt: skip
+        cls,
+        store: Store,
+        sweep_id: str,
+        settings: Settings,
+        planned: Sequence[CellRun | None],
+        environments: Mapping[str, Interpreter],
+        stop: threading.Event,
+    ) -> Outcome:
         """Return how a sweep ended. `environments`: the interpreter of each environment."""
         rows = store.results(sweep_id)
-        measured = {(row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"] for row in rows}
+        measured = {
+            (row["cell_key"], environments.get(row["environment_id"])): row["latency_ms"]
+            for row in rows
+        }
         latencies = [run and measured.get((run.cell.key, run.interpreter)) for run in planned]
         ids = {interpreter: environment_id for environment_id, interpreter in environments.items()}
         state = "interrupted" if stop.is_set() else "completed"
-        return cls(sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard)
+        return cls(
+            sweep_id, settings.db, state, settings.on_failure, latencies, ids, settings.shard
+        )
 
 
 @dataclass
 class Command:
     """The command line, its overrides, and what its sweep runs with.
 
-    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed. Setting `stop` acts
-    like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers that choose cells by previous results.
-    `duet_rule`: see Schedule.
-    The plan adds `of_cells` (cell key -> overrides that reproduce the cell), the cells of the `matrix`, also those of
-    other shards, and the `excluded` ones.
-    """
+    `server`: a server of effbench's own interpreter, which stays open; None: start one if needed.
+    Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
+    that choose cells by previous results. `duet_rule`: see Schedule. The plan adds `of_cells` (cell
+    key -> overrides that reproduce the cell), the cells of the `matrix`, also those of other
+    shards, and the `excluded` ones."""
 
     argv: Sequence[str]
     overrides: Sequence[str]
@@ -94,11 +106,14 @@ class Command:
 
 
 def run_cells(
-    settings: Settings, runs: Sequence[CellRun], command: Command, check: Callable[[Pools], None] = lambda pools: None,
+    settings: Settings,
+    runs: Sequence[CellRun],
+    command: Command,
+    check: Callable[[Pools], None] = lambda pools: None,
     store: Store | None = None,
-) -> Outcome:  # fmt: skip
-    """Run a sweep over given cell runs without Hydra, for example cells from a database. See `run_sweep`. `check`:
-    raises EffbenchError if the probed interpreters must not run."""
+) -> Outcome:
+    """Run a sweep over given cell runs without Hydra, for example cells from a database. See
+    `run_sweep`. `check`: raises EffbenchError if the probed interpreters must not run."""
     asked = [(run.interpreter, run.cell.params()) for run in runs]
 
     def plan(pools: Pools) -> Sequence[CellRun]:
@@ -108,9 +123,11 @@ def run_cells(
     return run_sweep(settings, asked, plan, command, store)
 
 
-def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, store: Store | None = None) -> Outcome:
-    """Run or resume a sweep and return its outcome. Failed cells are results. `store`: replaces the database of the
-    settings.
+def run_sweep(
+    settings: Settings, asked: Asked, plan: Plan, command: Command, store: Store | None = None
+) -> Outcome:
+    """Run or resume a sweep and return its outcome. Failed cells are results. `store`: replaces the
+    database of the settings.
 
     Raises EffbenchError for an error before the first trial; then nothing is recorded.
     """
@@ -132,12 +149,20 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
         planned = plan(pools)
         runs = list(dict.fromkeys(filter(None, planned)))
         cells = cells_of(runs)
-        slots = slots_of(max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor)
+        slots = slots_of(
+            max((pool.gpus for pool in pools.values()), key=len), cells, settings.executor
+        )
         lock_folder()  # raises for an unsafe folder before anything is recorded
-        ids = {where: store.add_environment(pool.environment, pool.details) for where, pool in pools.items()}
+        ids = {
+            where: store.add_environment(pool.environment, pool.details)
+            for where, pool in pools.items()
+        }
         sweep_id = begin(store, settings, command, cells, ids)
         known = {run: run for run in runs}
-        history = {known.get(run, run): done for run, done in recorded_trials(store, sweep_id, cells, ids).items()}
+        history = {
+            known.get(run, run): done
+            for run, done in recorded_trials(store, sweep_id, cells, ids).items()
+        }
         protocol = settings.protocol
         trials = trials_left(runs, protocol["rounds"], settings.sweep["seed"], history)
         caches = compile_caches / part_of(sweep_id, settings.shard)
@@ -146,7 +171,9 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             pool.stop = stop
             pool.cache_root = caches / ids[interpreter]
             pool.cells = [run.cell for run in runs if run.interpreter == interpreter]
-            pool.last_round = protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0
+            pool.last_round = (
+                protocol["rounds"] - 1 if settings.executor["renew_server"] and gpus else 0
+            )
 
         def record(trial: PlannedTrial, result: Trial) -> None:
             ceilings = pools[trial.run.interpreter].ceilings
@@ -160,9 +187,13 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
             settings=settings,
             record=record,
             progress=progress,
-            artifacts=lambda trial: wanted_artifacts(trial, settings, sweep_id, ids[trial.run.interpreter]),
+            artifacts=lambda trial: wanted_artifacts(
+                trial, settings, sweep_id, ids[trial.run.interpreter]
+            ),
             history=history,
-            host_speeds={one: store.host_speeds(environment_id) for one, environment_id in ids.items()},
+            host_speeds={
+                one: store.host_speeds(environment_id) for one, environment_id in ids.items()
+            },
             stop=stop,
             first_rounds=store.first_rounds(sweep_id),
             duet_rule=command.duet_rule,
@@ -178,15 +209,18 @@ def run_sweep(settings: Settings, asked: Asked, plan: Plan, command: Command, st
                 load_ceilings(store, ids, pools, gpus[0], settings, command)
             with suppress(StoppedError):  # Ctrl-C while a server loaded
                 schedule.run(trials)
-        return Outcome.of(store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop)
+        return Outcome.of(
+            store, sweep_id, settings, planned, {key: at for at, key in ids.items()}, stop
+        )
 
 
 @contextmanager
 def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[Pools]:
-    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them at the end.
+    """Start a pool for each interpreter, probe it with its cells, and yield the pools; close them
+    at the end.
 
-    The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an unsuitable interpreter.
-    """
+    The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an
+    unsuitable interpreter."""
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
@@ -196,7 +230,9 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
         for interpreter in wanted:  # all load in parallel
             server = command.server if interpreter == HERE else None
             pools[interpreter] = ServerPool(interpreter, server, command.stop)
-        importlib.import_module("numpy")  # meanwhile: the first record needs it, and the next trial would wait
+        importlib.import_module(
+            "numpy"
+        )  # meanwhile: the first record needs it, and the next trial would wait
         for interpreter, parts in wanted.items():
             try:
                 pools[interpreter].probe(parts, settings.baseline_mode)
@@ -204,7 +240,9 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
                 if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
-            if settings.executor["name"] == "slurm":  # device=auto means the devices of the jobs, not of this machine
+            if (
+                settings.executor["name"] == "slurm"
+            ):  # device=auto means the devices of the jobs, not of this machine
                 pools[interpreter].gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
         yield pools
     finally:
@@ -213,16 +251,26 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
 
 
 def load_ceilings(
-    store: Store, ids: Mapping[Interpreter, str], pools: Pools, gpu: Slot, settings: Settings, command: Command
+    store: Store,
+    ids: Mapping[Interpreter, str],
+    pools: Pools,
+    gpu: Slot,
+    settings: Settings,
+    command: Command,
 ) -> None:
-    """Load the ceilings of each pool's environment; measure unknown ones on this GPU. A failure is noted."""
+    """Load the ceilings of each pool's environment; measure unknown ones on this GPU. A failure is
+    noted."""
     for interpreter, pool in pools.items():
         known = store.calibration(ids[interpreter])
         if not (known and known["ceilings"]):
             timeout_s = settings.executor["lock_timeout_s"]
-            why = measure_ceilings(pool.current, store, ids[interpreter], gpu, timeout_s, command.stop)
+            why = measure_ceilings(
+                pool.current, store, ids[interpreter], gpu, timeout_s, command.stop
+            )
             if why and not command.stop.is_set():
-                command.progress.note(f"could not measure this GPU's ceilings: {why}; these results have no roofline")
+                command.progress.note(
+                    f"could not measure this GPU's ceilings: {why}; these results have no roofline"
+                )
             known = store.calibration(ids[interpreter])
         pool.ceilings = known["ceilings"] if known else None
 
@@ -230,9 +278,17 @@ def load_ceilings(
 def recorded_trials(
     store: Store, sweep_id: str, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
 ) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each interpreter."""
-    recorded = {where: store.history(sweep_id, environment_id) for where, environment_id in ids.items()}
-    return {CellRun(cell, at): recorded[at][cell.key] for at in ids for cell in cells if cell.key in recorded[at]}
+    """Return the recorded trials (last attempts) of each cell run. `ids`: the environment of each
+    interpreter."""
+    recorded = {
+        where: store.history(sweep_id, environment_id) for where, environment_id in ids.items()
+    }
+    return {
+        CellRun(cell, at): recorded[at][cell.key]
+        for at in ids
+        for cell in cells
+        if cell.key in recorded[at]
+    }
 
 
 def wanted_artifacts(
@@ -256,11 +312,11 @@ def cache_folder(configured: str | None) -> Path:
 
 
 def make_cache_folders(settings: Settings) -> Path:
-    """Create the folders of compile caches and return the path of that of sweeps, as compilers can read it.
+    """Create the folders of compile caches and return the path of that of sweeps, as compilers can
+    read it.
 
-    Raises ConfigError if one cannot be written or read: torch would not start with it, or every compiled cell would
-    fail.
-    """
+    Raises ConfigError if one cannot be written or read: torch would not start with it, or every
+    compiled cell would fail."""
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
     return make_cache_folder(cache_folder(settings.executor["cache_dir"]), "executor.cache_dir")
@@ -270,12 +326,15 @@ def make_cache_folder(folder: Path, setting: str) -> Path:
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"compile caches cannot be written to {folder}; name another folder with {setting}")
+        raise ConfigError(
+            f"compile caches cannot be written to {folder}; name another folder with {setting}"
+        )
     return plain_path(folder, setting)
 
 
 def part_of(sweep_id: str, shard: str | None) -> str:
-    """Return the name of this part of a sweep: all its shards, which may run at the same time, share its id."""
+    """Return the name of this part of a sweep: all its shards, which may run at the same time,
+    share its id."""
     return "-".join([sweep_id, *(shard.split("/") if shard else ())])
 
 
@@ -287,14 +346,20 @@ def sweep_cache(settings: Settings, sweep_id: str) -> Path:
 
 
 def begin(
-    store: Store, settings: Settings, command: Command, cells: Sequence[Cell], ids: Mapping[Interpreter, str]
+    store: Store,
+    settings: Settings,
+    command: Command,
+    cells: Sequence[Cell],
+    ids: Mapping[Interpreter, str],
 ) -> str:
-    """Begin, resume or extend a sweep and return its id. `ids`: the environment of each interpreter; empty if they
-    become known later.
+    """Begin, resume or extend a sweep and return its id. `ids`: the environment of each
+    interpreter; empty if they become known later.
 
     Raises ResumeError if the plan of the sweep to resume differs.
     """
-    environments = {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
+    environments = {
+        environment_id: interpreter.facts() for interpreter, environment_id in ids.items()
+    }
     if command.outcome is not None:
         store.extend_sweep(command.outcome.sweep_id, cells, command.of_cells)
         store.note_environments(command.outcome.sweep_id, environments)
@@ -303,7 +368,10 @@ def begin(
         info = store.find_sweep(settings.resume)
         for process in processes(info.host, settings.shard) if info.state == "running" else ():
             if liveness.is_running(process):
-                how = f"is still running in process {process['pid']}; wait for its end, or end it first"
+                how = (
+                    f"is still running in process {process['pid']}; wait for its end, or end it"
+                    " first"
+                )
                 raise ResumeError(f"sweep {info.id} {how}")
         resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
         if ids:
@@ -320,7 +388,8 @@ def begin(
     label = settings.sweep["label"] or git_description(here)
     return store.begin_sweep(
         started_at=now(),
-        shard=settings.shard and Shard(settings.shard, shard_facts(settings, label, revision), command.matrix),
+        shard=settings.shard
+        and Shard(settings.shard, shard_facts(settings, label, revision), command.matrix),
         name=settings.sweep["name"],
         label=label,
         command=secrets.masked([*command.argv]),
@@ -341,7 +410,9 @@ def add_rounds(store: Store, info: SweepInfo, settings: Settings, command: Comma
     rounds = settings.protocol["rounds"]
     if rounds <= info.rounds:
         return
-    command.progress.note(f"sweep {info.id} gets {count(rounds - info.rounds, 'more round')}: {rounds} in total")
+    command.progress.note(
+        f"sweep {info.id} gets {count(rounds - info.rounds, 'more round')}: {rounds} in total"
+    )
     has_caches = sweep_cache(settings, info.id).exists()
     overrides = resume.with_rounds(info.overrides, rounds)
     protocol = {**info.protocol, "rounds": rounds}
@@ -355,8 +426,11 @@ def shard_facts(settings: Settings, label: str | None, revision: str | None) -> 
 
 
 @contextmanager
-def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Event) -> Iterator[None]:
-    """Record how the sweep ended when this context ends, and remove its compile caches if it is complete."""
+def ending(
+    store: Store, sweep_id: str, settings: Settings, stop: threading.Event
+) -> Iterator[None]:
+    """Record how the sweep ended when this context ends, and remove its compile caches if it is
+    complete."""
     state, failure = "failed", None
     try:
         yield
@@ -373,12 +447,14 @@ def ending(store: Store, sweep_id: str, settings: Settings, stop: threading.Even
         end(store, sweep_id, state, settings, failure)
 
 
-def end(store: Store, sweep_id: str, state: str, settings: Settings, failure: StoreError | None = None) -> None:
+def end(
+    store: Store, sweep_id: str, state: str, settings: Settings, failure: StoreError | None = None
+) -> None:
     """Record how the sweep ended. `failure`: why the database could not store a trial, if so.
 
-    If the database file was moved, deleted or replaced, save the recorded data in another file. In this case, and if
-    anything could not be stored, raise StoreError with the command that resumes the sweep.
-    """
+    If the database file was moved, deleted or replaced, save the recorded data in another file. In
+    this case, and if anything could not be stored, raise StoreError with the command that resumes
+    the sweep."""
     try:
         store.finish_sweep(sweep_id, state, settings.shard)
     except StoreError as error:
@@ -393,7 +469,8 @@ def end(store: Store, sweep_id: str, state: str, settings: Settings, failure: St
 
 
 def host_facts() -> dict[str, Any]:
-    """Return facts about the machine and process of a sweep that are not part of its environment."""
+    """Return facts about the machine and process of a sweep that are not part of its
+    environment."""
     return {
         "hostname": platform.node(),
         "kernel": platform.release(),
@@ -406,7 +483,11 @@ def host_facts() -> dict[str, Any]:
 
 
 def check_baseline(settings: Settings, cells: Sequence[Cell], when: str = "") -> None:
-    """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may be missing."""
+    """Raise ConfigError if the baseline is not in the sweep. Only the default baseline, eager, may
+    be missing."""
     modes, baseline = sorted({cell.mode_name for cell in cells}), settings.baseline_mode
     if baseline not in (*modes, Config.baseline_mode):
-        raise ConfigError(f"baseline_mode={baseline} is not a mode of this sweep{when}; its modes: {', '.join(modes)}")
+        raise ConfigError(
+            f"baseline_mode={baseline} is not a mode of this sweep{when}; its modes:"
+            f" {', '.join(modes)}"
+        )

@@ -1,4 +1,5 @@
-"""Estimate how much of a sweep is done and how long the rest takes, from the trials that have ended."""
+"""Estimate how much of a sweep is done and how long the rest takes, from the trials that have
+ended."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from collections.abc import Callable, Sequence
 from effbench.cell import Trial
 from effbench.sweeping.plan import CellRun, PlannedTrial
 
-#: Kinds of times of a trial: with an empty compile cache, with a filled one, and a guess of the latter.
+#: Kinds of times of a trial: with an empty compile cache, with a filled one, and a guess of the
+#: latter.
 COLD, WARM, GUESSED_WARM = "cold", "warm", "guessed warm"
 
 #: Multiple of the time that an estimate takes, until the next one is made.
@@ -36,11 +38,10 @@ class Mean:
 class TimeLeft:
     """Tracks the trials of a sweep and estimates its end. The caller serialises the calls.
 
-    `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded ones. The percentage
-    refers to `whole`, which never changes: a trial that is no longer needed counts as done, and a further attempt at a
-    trial does not count. `compilations`: number of first rounds that compile with an empty cache. `clock`: returns
-    seconds.
-    """
+    `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded
+    ones. The percentage refers to `whole`, which never changes: a trial that is no longer needed
+    counts as done, and a further attempt at a trial does not count. `compilations`: number of first
+    rounds that compile with an empty cache. `clock`: returns seconds."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class TimeLeft:
         self.shown_percent = 0
         self.estimate_s: float | None = None
         self.estimated_at_s = self.next_estimate_s = 0.0
-        #: mean seconds by what they describe (a cell run, the name of a mode, or None for all) and by kind
+        #: mean seconds by what they describe (a cell run, the name of a mode, or None for all) and
+        #: by kind
         self.means: dict[tuple[CellRun | str | None, str], Mean] = {}
 
     def started(self, trial: PlannedTrial) -> None:
@@ -72,8 +74,8 @@ class TimeLeft:
         self.running[trial] = now
 
     def resized(self, change: int) -> None:
-        """Change the number of remaining trials: negative for trials that are no longer needed, positive for further
-        attempts."""
+        """Change the number of remaining trials: negative for trials that are no longer needed,
+        positive for further attempts."""
         self.left += change
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
@@ -98,7 +100,8 @@ class TimeLeft:
             self.means.setdefault((key, kind), Mean()).add(seconds)
 
     def percent(self) -> int:
-        """Return the percentage of the sweep that is done. It never decreases, and is 100 only when nothing is left."""
+        """Return the percentage of the sweep that is done. It never decreases, and is 100 only when
+        nothing is left."""
         percent = 100 * (self.whole - self.left) // self.whole if self.whole else 100
         if self.left > 0:
             percent = min(percent, 99)
@@ -122,8 +125,12 @@ class TimeLeft:
 
     def estimate(self, now: float) -> float:
         """Return the estimated seconds from `now` until the end."""
-        expected_s = [self.expected_s(run, round) for run, rounds in self.pending.items() for round in rounds]
-        if expected_s:  # trials that are no longer needed are pending too, because it is unknown which ones they are
+        expected_s = [
+            self.expected_s(run, round) for run, rounds in self.pending.items() for round in rounds
+        ]
+        # trials that are no longer needed are pending too, because it is unknown which ones they
+        # are
+        if expected_s:
             work_s = sum(expected_s) * self.left / len(expected_s)
         else:
             work_s = self.left * self.expected_s(None, self.compilations)
@@ -140,7 +147,8 @@ class TimeLeft:
         return remaining_s / max(parallel, LEAST_PARALLEL)
 
     def expected_s(self, run: CellRun | None, round: int) -> float:
-        """Return the expected seconds of a trial of this cell run, from its own trials, those of its mode, or all."""
+        """Return the expected seconds of a trial of this cell run, from its own trials, those of
+        its mode, or all."""
         kinds = (COLD, WARM) if round < self.compilations else (WARM, GUESSED_WARM)
         keys = (run, run.cell.mode_name, None) if run else (None,)
         for key in keys:

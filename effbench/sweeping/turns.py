@@ -1,8 +1,7 @@
 """Turns of a device's trials: while one is timed, those that prepare ahead stand still.
 
-A trial takes its turn by locking a file, so that it cannot fail to give it back. The sweep learns this from its phases
-and stops the process trees of the others until it has ended.
-"""
+A trial takes its turn by locking a file, so that it cannot fail to give it back. The sweep learns
+this from its phases and stops the process trees of the others until it has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ from effbench.sweeping.devices import Slot
 
 
 class Turns:
-    """The running trials of a slot. Thread-safe. `is_shared`: whether there are several at a time."""
+    """The running trials of a slot. Thread-safe. `is_shared`: whether there are several at a
+    time."""
 
     def __init__(self, slot: Slot, is_shared: bool) -> None:
         self.slot, self.is_shared = slot, is_shared
@@ -39,10 +39,14 @@ class Turns:
 
     @contextmanager
     def joined(
-        self, timeout_s: float, stop: threading.Event, on_wait: Callable[[], None], alone: bool = False
+        self,
+        timeout_s: float,
+        stop: threading.Event,
+        on_wait: Callable[[], None],
+        alone: bool = False,
     ) -> Iterator[bool]:
-        """Yield True while holding the device's lock, together with the slot's other trials or `alone`; see
-        `Slot.locked`."""
+        """Yield True while holding the device's lock, together with the slot's other trials or
+        `alone`; see `Slot.locked`."""
         has_joined = False
         try:
             with self.changed:
@@ -52,7 +56,9 @@ class Turns:
                 has_joined = lock is None or self.device_lock.enter_context(lock)
                 self.users += has_joined
             yield has_joined
-        except WorkerError:  # it ends the sweep: the slot's other trials need not wait as long, one after the other
+        except (
+            WorkerError
+        ):  # it ends the sweep: the slot's other trials need not wait as long, one after the other
             stop.set()
             raise
         finally:

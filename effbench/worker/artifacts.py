@@ -1,5 +1,6 @@
-"""Save artifacts of a trial: a trace, a memory snapshot, generated code, graphs. They are made after all measurements,
-from additional calls and preparations. A failure to make one is only a note."""
+"""Save artifacts of a trial: a trace, a memory snapshot, generated code, graphs. They are made
+after all measurements, from additional calls and preparations. A failure to make one is only a
+note."""
 
 from __future__ import annotations
 
@@ -25,9 +26,14 @@ MOST_EVENTS = 100_000  # of the memory history
 
 
 def collect(
-    request: TrialRequest, trial: Trial, workload: Inference, step: Callable, inputs: list[timing.Inputs]
+    request: TrialRequest,
+    trial: Trial,
+    workload: Inference,
+    step: Callable,
+    inputs: list[timing.Inputs],
 ) -> None:
-    """Make the artifacts that `request.artifacts` lists, and record their names and notes in the trial's `extra`."""
+    """Make the artifacts that `request.artifacts` lists, and record their names and notes in the
+    trial's `extra`."""
     wanted = request.artifacts
     folder = Path(wanted["folder"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,9 @@ def collect(
                     files.extend(maker())
                 except UnsupportedError as error:
                     notes[kind] = str(error)
-                except Exception as error:  # from the module or torch's tools: only this artifact is missing
+                except (
+                    Exception
+                ) as error:  # from the module or torch's tools: only this artifact is missing
                     notes[kind] = describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
@@ -58,7 +66,8 @@ def collect(
 
 @dataclass
 class Maker:
-    """Makes the files of a trial in `folder`, from its measured `step` and from additional preparations."""
+    """Makes the files of a trial in `folder`, from its measured `step` and from additional
+    preparations."""
 
     folder: Path
     cache_dir: str | None
@@ -75,7 +84,8 @@ class Maker:
         self.play(self.workload.prepare(*copies(self.inputs[0])).step)
 
     def trace(self) -> Iterator[Path]:
-        """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its path."""
+        """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its
+        path."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.workload.device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -86,7 +96,8 @@ class Maker:
         yield path
 
     def snapshot(self) -> Iterator[Path]:
-        """Write torch's memory history of a second preparation and a few calls (for pytorch.org/memory_viz)."""
+        """Write torch's memory history of a second preparation and a few calls (for
+        pytorch.org/memory_viz)."""
         if self.workload.device.type != "cuda":
             raise UnsupportedError("a memory snapshot needs CUDA")
         path = self.folder / "memory.pickle"
@@ -99,12 +110,15 @@ class Maker:
         yield path
 
     def code(self) -> Iterator[Path]:
-        """Copy the code that Inductor wrote to this cell's compile cache: one file with kernels per graph."""
+        """Copy the code that Inductor wrote to this cell's compile cache: one file with kernels per
+        graph."""
         sources = Path(self.cache_dir).rglob("*.py") if self.cache_dir else ()
         written = [path for path in sources if is_output_code(path)]
         if not written:
             raise UnsupportedError("this cell's compile cache has no Python code from Inductor")
-        for number, source in enumerate(sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1):
+        for number, source in enumerate(
+            sorted(written, key=lambda path: (path.stat().st_mtime, path)), 1
+        ):
             path = self.folder / f"code-{number}.py"
             path.write_bytes(source.read_bytes())
             yield path
@@ -127,7 +141,8 @@ class Maker:
             yield path
 
     def cuda_graphs(self) -> Iterator[Path]:
-        """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph in DOT format."""
+        """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph
+        in DOT format."""
         if self.workload.device.type != "cuda":
             return
         made: list[torch.cuda.CUDAGraph] = []
@@ -151,6 +166,7 @@ class Maker:
 
 
 def is_output_code(path: Path) -> bool:
-    """Return whether the file has the code of a graph (with its kernels as text), not of a single kernel."""
+    """Return whether the file has the code of a graph (with its kernels as text), not of a single
+    kernel."""
     text = path.read_text(errors="replace")
     return "AsyncCompile" in text and "def call(" in text

@@ -1,4 +1,5 @@
-"""The task `ceilings`: measure this GPU's copy bandwidth, matrix rates, launch time and graph replay time."""
+"""The task `ceilings`: measure this GPU's copy bandwidth, matrix rates, launch time and graph
+replay time."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if that is impossible."""
+    """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if
+    that is impossible."""
     say_phase("ceilings")
     if not torch.cuda.is_available():
         return {"ceilings": None, "reason": "torch sees no CUDA device"}
@@ -40,10 +42,14 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
 @torch.inference_mode()
 def measure(device: torch.device) -> dict[str, Any]:
-    """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by dtype (dense square
-    products of size 8192), `launch_ms` (period of back-to-back launches of a tiny kernel), `graph_replay_ms` (period of
-    replays of a graph with that kernel). Rates are those of the fastest block. Requires 2.5 GiB of device memory."""
-    rates = {"copy_bytes_per_s": copy_rate(device), "flops_per_s": {name: matrix_rate(device, name) for name in DTYPES}}
+    """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by
+    dtype (dense square products of size 8192), `launch_ms` (period of back-to-back launches of a
+    tiny kernel), `graph_replay_ms` (period of replays of a graph with that kernel). Rates are those
+    of the fastest block. Requires 2.5 GiB of device memory."""
+    rates = {
+        "copy_bytes_per_s": copy_rate(device),
+        "flops_per_s": {name: matrix_rate(device, name) for name in DTYPES},
+    }
     tiny = torch.zeros(1, device=device)
     graph = torch.cuda.CUDAGraph()
     tiny.add_(1)

@@ -20,8 +20,8 @@ COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom, "reason", "facts"}, and
-    "traceback" for an error."""
+    """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom,
+    "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)
     answer: dict[str, Any] = {"status": Status.OK.value, "reason": None, "facts": None}
     user_cache = inductor.use_caches_in(request.cache_dir)
@@ -48,7 +48,8 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 
 
 def compile_sample(device: torch.device) -> dict[str, Any]:
-    """Compile and run a small function on the device, to test the compiler. Raises what Inductor raises."""
+    """Compile and run a small function on the device, to test the compiler. Raises what Inductor
+    raises."""
 
     def sample(x: torch.Tensor) -> torch.Tensor:
         return x.sin() + 1
@@ -63,12 +64,15 @@ compile_sample.needs = (CPP_COMPILER,)  # type: ignore[attr-defined]
 
 
 def plain(facts: Any) -> dict[str, Any]:
-    """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot represent."""
+    """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot
+    represent."""
     if not isinstance(facts, dict):
         raise TypeError(f"a check must return a dict of facts, got {type(facts).__name__}")
     for name, value in facts.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None  # not a line of Python's encoder
+            raise TypeError(
+                f"fact {name!r} is not plain JSON: {error}"
+            ) from None  # not a line of Python's encoder
     return json.loads(json.dumps(facts))

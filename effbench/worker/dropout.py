@@ -1,9 +1,9 @@
 """Switch dropout off for training, because compilers draw other masks than eager.
 
-What torch, torchvision, timm and transformers define as dropout is known by the type of the module. Attributes of other
-modules are only suspects: one is set to 0 if eager's loss then no longer depends on the random seed, if the module
-does the same work otherwise, and if its output in eval mode, which has no dropout, stays the same.
-"""
+What torch, torchvision, timm and transformers define as dropout is known by the type of the module.
+Attributes of other modules are only suspects: one is set to 0 if eager's loss then no longer
+depends on the random seed, if the module does the same work otherwise, and if its output in eval
+mode, which has no dropout, stays the same."""
 
 from __future__ import annotations
 
@@ -48,15 +48,71 @@ OF_TRANSFORMERS = re.compile(
 )
 #: Functions that make and apply a mask: a module without dropout may lack calls of them.
 MASKING = {
-    "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-    "feature_dropout", "bernoulli", "bernoulli_", "rand", "rand_like", "uniform_", "random_", "empty", "empty_like",
-    "new_empty", "zeros_like", "ones", "ones_like", "new_ones", "new_full", "full", "full_like", "div", "div_",
-    "true_divide", "mul", "mul_", "add", "add_", "sub", "rsub", "floor", "floor_", "lt", "le", "gt", "ge", "where",
-    "logical_not", "bitwise_not", "masked_fill", "masked_fill_", "to", "type", "float", "type_as", "expand",
-    "expand_as", "view", "reshape", "unsqueeze", "clone", "detach", "item", "size", "dim", "numel",
-}  # fmt: skip
-#: Reflected operators and conversions, such as `1 - x` and `bool(x)`, and attributes, such as `x.shape`.
-IN_MASKS = re.compile(r"__r?(get|getitem|len|bool|float|add|sub|mul|div|truediv|lt|le|gt|ge|invert)__$")
+    "dropout",
+    "dropout_",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "bernoulli",
+    "bernoulli_",
+    "rand",
+    "rand_like",
+    "uniform_",
+    "random_",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "zeros_like",
+    "ones",
+    "ones_like",
+    "new_ones",
+    "new_full",
+    "full",
+    "full_like",
+    "div",
+    "div_",
+    "true_divide",
+    "mul",
+    "mul_",
+    "add",
+    "add_",
+    "sub",
+    "rsub",
+    "floor",
+    "floor_",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "where",
+    "logical_not",
+    "bitwise_not",
+    "masked_fill",
+    "masked_fill_",
+    "to",
+    "type",
+    "float",
+    "type_as",
+    "expand",
+    "expand_as",
+    "view",
+    "reshape",
+    "unsqueeze",
+    "clone",
+    "detach",
+    "item",
+    "size",
+    "dim",
+    "numel",
+}
+#: Reflected operators and conversions, such as `1 - x` and `bool(x)`, and attributes, such as
+#: `x.shape`.
+IN_MASKS = re.compile(
+    r"__r?(get|getitem|len|bool|float|add|sub|mul|div|truediv|lt|le|gt|ge|invert)__$"
+)
 #: Most seeds that a loss is compared for: a mask of a small probability changes it for few.
 MOST_SEEDS = 8
 #: Losses that differ by less are equal: some kernels add in another order in each call.
@@ -65,7 +121,8 @@ SAME_LOSS = 1e-6
 
 @dataclass(frozen=True)
 class Probability:
-    """An attribute `name` of a module or of its configuration, and its `value` before effbench changes it."""
+    """An attribute `name` of a module or of its configuration, and its `value` before effbench
+    changes it."""
 
     owner: Any
     name: str
@@ -105,15 +162,20 @@ def known_names(owner: Any) -> Iterator[str]:
 
 
 def configurations(part: nn.Module) -> list[Any]:
-    """Return the configurations of transformers in the attributes of a module, with those inside them."""
+    """Return the configurations of transformers in the attributes of a module, with those inside
+    them."""
     found = [value for value in vars(part).values() if is_configuration(value)]
     for one in found:  # this list grows meanwhile
-        found += [value for value in vars(one).values() if is_configuration(value) and value not in found]
+        found += [
+            value for value in vars(one).values() if is_configuration(value) and value not in found
+        ]
     return found
 
 
 def is_configuration(value: Any) -> bool:
-    return any(base.__module__ == "transformers.configuration_utils" for base in type(value).__mro__)
+    return any(
+        base.__module__ == "transformers.configuration_utils" for base in type(value).__mro__
+    )
 
 
 def owners(module: nn.Module) -> list[Any]:
@@ -123,7 +185,8 @@ def owners(module: nn.Module) -> list[Any]:
 
 
 def known(module: nn.Module) -> list[Probability]:
-    """Return the probabilities above 0 that libraries define as dropout, in the module and its parts."""
+    """Return the probabilities above 0 that libraries define as dropout, in the module and its
+    parts."""
     found = []
     for owner in owners(module):
         for name in dict.fromkeys(known_names(owner)):
@@ -134,8 +197,8 @@ def known(module: nn.Module) -> list[Probability]:
 
 
 def suspects(module: nn.Module) -> list[list[Probability]]:
-    """Return further attributes that may be probabilities of dropout by their name or their module's, in groups of the
-    same class and name."""
+    """Return further attributes that may be probabilities of dropout by their name or their
+    module's, in groups of the same class and name."""
     groups: dict[tuple[type, str], list[Probability]] = {}
     seen = set()
     for part in module.modules():
@@ -146,7 +209,9 @@ def suspects(module: nn.Module) -> list[list[Probability]]:
             for name, value in vars(owner).items():
                 is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
                 if is_named and isinstance(value, float) and is_probability(value):
-                    groups.setdefault((type(owner), name), []).append(Probability(owner, name, value))
+                    groups.setdefault((type(owner), name), []).append(
+                        Probability(owner, name, value)
+                    )
     return list(groups.values())
 
 
@@ -167,16 +232,18 @@ def switch_off(probabilities: Iterable[Probability]) -> None:
 def described(probabilities: Iterable[Probability]) -> list[str]:
     """Return what was changed, such as `Dropout.p=0.1 (24 modules)`."""
     counts = Counter(one.title for one in probabilities)
-    return [title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()]
+    return [
+        title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()
+    ]
 
 
 # --- suspects
 
 
 class Observed(Protocol):
-    """A module to observe. `start`: restore its state, and seed all generators with the usual seed plus `number`;
-    `call`: call it once and return its output; `loss`: the loss of an output; `eval_loss`: that of a call in eval
-    mode."""
+    """A module to observe. `start`: restore its state, and seed all generators with the usual seed
+    plus `number`; `call`: call it once and return its output; `loss`: the loss of an output;
+    `eval_loss`: that of a call in eval mode."""
 
     def start(self, number: int) -> None: ...
 
@@ -189,8 +256,8 @@ class Observed(Protocol):
 
 @dataclass(frozen=True)
 class Observation:
-    """Eager's loss, that in eval mode, whether the first depends on the seed, and how often one call uses each
-    function of torch."""
+    """Eager's loss, that in eval mode, whether the first depends on the seed, and how often one
+    call uses each function of torch."""
 
     loss: float
     eval_loss: float
@@ -198,22 +265,28 @@ class Observation:
     functions: Mapping[str, int]
 
     def is_without_dropout_of(self, other: Observation) -> bool:
-        """Return whether only dropout may distinguish it from the other: it lacks no functions but those of masks, and
-        has the same loss in eval mode."""
+        """Return whether only dropout may distinguish it from the other: it lacks no functions but
+        those of masks, and has the same loss in eval mode."""
         lost = Counter(other.functions) - Counter(self.functions)
         others = [name for name in lost if name not in MASKING and not IN_MASKS.match(name)]
-        return not others and math.isfinite(self.loss) and is_same_loss(self.eval_loss, other.eval_loss)
+        return (
+            not others
+            and math.isfinite(self.loss)
+            and is_same_loss(self.eval_loss, other.eval_loss)
+        )
 
 
 class Functions(TorchFunctionMode):
-    """Counts the functions of torch that are called, by name. Those that they call themselves do not count, because a
-    function may choose other ones without dropout."""
+    """Counts the functions of torch that are called, by name. Those that they call themselves do
+    not count, because a function may choose other ones without dropout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.counts[getattr(func, "__name__", str(func))] += 1
         return func(*args, **(kwargs or {}))
 
@@ -221,7 +294,12 @@ class Functions(TorchFunctionMode):
 def random_state() -> tuple[Any, ...]:
     """Return the states of all random generators as values to compare."""
     numpys = np.random.get_state(legacy=False)["state"]
-    states = [random.getstate(), str(numpys["pos"]), numpys["key"].tobytes(), torch.get_rng_state().numpy().tobytes()]
+    states = [
+        random.getstate(),
+        str(numpys["pos"]),
+        numpys["key"].tobytes(),
+        torch.get_rng_state().numpy().tobytes(),
+    ]
     if torch.cuda.is_initialized():
         states.append(torch.cuda.get_rng_state().numpy().tobytes())
     return tuple(states)
@@ -250,11 +328,11 @@ def is_same_loss(loss: float, other: float) -> bool:
 
 
 def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probability]:
-    """Return those suspects that make the loss depend on the seed; all others get their values back.
+    """Return those suspects that make the loss depend on the seed; all others get their values
+    back.
 
-    A suspect is none if the module fails with 0, does less, or has another output in eval mode. None is guilty if the
-    loss depends on the seed without them, too.
-    """
+    A suspect is none if the module fails with 0, does less, or has another output in eval mode.
+    None is guilty if the loss depends on the seed without them, too."""
     before = observed(module)
     if not before.is_random:
         return []

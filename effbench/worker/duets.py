@@ -1,9 +1,8 @@
 """The phase `duet` of a trial: it is timed in turn with another trial, instead of alone.
 
-Both members prepare one after the other, meet at a socket and hand each other a token. Afterwards they
-work one after the other again, the leader first, so that no other step disturbs a profile or a series.
-If the partner is lost, the trial is timed alone.
-"""
+Both members prepare one after the other, meet at a socket and hand each other a token. Afterwards
+they work one after the other again, the leader first, so that no other step disturbs a profile or a
+series. If the partner is lost, the trial is timed alone."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ from effbench.message import DuetRequest
 
 
 class Duet:
-    """This trial's part in a duet. `compiled`: returns why its step compiled since the duet began, or None."""
+    """This trial's part in a duet. `compiled`: returns why its step compiled since the duet began,
+    or None."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Duet:
         self.partner_depends_on_host = True
 
     def prepare(self, latency_ms: float, has_period: bool) -> None:
-        """Get ready before the phase that tells the sweep to start the partner. Raises PartnerLostError."""
+        """Get ready before the phase that tells the sweep to start the partner. Raises
+        PartnerLostError."""
         self.step = Step.of(self.timer, latency_ms, has_period)
         if not self.leads:
             return
@@ -103,7 +104,8 @@ class Duet:
         return result
 
     def disturbance_of_gpu(self) -> str | None:
-        """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs to the sweep."""
+        """Return what has disturbed the GPU, or None. The partner is no foreign process: it belongs
+        to the sweep."""
         watcher = self.watcher
         watcher.disturbance = watcher.disturbance or watcher.newest_disturbance()
         if self.timer.device.type == "cuda":
@@ -136,7 +138,8 @@ class Duet:
         return self.partner
 
     def facts(self, why_alone: str | None) -> dict[str, object]:
-        """Return what the trial records about its duet. `why_alone`: why it was timed alone, or None."""
+        """Return what the trial records about its duet. `why_alone`: why it was timed alone, or
+        None."""
         if why_alone is not None:
             return {"leads": self.leads, ALONE: why_alone}
         return {"leads": self.leads}

@@ -15,12 +15,15 @@ from effbench.worker.failures import Ended, is_out_of_memory
 
 R = TypeVar("R")
 #: Part of an error of a call that records gradients in the wrong way.
-ABOUT_GRADIENTS = re.compile(r"requires? grad|grad_fn|leaf variable|inference ?(tensor|mode)|backward", re.I)
+ABOUT_GRADIENTS = re.compile(
+    r"requires? grad|grad_fn|leaf variable|inference ?(tensor|mode)|backward", re.I
+)
 
 
 @dataclass(frozen=True)
 class Success(Generic[R]):
-    """The first mode in which a call succeeds, and its result. `reason`: why the mode before it does not suit."""
+    """The first mode in which a call succeeds, and its result. `reason`: why the mode before it
+    does not suit."""
 
     mode: str
     result: R
@@ -30,9 +33,8 @@ class Success(Generic[R]):
 def first_success(call: Callable[[], R], modes: Iterable[str] = (NO_GRAD, GRAD)) -> Success[R]:
     """Make a call in the first of these modes in which it succeeds.
 
-    If none does, raise the first error that is not about gradients, else the last one. Errors that no mode can avoid
-    are raised at once.
-    """
+    If none does, raise the first error that is not about gradients, else the last one. Errors that
+    no mode can avoid are raised at once."""
     errors: list[Exception] = []
     reason = None
     for mode in modes:

@@ -1,7 +1,8 @@
-"""The phase `pairs` of a trial: the baseline's and the mode's calls in turn, which give the paired speedups.
+"""The phase `pairs` of a trial: the baseline's and the mode's calls in turn, which give the paired
+speedups.
 
-They come after the trial's own series, counters and memory figures, which thus do not see the baseline's calls.
-"""
+They come after the trial's own series, counters and memory figures, which thus do not see the
+baseline's calls."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ from effbench.worker.workload import Inference, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are less than 1, because
-#: the baseline warms up, too: a sweep takes no longer than without pairs.
+#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are
+#: less than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
 PART, OWN_PART = 0.25, 0.6
 #: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
@@ -76,7 +77,9 @@ def unpaired(cell: Cell, workload: Inference) -> str | None:
         kind = name.split(" ")[0]
         if (
             kind == "attribute"
-        ):  # compiled code may depend on a plain value, and recompile when the other side changes it
+            # compiled code may depend on a plain value, and recompile when the other side changes
+            # it
+        ):
             return f"each call changes the module's {name}"
     return None
 
@@ -94,8 +97,8 @@ def forget_pairs(trial: Trial, reason: str) -> None:
 
 @dataclass
 class BaselineStep:
-    """The step of the baseline's mode in the process of another mode. Eager's is the module itself, which the trial
-    holds anyway; other modes prepare a copy that shares its weights.
+    """The step of the baseline's mode in the process of another mode. Eager's is the module itself,
+    which the trial holds anyway; other modes prepare a copy that shares its weights.
 
     `missing`: why the mode cannot run here, or None.
     """
@@ -108,9 +111,14 @@ class BaselineStep:
 
     @classmethod
     def of(
-        cls, settings: Mapping[str, Any], module: nn.Module, example: Sequence[Inputs], device: torch.device
+        cls,
+        settings: Mapping[str, Any],
+        module: nn.Module,
+        example: Sequence[Inputs],
+        device: torch.device,
     ) -> BaselineStep:
-        """Return the step, not prepared yet. `settings`: the mode's; `example`: inputs of settling calls."""
+        """Return the step, not prepared yet. `settings`: the mode's; `example`: inputs of settling
+        calls."""
         mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
         if isinstance(mode, Eager):
             return cls(mode, module, example, None, module)
@@ -131,8 +139,8 @@ class BaselineStep:
 
 
 def with_own_code(module: nn.Module) -> nn.Module:
-    """Give the module's forward a code object of its own. Dynamo keeps what it compiles by code object, and each call
-    checks what it has compiled for others."""
+    """Give the module's forward a code object of its own. Dynamo keeps what it compiles by code
+    object, and each call checks what it has compiled for others."""
     forward = module.forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -144,8 +152,9 @@ def with_own_code(module: nn.Module) -> nn.Module:
 
 
 class Pairing:
-    """Times the baseline and the mode in turn. `baseline`: its step; `own`: the timer of the mode's step; `watch_host`:
-    makes a watch of the host; `spread`: ratio of the bounds of the median speedup from which pairs are unsteady."""
+    """Times the baseline and the mode in turn. `baseline`: its step; `own`: the timer of the mode's
+    step; `watch_host`: makes a watch of the host; `spread`: ratio of the bounds of the median
+    speedup from which pairs are unsteady."""
 
     def __init__(
         self,
@@ -170,15 +179,23 @@ class Pairing:
         budget_s = PART * self.rules.budget_s / (2 if has_period else 1)
         reference_ms = self.reference.warm_up().samples_ms[-1]
         own_ms = self.trial.latency_ms
-        depends_on_host = self.own.waits_for_host(own_ms) or self.reference.waits_for_host(reference_ms)
+        depends_on_host = self.own.waits_for_host(own_ms) or self.reference.waits_for_host(
+            reference_ms
+        )
         host = self.watch_host() if depends_on_host else None
         watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
         self.watcher.begin()
         with watching, timing.no_garbage_collection():
-            sides: list[Side] = [LatencySide(self.reference, reference_ms), LatencySide(self.own, own_ms)]
+            sides: list[Side] = [
+                LatencySide(self.reference, reference_ms),
+                LatencySide(self.own, own_ms),
+            ]
             found = {LATENCY: take_pairs(*sides, self.rules, budget_s, host)}
             if has_period:
-                sides = [PeriodSide(timer, timer.choose_block(budget_s)) for timer in (self.reference, self.own)]
+                sides = [
+                    PeriodSide(timer, timer.choose_block(budget_s))
+                    for timer in (self.reference, self.own)
+                ]
                 timing.load(self.own.step, sides[1].rotation, sides[1].calls, self.rules.load_s / 3)
                 found[PERIOD] = take_pairs(*sides, self.rules, budget_s, host)
         disturbance = self.watcher.newest_disturbance() if has_period else None

@@ -1,4 +1,5 @@
-"""The task `probe`: describe the environment of this machine, and check which targets can be imported."""
+"""The task `probe`: describe the environment of this machine, and check which targets can be
+imported."""
 
 from __future__ import annotations
 
@@ -24,16 +25,35 @@ from effbench.models.build import resolve_model, resolve_target
 from effbench.models.signature import class_mismatch
 from effbench.modes.base import Mode
 
-PACKAGES = ("numpy", "torchvision", "transformers", "timm", "hydra-core", "sqlalchemy", "nvidia-ml-py", "effbench")
+PACKAGES = (
+    "numpy",
+    "torchvision",
+    "transformers",
+    "timm",
+    "hydra-core",
+    "sqlalchemy",
+    "nvidia-ml-py",
+    "effbench",
+)
 #: Prefixes of variables that change how torch runs; they belong to the environment.
-FLAGS = ("TORCH", "PYTORCH_", "TRITON_", "CUDA_LAUNCH", "CUDA_DEVICE_MAX", "CUBLAS_", "OMP_", "MKL_", "NVIDIA_TF32")
+FLAGS = (
+    "TORCH",
+    "PYTORCH_",
+    "TRITON_",
+    "CUDA_LAUNCH",
+    "CUDA_DEVICE_MAX",
+    "CUBLAS_",
+    "OMP_",
+    "MKL_",
+    "NVIDIA_TF32",
+)
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
 NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
-    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has for each mode the
-    names of its constructor's arguments, None if it accepts any name."""
+    """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has
+    for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     say_phase(PROBE_PHASE)
     gpus = [] if request.device == "cpu" else visible_gpus()
@@ -79,7 +99,8 @@ def unknown(target: str, names: Iterable[str], known: list[str] | None) -> Itera
 
 
 def names_of(constructor: Callable[..., Any]) -> list[str] | None:
-    """Return the names of a constructor's arguments, or None if it accepts any name or does not tell."""
+    """Return the names of a constructor's arguments, or None if it accepts any name or does not
+    tell."""
     try:
         parameters = inspect.signature(constructor).parameters
     except ValueError:  # of a compiled extension
@@ -87,11 +108,17 @@ def names_of(constructor: Callable[..., Any]) -> list[str] | None:
     return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else list(parameters)
 
 
-def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None) -> str | None:
-    """Return what is wrong with a mode or its settings' values, or None. Unknown settings are reported elsewhere."""
+def refused(
+    mode: dict[str, Any], constructor: Callable[..., Any], names: list[str] | None
+) -> str | None:
+    """Return what is wrong with a mode or its settings' values, or None. Unknown settings are
+    reported elsewhere."""
     given = mode_settings(mode)
     if inspect.isabstract(constructor):
-        return f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module, args, kwargs)"
+        return (
+            f"mode {mode['name']}: {constructor.__name__} needs a method prepare(self, module,"
+            " args, kwargs)"
+        )
     if names is None or set(given) <= set(names):
         try:
             made = constructor(**given)
@@ -100,15 +127,22 @@ def refused(mode: dict[str, Any], constructor: Callable[..., Any], names: list[s
         except Exception:  # the cell reports any other exception of a user's constructor
             return None
         if not isinstance(made, Mode):
-            return f"mode {mode['name']}: derive {type(made).__name__} from effbench.modes.base.Mode"
+            return (
+                f"mode {mode['name']}: derive {type(made).__name__} from effbench.modes.base.Mode"
+            )
     return None
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that torch may use here, with the value of CUDA_VISIBLE_DEVICES that selects each."""
+    """Return the GPUs that torch may use here, with the value of CUDA_VISIBLE_DEVICES that selects
+    each."""
     if not torch.cuda.is_available():
         return []
-    named = [item.strip() for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if item.strip()]
+    named = [
+        item.strip()
+        for item in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if item.strip()
+    ]
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [
         {
@@ -124,16 +158,19 @@ def visible_gpus() -> list[dict[str, Any]]:
 
 
 def near_cores(properties: Any) -> str | None:
-    """Return the CPU cores near the GPU in the kernel's notation, such as `0-15`; None if unknown."""
+    """Return the CPU cores near the GPU in the kernel's notation, such as `0-15`; None if
+    unknown."""
     try:
-        bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+        domain = f"{properties.pci_domain_id:04x}"
+        bus = f"{domain}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
         return Path(f"/sys/bus/pci/devices/{bus}/local_cpulist").read_text().strip() or None
     except (AttributeError, OSError):
         return None
 
 
 def environment(gpus: list[dict[str, Any]]) -> Environment:
-    """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records its GPU."""
+    """Return the fingerprint. Several GPUs of the same kind are one environment; each trial records
+    its GPU."""
     names = sorted({gpu["name"] for gpu in gpus})
     return Environment(
         gpu_name=" + ".join(names) or None,

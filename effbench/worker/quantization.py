@@ -17,10 +17,14 @@ from effbench.worker.failures import Ended
 from effbench.worker.first_call import first_success
 from effbench.worker.state import is_dense
 
-#: Kind -> torchao's configuration and its arguments. The tiled format of int4 needs no further package.
+#: Kind -> torchao's configuration and its arguments. The tiled format of int4 needs no further
+#: package.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "int8-weight-only": ("Int8WeightOnlyConfig", {}),
-    "int4-weight-only": ("Int4WeightOnlyConfig", {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"}),
+    "int4-weight-only": (
+        "Int4WeightOnlyConfig",
+        {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"},
+    ),
     "float8-weight-only": ("Float8WeightOnlyConfig", {}),
     "float8": ("Float8DynamicActivationFloat8WeightConfig", {}),
 }
@@ -31,9 +35,9 @@ CAPABILITY = {"int4-weight-only": (8, 0), "float8": (8, 9)}
 def quantize(module: nn.Module, kind: str, inputs: Inputs) -> dict[str, Any]:
     """Quantize the module's linear layers in place.
 
-    Return `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call with `inputs`; `layers` and `of`: how
-    many linear layers are quantized, and how many there are. Raises Ended if the kind or the module is unsupported.
-    """
+    Return `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call with `inputs`;
+    `layers` and `of`: how many linear layers are quantized, and how many there are. Raises Ended if
+    the kind or the module is unsupported."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if reason := unsupported(kind, linear):
         raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind} {reason}")
@@ -44,7 +48,10 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> dict[str, Any]:
     quantization.quantize_(module, getattr(quantization, name)(**arguments))
     layers = sum(is_quantized(part.weight) for part in linear)
     if not layers:
-        raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind}: torchao can quantize none of the linear layers")
+        raise Ended(
+            Status.UNSUPPORTED,
+            f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
+        )
     error = accuracy.compare(outputs(module, inputs), before, None, linear[0].weight.device).error
     return {"kind": kind, "error": error, "layers": layers, "of": len(linear)}
 
@@ -80,7 +87,8 @@ def outputs(module: nn.Module, inputs: Inputs) -> accuracy.Parts:
 
 
 def double(module: nn.Module) -> nn.Module:
-    """Return a copy of the module in float64, with the values of its quantized weights and of tensors in attributes."""
+    """Return a copy of the module in float64, with the values of its quantized weights and of
+    tensors in attributes."""
     wide = copy.deepcopy(module, results_in(module))
     for part in wide.modules():
         for name, value in vars(part).items():

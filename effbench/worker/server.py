@@ -1,11 +1,12 @@
 """The fork server: `python -m effbench.worker.server`.
 
-It imports torch and its compiler once, never touches CUDA, reads messages on standard input and forks one child per
-task. A child has its own session, dies with the server and answers through its own pipe. When standard input closes,
-the server kills every child's process tree and exits. `--no-preload`: do not import torch, for `isolation=spawn`.
+It imports torch and its compiler once, never touches CUDA, reads messages on standard input and
+forks one child per task. A child has its own session, dies with the server and answers through its
+own pipe. When standard input closes, the server kills every child's process tree and exits.
+`--no-preload`: do not import torch, for `isolation=spawn`.
 
-It is ready once torch is imported: probes and the ceilings need no more and run while it imports the compiler. All
-other tasks wait for the compiler, so that all trials start from the same modules.
+It is ready once torch is imported: probes and the ceilings need no more and run while it imports
+the compiler. All other tasks wait for the compiler, so that all trials start from the same modules.
 """
 
 from __future__ import annotations
@@ -30,17 +31,35 @@ from effbench import processes
 from effbench.message import MOST_BYTES, TRIAL_VARIABLE, MessageError, decode, encode
 from effbench.printable import one_line
 
-#: In the order of their dependencies and in small parts, because the server answers messages in between.
+#: In the order of their dependencies and in small parts, because the server answers messages in
+#: between.
 PRELOAD = (
-    "sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp", "torch._dynamo.trace_rules",
-    "torch._dynamo", "torch._inductor.utils", "torch._inductor.compile_fx", "torch._functorch.aot_autograd",
-    # a process's first compilation imports these lazily (0.5 s); they are private, and some releases lack some of them
-    "torch._inductor.codegen.cpp_wrapper_gpu", "torch._inductor.codegen.cuda_combined_scheduling",
-    "torch._inductor.codegen.halide", "torch._inductor.codegen.memory_planning", "torch._inductor.codegen.mps",
-    "torch._inductor.codegen.wrapper_fxir", "torch._inductor.compiler_bisector", "torch._inductor.cudagraph_trees",
-    "torch._subclasses.schema_check_mode", "torch.distributed.tensor.experimental", "torch.export._trace",
-    "torch.fx.experimental.validator", "torch.utils.cpp_extension", "sympy.tensor.tensor", "effbench.worker.trial",
-)  # fmt: skip
+    "sympy",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed.fsdp",
+    "torch._dynamo.trace_rules",
+    "torch._dynamo",
+    "torch._inductor.utils",
+    "torch._inductor.compile_fx",
+    "torch._functorch.aot_autograd",
+    # a process's first compilation imports these lazily (0.5 s); they are private, and some
+    # releases lack some of them
+    "torch._inductor.codegen.cpp_wrapper_gpu",
+    "torch._inductor.codegen.cuda_combined_scheduling",
+    "torch._inductor.codegen.halide",
+    "torch._inductor.codegen.memory_planning",
+    "torch._inductor.codegen.mps",
+    "torch._inductor.codegen.wrapper_fxir",
+    "torch._inductor.compiler_bisector",
+    "torch._inductor.cudagraph_trees",
+    "torch._subclasses.schema_check_mode",
+    "torch.distributed.tensor.experimental",
+    "torch.export._trace",
+    "torch.fx.experimental.validator",
+    "torch.utils.cpp_extension",
+    "sympy.tensor.tensor",
+    "effbench.worker.trial",
+)
 #: Tasks that need no compiler.
 ONLY_TORCH = ("probe", "ceilings")
 LOG_BYTES = 1 << 20  # bytes to keep of the end of a task's output
@@ -67,7 +86,8 @@ def take_lines(buffer: bytearray, data: bytes) -> Iterator[bytes]:
 
 @dataclass
 class Child:
-    """A running task. `refused`: why its messages were rejected. `exit_message`: what it passed to `sys.exit`."""
+    """A running task. `refused`: why its messages were rejected. `exit_message`: what it passed to
+    `sys.exit`."""
 
     id: str
     pid: int
@@ -83,7 +103,8 @@ class Child:
 
 
 class Server:
-    """A select loop over standard input, the children's pipes and SIGCHLD. One thread, so that forks are safe."""
+    """A select loop over standard input, the children's pipes and SIGCHLD. One thread, so that
+    forks are safe."""
 
     def __init__(self) -> None:
         # private copies, because a task's output must not mix with the messages
@@ -104,7 +125,9 @@ class Server:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         processes.adopt_orphans()
         self.selector.register(self.messages_in, selectors.EVENT_READ, self.read_messages)
-        self.selector.register(self.wake_read, selectors.EVENT_READ, lambda: self.wake_read.recv(4096))
+        self.selector.register(
+            self.wake_read, selectors.EVENT_READ, lambda: self.wake_read.recv(4096)
+        )
 
     def send(self, event: str, **facts: Any) -> None:
         try:
@@ -123,7 +146,9 @@ class Server:
         self.close_wakeup()
         for child in self.children.values():
             processes.kill_tree(child.pid)
-        processes.kill_all(lambda: processes.descendants(os.getpid()))  # orphans that this process has adopted
+        processes.kill_all(
+            lambda: processes.descendants(os.getpid())
+        )  # orphans that this process has adopted
 
     def close_wakeup(self) -> None:
         """Close the sockets through which signals end the wait for messages."""
@@ -166,11 +191,13 @@ class Server:
             self.import_next()
 
     def preload(self, modules: list[str], modes: list[tuple[str, str]]) -> None:
-        """Import effbench's own model modules (torchvision, transformers) and query the machine for C++ compilation
-        once, so that the children do not have to."""
+        """Import effbench's own model modules (torchvision, transformers) and query the machine for
+        C++ compilation once, so that the children do not have to."""
         self.import_all()
         for name in modules:
-            with contextlib.suppress(Exception):  # the trial gets the same error and reports it as its status
+            with contextlib.suppress(
+                Exception
+            ):  # the trial gets the same error and reports it as its status
                 importlib.import_module(name)
         if modes:
             from effbench.modes import inductor
@@ -203,7 +230,9 @@ class Server:
             self.selector.register(pipe, selectors.EVENT_READ, partial(read, child))
         self.send("started", id=child.id, pid=pid)
 
-    def become_child(self, message: dict[str, Any], server: int, results: int, prints: int) -> NoReturn:
+    def become_child(
+        self, message: dict[str, Any], server: int, results: int, prints: int
+    ) -> NoReturn:
         code = 1
         try:
             os.setsid()
@@ -212,7 +241,9 @@ class Server:
             self.close_wakeup()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            reading_ends = [end for child in self.children.values() for end in (child.results, child.prints)]
+            reading_ends = [
+                end for child in self.children.values() for end in (child.results, child.prints)
+            ]
             for end in (self.messages_in, self.messages_out, *reading_ends):
                 os.close(end)
             os.dup2(prints, 1)
@@ -222,7 +253,9 @@ class Server:
             os.environ[TRIAL_VARIABLE] = message["id"]
             sys.path.insert(0, str(Path.cwd()))
             task = importlib.import_module(f"effbench.worker.{message['task']}")
-            result = task.run(message["payload"], lambda phase: write_message(results, {"phase": phase}))
+            result = task.run(
+                message["payload"], lambda phase: write_message(results, {"phase": phase})
+            )
             write_message(results, {"result": result})
             code = 0
         except SystemExit as end:  # the task exits on purpose
@@ -250,7 +283,8 @@ class Server:
             self.kill(child)
 
     def read(self, pipe: int, take: Callable[[bytes], None]) -> None:
-        """Pass at most 1 MiB from the pipe to `take`, so that a task that writes endlessly does not block others."""
+        """Pass at most 1 MiB from the pipe to `take`, so that a task that writes endlessly does not
+        block others."""
         for _ in range(READS):
             try:
                 data = os.read(pipe, READ_BYTES)
@@ -266,7 +300,8 @@ class Server:
             self.selector.unregister(pipe)
 
     def accept(self, child: Child, data: bytes) -> None:
-        """Process messages from a task's result pipe. They are not trusted: user code can write to that pipe."""
+        """Process messages from a task's result pipe. They are not trusted: user code can write to
+        that pipe."""
         if child.refused:
             return
         for line in take_lines(child.buffer, data):
@@ -317,14 +352,19 @@ class Server:
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             log=child.log.decode(errors="replace"),
-            oom_killed=code == -signal.SIGKILL and not child.killed and processes.oom_kills() > child.oom_kills,
+            oom_killed=code == -signal.SIGKILL
+            and not child.killed
+            and processes.oom_kills() > child.oom_kills,
             reason=child.refused,
             exit_message=child.exit_message,
         )
 
     def kill_leftovers(self, child: Child) -> None:
-        """Kill the processes that the task left behind: its session, and orphans that this server has adopted."""
-        processes.kill_all(lambda: processes.descendants(child.pid))  # not the pid: it may belong to a new process
+        """Kill the processes that the task left behind: its session, and orphans that this server
+        has adopted."""
+        processes.kill_all(
+            lambda: processes.descendants(child.pid)
+        )  # not the pid: it may belong to a new process
         running = {other.pid for other in self.children.values()}
         for pid, (parent, session) in processes.process_table().items():
             is_orphan = parent == os.getpid() and not {pid, session} & running
@@ -333,7 +373,8 @@ class Server:
 
 
 def exit_code(end: SystemExit) -> int:
-    """Return the exit code that Python would end with; anything but a number means 1, None means 0."""
+    """Return the exit code that Python would end with; anything but a number means 1, None means
+    0."""
     if end.code is None:
         return 0
     return end.code & 0xFF if isinstance(end.code, int) else 1
@@ -347,7 +388,8 @@ def exit_message(end: SystemExit) -> str | None:
 
 
 def send_exit_message(pipe: int, end: SystemExit) -> None:
-    """Write what the task passed to `sys.exit` to its result pipe, unless that is a number or nothing."""
+    """Write what the task passed to `sys.exit` to its result pipe, unless that is a number or
+    nothing."""
     text = exit_message(end)
     if text is not None:
         write_message(pipe, {"exit_message": text})
@@ -356,20 +398,35 @@ def send_exit_message(pipe: int, end: SystemExit) -> None:
 class HeapFacts(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
-    names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+    names = (
+        "arena",
+        "ordblks",
+        "smblks",
+        "hblks",
+        "hblkhd",
+        "usmblks",
+        "fsmblks",
+        "uordblks",
+        "fordblks",
+        "keepcost",
+    )
     _fields_ = [(name, ctypes.c_size_t) for name in names]
 
 
 def fill_heap() -> None:
-    """Allocate the free pieces that imports have left in glibc's heap, about 700 of 1 MB. Otherwise a trial's small
-    objects, such as autograd's nodes, scatter over them; a training step of 0.5 ms took 2 % longer
-    (benchmarks/heap_holes.py)."""
+    """Allocate the free pieces that imports have left in glibc's heap, about 700 of 1 MB. Otherwise
+    a trial's small objects, such as autograd's nodes, scatter over them; a training step of 0.5 ms
+    took 2 % longer (benchmarks/heap_holes.py)."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):  # another C library, or glibc before 2.33
         return
     libc.mallinfo2.restype = HeapFacts
     libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
-    libc.malloc.argtypes, libc.free.argtypes, libc.sbrk.argtypes = [ctypes.c_size_t], [ctypes.c_void_p], [ctypes.c_long]
+    libc.malloc.argtypes, libc.free.argtypes, libc.sbrk.argtypes = (
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+        [ctypes.c_long],
+    )
     facts = libc.mallinfo2()
     top = libc.sbrk(0) - facts.keepcost  # what lies above is one piece
     for size in range(1 << 16, 16, -16):
@@ -379,8 +436,8 @@ def fill_heap() -> None:
 
 
 def settle() -> None:
-    """Exempt all loaded objects from garbage collection, so that children share their memory pages, and leave no holes
-    in the heap."""
+    """Exempt all loaded objects from garbage collection, so that children share their memory pages,
+    and leave no holes in the heap."""
     gc.freeze()
     gc.enable()
     fill_heap()

@@ -14,7 +14,8 @@ from effbench.measure.accuracy import PLAIN
 
 
 def places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
-    """Return the dictionary and the key of every parameter, buffer and attribute, by names like `buffer norm.mean`."""
+    """Return the dictionary and the key of every parameter, buffer and attribute, by names like
+    `buffer norm.mean`."""
     return {
         f"{kind} {prefix}{'.' if prefix else ''}{key}": (held, key)
         for prefix, part in module.named_modules()
@@ -27,8 +28,15 @@ def held_by(part: nn.Module) -> dict[str, dict[str, Any]]:
     """Return the parameters, buffers and attributes of a module by name."""
     if not isinstance(part, torch.jit.RecursiveScriptModule):
         return {"parameter": part._parameters, "buffer": part._buffers, "attribute": vars(part)}
-    held = {"parameter": dict(part.named_parameters(recurse=False)), "buffer": dict(part.named_buffers(recurse=False))}
-    others = part._concrete_type.get_attributes().keys() - held["parameter"].keys() - held["buffer"].keys()
+    held = {
+        "parameter": dict(part.named_parameters(recurse=False)),
+        "buffer": dict(part.named_buffers(recurse=False)),
+    }
+    others = (
+        part._concrete_type.get_attributes().keys()
+        - held["parameter"].keys()
+        - held["buffer"].keys()
+    )
     held["attribute"] = {name: getattr(part, name) for name in others}
     return {kind: Scripted(part, values) for kind, values in held.items()}
 
@@ -45,27 +53,39 @@ class Scripted(dict[str, Any]):
 
 
 def marks(module: nn.Module, names: Container[str]) -> dict[str, Any]:
-    """Return what differs once a value was written or replaced: version and address of a tensor, or a plain value."""
+    """Return what differs once a value was written or replaced: version and address of a tensor, or
+    a plain value."""
     now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
-    tensors = {name: (it._version, it.data_ptr()) for name, it in now.items() if is_dense(it) and not it.is_inference()}
+    tensors = {
+        name: (it._version, it.data_ptr())
+        for name, it in now.items()
+        if is_dense(it) and not it.is_inference()
+    }
     return {name: value for name, value in now.items() if isinstance(value, PLAIN)} | tensors
 
 
 def is_dense(value: Any) -> bool:
-    """Return whether the value is a tensor that can be copied and compared; not every operator supports others."""
+    """Return whether the value is a tensor that can be copied and compared; not every operator
+    supports others."""
     is_plain = type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided
     return is_plain and not (value.is_nested or value.is_quantized)
 
 
 def is_expanded(value: Tensor) -> bool:
-    """Return whether elements share memory, so that torch cannot write to the tensor; it can only be replaced."""
-    return any(size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True))
+    """Return whether elements share memory, so that torch cannot write to the tensor; it can only
+    be replaced."""
+    return any(
+        size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 def save(module: nn.Module, names: Container[str]) -> dict[str, Any]:
-    """Return copies in host memory of the dense tensors and plain values with these names, not of lists or objects."""
+    """Return copies in host memory of the dense tensors and plain values with these names, not of
+    lists or objects."""
     now = {name: held[key] for name, (held, key) in places(module).items() if name in names}
-    return on_host({name: value for name, value in now.items() if isinstance(value, PLAIN) or is_dense(value)})
+    return on_host(
+        {name: value for name, value in now.items() if isinstance(value, PLAIN) or is_dense(value)}
+    )
 
 
 def make_ordinary(module: nn.Module) -> None:
@@ -83,8 +103,14 @@ def restore(module: nn.Module, saved: Mapping[str, Any], device: torch.device) -
         for name, value in saved.items():
             held, key = now.get(name, ({}, name))
             current = held.get(key)
-            is_alike = isinstance(value, Tensor) and isinstance(current, Tensor) and current.shape == value.shape
-            is_frozen = is_alike and current.is_inference() and not torch.is_inference_mode_enabled()
+            is_alike = (
+                isinstance(value, Tensor)
+                and isinstance(current, Tensor)
+                and current.shape == value.shape
+            )
+            is_frozen = (
+                is_alike and current.is_inference() and not torch.is_inference_mode_enabled()
+            )
             if is_alike and not is_expanded(current) and not is_frozen:
                 current.copy_(value)
             elif is_alike and not is_frozen and torch.equal(current, value.to(current)):
@@ -123,5 +149,9 @@ def same(a: Any, b: Any) -> bool:
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with tensors copied to host memory."""
-    copied = {name: value.detach().to("cpu", copy=True) for name, value in values.items() if isinstance(value, Tensor)}
+    copied = {
+        name: value.detach().to("cpu", copy=True)
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
     return {**values, **copied}

@@ -1,5 +1,6 @@
-"""The workload of a trial and its inputs: the module itself, its training steps (training.py) or requests that generate
-tokens (generation.py). Each workload has its own eager reference and check; the rest of a trial is the same for all."""
+"""The workload of a trial and its inputs: the module itself, its training steps (training.py) or
+requests that generate tokens (generation.py). Each workload has its own eager reference and check;
+the rest of a trial is the same for all."""
 
 from __future__ import annotations
 
@@ -27,25 +28,34 @@ from effbench.worker.first_call import Success, first_success
 
 
 def copies(inputs: Inputs) -> Inputs:
-    """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference tensors, for which
-    Dynamo would compile a second graph."""
+    """Return copies of the inputs as ordinary tensors. Clones made in inference mode are inference
+    tensors, for which Dynamo would compile a second graph."""
     with torch.inference_mode(False):
         return accuracy.clone(inputs)
 
 
 class Inference:
-    """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as eager changes it;
-    `intact`: marks of the state that eager does not change; `written`: inputs that the step writes to; `kept`:
-    their values by id; `degraded`: which effect is missing; `ran`: the module that the step runs, which may be a copy;
-    `grad_mode`: how all calls record gradients, once eager's calls have shown it.
-    """
+    """The workload of phase=inference: calls of the module. `initial`: the initial state, as far as
+    eager changes it; `intact`: marks of the state that eager does not change; `written`: inputs
+    that the step writes to; `kept`: their values by id; `degraded`: which effect is missing; `ran`:
+    the module that the step runs, which may be a copy; `grad_mode`: how all calls record gradients,
+    once eager's calls have shown it."""
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
         self.device = torch.device(cell.device)
         self.tolerance: float | None = cell.model.get("tolerance")
-        self.names = [spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")]
-        self.initial, self.intact, self.written, self.kept, self.degraded, self.ran = {}, {}, set(), {}, None, module
+        self.names = [
+            spec["name"] for spec in cell.model.get("inputs", ()) if not spec.get("keyword")
+        ]
+        self.initial, self.intact, self.written, self.kept, self.degraded, self.ran = (
+            {},
+            {},
+            set(),
+            {},
+            None,
+            module,
+        )
         self.wanted_grad_mode = cell.numerics.get("grad_mode", gradients.AUTO)
         is_chosen = self.wanted_grad_mode == gradients.AUTO
         self.grad_mode = gradients.INFERENCE if is_chosen else self.wanted_grad_mode
@@ -71,11 +81,14 @@ class Inference:
         allowed = modes.get(self.wanted_grad_mode, (self.wanted_grad_mode,))
         return first_success(functools.partial(self.example, given), allowed)
 
-    def choose_grad_mode(self, given: Inputs, first: Success[accuracy.Parts], start: Callable[[], None]) -> None:
-        """Choose inference mode if the module allows it, else the mode of the `first` call, and record the choice.
+    def choose_grad_mode(
+        self, given: Inputs, first: Success[accuracy.Parts], start: Callable[[], None]
+    ) -> None:
+        """Choose inference mode if the module allows it, else the mode of the `first` call, and
+        record the choice.
 
-        It depends on the module and its inputs only, so that all modes have the same. `start`: restores the state.
-        """
+        It depends on the module and its inputs only, so that all modes have the same. `start`:
+        restores the state."""
         if self.wanted_grad_mode == gradients.AUTO:
             reason = first.reason
             if first.mode == gradients.NO_GRAD:
@@ -86,7 +99,9 @@ class Inference:
                 self.trial.extra["grad_mode_reason"] = reason
         self.trial.extra["grad_mode"] = self.grad_mode
 
-    def unfit_for_inference_mode(self, given: Inputs, outputs: accuracy.Parts, start: Callable[[], None]) -> str | None:
+    def unfit_for_inference_mode(
+        self, given: Inputs, outputs: accuracy.Parts, start: Callable[[], None]
+    ) -> str | None:
         """Return why the module's calls differ in inference mode, or None."""
 
         def again(mode: str) -> accuracy.Parts:
@@ -96,7 +111,9 @@ class Inference:
 
         def differs(wanted: accuracy.Parts) -> str | None:
             dtype = getattr(torch, self.cell.dtype)
-            return accuracy.compare(again(gradients.INFERENCE), wanted, self.tolerance, self.device, dtype).reason
+            return accuracy.compare(
+                again(gradients.INFERENCE), wanted, self.tolerance, self.device, dtype
+            ).reason
 
         try:
             reason = differs(outputs)
@@ -106,45 +123,62 @@ class Inference:
             if any(map(is_out_of_memory, chain(error))):
                 raise
             return f"inference mode: {describe(error)}"
-        return reason and f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
+        return (
+            reason
+            and f"inference mode: {reason.replace('differs from eager', 'differs from no_grad')}"
+        )
 
     def tensors_of(self, given: Inputs) -> dict[str, torch.Tensor]:
         """Return the input tensors by names like `input x`."""
         args, kwargs = given
         named = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        return {f"input {name}": value for name, value in named.items() if isinstance(value, torch.Tensor)}
+        return {
+            f"input {name}": value
+            for name, value in named.items()
+            if isinstance(value, torch.Tensor)
+        }
 
     def follow(
         self, step: Callable, module: Any, inputs: Sequence[Inputs], copied: Callable = copies
     ) -> Iterator[accuracy.Parts]:
-        """Call `step` with copies of all inputs, in order, from the initial state of `module`. Yield the outputs and
-        changed inputs of each call, with the changed state after the last one."""
+        """Call `step` with copies of all inputs, in order, from the initial state of `module`.
+        Yield the outputs and changed inputs of each call, with the changed state after the last
+        one."""
         state.restore(module, self.initial, self.device)
         for number, given in enumerate(inputs, 1):
             args, kwargs = copied(given)
             output, before = accuracy.parts(step(*args, **kwargs)), self.tensors_of(given)
             timing.synchronizer(self.device)()
             after = self.tensors_of((args, kwargs)).items()
-            output |= {name: value for name, value in after if not torch.equal(value, before[name].to(value))}
+            output |= {
+                name: value
+                for name, value in after
+                if not torch.equal(value, before[name].to(value))
+            }
             if number == len(inputs):
                 output |= accuracy.tensors(state.save(module, self.compared()))
             yield output
 
     def reference(self, inputs: Sequence[Inputs]) -> Any:
-        """Return eager's results for all input sets, in host memory. Raises Ended if they have no tensor or are not
-        finite."""
+        """Return eager's results for all input sets, in host memory. Raises Ended if they have no
+        tensor or are not finite."""
         before = state.marks(self.module, state.places(self.module))
         first = self.first_call(inputs[0])
         every = state.places(self.module)
         after = state.marks(self.module, every)
-        names = {it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")}
+        names = {
+            it for it in every if before.get(it) != after.get(it) or not it.startswith("parameter ")
+        }
         initial = state.save(self.module, names)
-        # the address of a freed tensor may be that of the next one, which would then pass for unchanged
+        # the address of a freed tensor may be that of the next one, which would then pass for
+        # unchanged
         alive = values_in(self.module)
 
         def start() -> None:
             now = state.marks(self.module, names)
-            changed = {name: value for name, value in initial.items() if now.get(name) != after.get(name)}
+            changed = {
+                name: value for name, value in initial.items() if now.get(name) != after.get(name)
+            }
             state.restore(self.module, changed, self.device)
 
         self.choose_grad_mode(inputs[0], first, start)
@@ -162,11 +196,15 @@ class Inference:
         # inductor cannot write to inference tensors, which calls may have left in the state
         state.make_ordinary(self.module)
         self.initial = {
-            name: value for name, value in initial.items() if name in written or not state.same(value, final.get(name))
+            name: value
+            for name, value in initial.items()
+            if name in written or not state.same(value, final.get(name))
         }
         for reference in references:
             self.refuse_unusable(reference)
-        references[-1] |= accuracy.tensors({name: final[name] for name in self.compared() if name in final})
+        references[-1] |= accuracy.tensors(
+            {name: final[name] for name in self.compared() if name in final}
+        )
         kept = {it for it in every if not it.startswith("attribute ") or it.endswith("training")}
         self.intact = state.marks(self.module, kept - self.initial.keys())
         return references
@@ -182,8 +220,9 @@ class Inference:
             raise Ended(Status.INCORRECT, f"eager {name} not finite; {how}")
 
     def in_float64(self) -> torch.nn.Module:
-        """Return a copy of the module in float64. Raises ValueError if its state is not that of eager's calls: a mode
-        that changes weights, or trains batch norms, would be right by its own."""
+        """Return a copy of the module in float64. Raises ValueError if its state is not that of
+        eager's calls: a mode that changes weights, or trains batch norms, would be right by its
+        own."""
         now = state.marks(self.module, self.intact)
         if changed := [name for name, mark in self.intact.items() if now.get(name) != mark]:
             raise ValueError(f"{changed[0]} has changed since eager's calls")
@@ -208,46 +247,75 @@ class Inference:
         return prepared
 
     def check(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> None:
-        """Compare the step's results with eager's, then restore the initial state. Raises Ended if they differ."""
+        """Compare the step's results with eager's, then restore the initial state. Raises Ended if
+        they differ."""
         if reason := self.wrong(step, inputs, references):
             raise Ended(Status.INCORRECT, reason)
         state.restore(self.ran, self.initial, self.device)
 
-    def wrong(self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]) -> str | None:
-        """Return how the step's outputs, the inputs that it writes to or the module's state differ from eager's."""
+    def wrong(
+        self, step: Callable, inputs: Sequence[Inputs], references: Sequence[accuracy.Parts]
+    ) -> str | None:
+        """Return how the step's outputs, the inputs that it writes to or the module's state differ
+        from eager's."""
 
         @functools.cache
         def exact() -> Iterator[tuple[int, accuracy.Parts]]:
             module = self.in_float64()
-            return enumerate(self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given))))
+            return enumerate(
+                self.follow(module, module, inputs, lambda given: accuracy.wide(copies(given)))
+            )
 
         # one result at a time, on the device: those of a large vocabulary take gigabytes
-        results = zip(map(self.tensors_of, inputs), self.follow(step, self.ran, inputs), references, strict=True)
+        results = zip(
+            map(self.tensors_of, inputs),
+            self.follow(step, self.ran, inputs),
+            references,
+            strict=True,
+        )
         for number, (given, result, eager) in enumerate(results):
             for name in eager.keys() & given.keys() - result.keys():
-                self.degraded = f"the module writes to its {name}, but this mode leaves the caller's tensor unchanged"
+                self.degraded = (
+                    f"the module writes to its {name}, but this mode leaves the caller's tensor"
+                    " unchanged"
+                )
             self.written |= result.keys() & given
-            eager = {name: part for name, part in {**given, **eager}.items() if name in result or name not in given}
+            eager = {
+                name: part
+                for name, part in {**given, **eager}.items()
+                if name in result or name not in given
+            }
             if reason := self.judged(
-                result, eager, lambda n=number, kept=given: kept | next(it for at, it in exact() if at == n)
+                result,
+                eager,
+                lambda n=number, kept=given: kept | next(it for at, it in exact() if at == n),
             ):
                 self.refuse_own_state(inputs[0])
                 return reason
         return None
 
     def refuse_own_state(self, given: Inputs) -> None:
-        """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on. Earlier calls have
-        changed the copy, which cannot be restored."""
+        """Raise Ended if the mode has its own copy of a buffer that eager's outputs depend on.
+        Earlier calls have changed the copy, which cannot be restored."""
         compared = self.compared()
-        copied = [name for name in self.initial if name not in compared and not name.startswith("attribute ")]
+        copied = [
+            name
+            for name in self.initial
+            if name not in compared and not name.startswith("attribute ")
+        ]
         if not copied:
             return
         first, second = self.follow(self.module, self.module, [given, given])
         if accuracy.compare(second, first, self.tolerance, self.device).reason:
             what = f"the {copied[0]}, which each call changes and effbench cannot restore there"
-            raise Ended(Status.UNSUPPORTED, f"this mode has a copy of {what}: outputs cannot be compared with eager's")
+            raise Ended(
+                Status.UNSUPPORTED,
+                f"this mode has a copy of {what}: outputs cannot be compared with eager's",
+            )
 
-    def judged(self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]) -> str | None:
+    def judged(
+        self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]
+    ) -> str | None:
         """Return how a result differs from eager's, or None. `exact`: returns it in float64."""
         dtype = getattr(torch, self.cell.dtype)
         verdict = accuracy.compare(result, eager, self.tolerance, self.device, dtype)
@@ -258,18 +326,23 @@ class Inference:
         # the tolerance may be too strict for this dtype: float64 decides
         self.trial.extra["judged_by_float64"] = True
         try:
-            reason = accuracy.compare_with_float64(result, eager, exact(), self.tolerance, self.device, dtype)
+            reason = accuracy.compare_with_float64(
+                result, eager, exact(), self.tolerance, self.device, dtype
+            )
         except Exception as error:  # a module may raise anything in an unexpected dtype
             return without_float64(verdict.reason, error)
         return reason and f"{verdict.reason}; {reason}"
 
     def renew(self, given: Inputs) -> None:
-        """Restore the inputs that the step writes to. The first call keeps their values, outside device memory."""
+        """Restore the inputs that the step writes to. The first call keeps their values, outside
+        device memory."""
         with torch.no_grad():  # the module may have made an input require gradients
             for name, value in self.tensors_of(given).items():
                 if name in self.written:
                     if id(value) not in self.kept:
-                        self.kept[id(value)] = value.cpu().pin_memory() if value.is_cuda else value.clone()
+                        self.kept[id(value)] = (
+                            value.cpu().pin_memory() if value.is_cuda else value.clone()
+                        )
                     value.copy_(self.kept[id(value)], non_blocking=True)
 
     def after_timing(self, step: Callable, inputs: Sequence[Inputs], references: Any) -> str | None:
@@ -308,26 +381,33 @@ def has_lengths(cell: Cell) -> bool:
 
 
 def varied_dims(cell: Cell, specs: Mapping[str, InputSpec]) -> dict[str, int | None]:
-    """Return the dimension of each input that a stream varies, or would vary: by default the batch."""
+    """Return the dimension of each input that a stream varies, or would vary: by default the
+    batch."""
     if has_lengths(cell):
         return length_dims(specs, cell.stream["dim"], max(cell.stream["sizes"]))
     return {name: spec.batch_dim for name, spec in specs.items()}
 
 
 def make_sets(
-    cell: Cell, specs: Mapping[str, InputSpec], sets: int, dtype: torch.dtype, device: torch.device, seed: int
+    cell: Cell,
+    specs: Mapping[str, InputSpec],
+    sets: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int,
 ) -> tuple[list[Inputs], list[Inputs]]:
     """Return the inputs to time, in order, and the inputs to compare with eager before timing.
 
-    Without a stream both are the same `sets` input sets. A stream has an entry per call; they are slices of `sets` sets
-    of the largest size, so that a long stream of batch sizes takes no more memory. All distinct sizes are checked, in
-    descending order and with different values than their neighbours, so that a check reveals stale values of a larger
-    input in buffers.
-    """
+    Without a stream both are the same `sets` input sets. A stream has an entry per call; they are
+    slices of `sets` sets of the largest size, so that a long stream of batch sizes takes no more
+    memory. All distinct sizes are checked, in descending order and with different values than their
+    neighbours, so that a check reveals stale values of a larger input in buffers."""
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if cell.numerics.get("channels_last"):
         layout = torch.channels_last
-        whole = tree_map_only(torch.Tensor, lambda x: x.contiguous(memory_format=layout) if x.dim() == 4 else x, whole)
+        whole = tree_map_only(
+            torch.Tensor, lambda x: x.contiguous(memory_format=layout) if x.dim() == 4 else x, whole
+        )
     if not cell.stream:
         return whole, whole
     sizes, dims = sizes_of(cell), varied_dims(cell, specs)
@@ -342,22 +422,27 @@ def make_sets(
         )
 
     timed = [rows(position % sets, size) for position, size in enumerate(sizes)]
-    checked = [rows(number % sets, size) for number, size in enumerate(sorted(set(sizes), reverse=True))]
+    checked = [
+        rows(number % sets, size) for number, size in enumerate(sorted(set(sizes), reverse=True))
+    ]
     return timed, checked
 
 
 def latency_facts(
     samples_ms: Sequence[float], sizes: Sequence[int], served: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the mean latency of all calls in ms, and for each size its calls per pass and median latency.
-    `samples_ms`: the samples of whole passes over `sizes`, in order; of all requests if a server has `served` them,
-    whose facts replace those of passes."""
+    """Return the mean latency of all calls in ms, and for each size its calls per pass and median
+    latency. `samples_ms`: the samples of whole passes over `sizes`, in order; of all requests if a
+    server has `served` them, whose facts replace those of passes."""
     facts = {"latency_mean_ms": statistics.fmean(samples_ms)}
     if served is not None:
         return facts | served
     of_size, passes = np.array(sizes), np.reshape(samples_ms, (-1, len(sizes)))
     by_size = {
-        str(size): {"calls": sizes.count(size), "latency_ms": float(np.median(passes[:, of_size == size]))}
+        str(size): {
+            "calls": sizes.count(size),
+            "latency_ms": float(np.median(passes[:, of_size == size])),
+        }
         for size in sorted(set(sizes))
     }
     return {"passes": len(passes), "calls_per_pass": len(sizes), **facts, "by_size": by_size}

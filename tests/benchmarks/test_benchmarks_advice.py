@@ -19,7 +19,10 @@ advise_replay = importlib.import_module("advise_replay")
 def recorded(tmp_path_factory):
     """Batch size -> mode of each cell and trials by cell of a network of the reference."""
     path = tmp_path_factory.mktemp("advice") / "reference.db"
-    with Store.open(path, mode="write") as store, opened(str(ROOT / "results/reference/h200-sweeps.db")) as source:
+    with (
+        Store.open(path, mode="write") as store,
+        opened(str(ROOT / "results/reference/h200-sweeps.db")) as source,
+    ):
         list(copy(source, store, source.sweep_ids(["atlas"])))
         sweep = store.find_sweep("last")
         (environment,) = {row["environment_id"] for row in store.results(sweep.id)}
@@ -33,9 +36,16 @@ def test_the_time_of_attempts_that_run_one_after_the_other():
         for at, cache, wall_s in ((0, "cold", 9.0), (1, "cold", 20.0), (0, "warm", 4.0))
     )
     every = [cold, slow, warm]
-    assert advise_replay.seconds([slow], every) == 9.0 and advise_replay.seconds([warm], every) == 9.0
-    assert advise_replay.seconds([warm, cold], every) == 13.0 and advise_replay.seconds(every, every) == 22.0
-    plain = [{"compilation": None, "compile_cache": None, "wall_s": wall_s} for wall_s in (5.0, 3.0)]
+    assert (
+        advise_replay.seconds([slow], every) == 9.0 and advise_replay.seconds([warm], every) == 9.0
+    )
+    assert (
+        advise_replay.seconds([warm, cold], every) == 13.0
+        and advise_replay.seconds(every, every) == 22.0
+    )
+    plain = [
+        {"compilation": None, "compile_cache": None, "wall_s": wall_s} for wall_s in (5.0, 3.0)
+    ]
     assert advise_replay.seconds(plain, plain) == 6.0
 
 
@@ -52,5 +62,7 @@ def test_a_replay_chooses_the_best_mode_from_some_of_the_trials(recorded, bs):
     assert {trial.compilation for trial in used} == {0, None}, "None: a mode that does not compile"
     assert 4 <= len(used) <= 4 * advise_replay.ROUNDS
     by_cell = {key: [trial for trial in used if trial.cell_key == key] for key in trials}
-    assert [trial.round for trial in by_cell[chosen]] == [0, 2, 4][: len(by_cell[chosen])], "compiles in every second"
+    assert [trial.round for trial in by_cell[chosen]] == [0, 2, 4][: len(by_cell[chosen])], (
+        "compiles in every second"
+    )
     assert max(map(len, by_cell.values())) == len(by_cell[chosen])

@@ -1,4 +1,5 @@
-"""The replay of recorded noise: it draws what was recorded, and its rules are those that they are named after."""
+"""The replay of recorded noise: it draws what was recorded, and its rules are those that they are
+named after."""
 
 import importlib
 import itertools
@@ -32,7 +33,14 @@ def test_a_template_has_the_spread_and_the_shifts_of_its_recording():
     trials = []
     for sweep, number in itertools.product((0, 1), range(20)):
         figure = (1.1 if sweep else 1.0) * (1.01 if number % 2 else 0.99)
-        about = {"db": "a", "sweep": sweep, "round": number, "cell": "x", "kind": "GPU-bound", "kernels": 3}
+        about = {
+            "db": "a",
+            "sweep": sweep,
+            "round": number,
+            "cell": "x",
+            "kind": "GPU-bound",
+            "kernels": 3,
+        }
         figures = {"peak_allocated_bytes": 7, **dict.fromkeys(detection.FIGURES, figure)}
         trials.append({**about, **figures, "latencies_ms": [figure] * 60})
     (one,) = detection.templates_of(trials)
@@ -46,7 +54,9 @@ def test_what_is_drawn_follows_the_template(templates):
     one = next(template for template in templates if template.kind == "launch-bound")
     shift, injected = one.shift(RANDOM), np.log([1.05, 1, 1, 1])
     logs = np.concatenate([np.log(one.trials(RANDOM, shift, injected).figures) for _ in range(400)])
-    assert np.nanmean(logs - one.levels - shift, axis=0)[:2] == pytest.approx([np.log(1.05), 0.0], abs=0.004)
+    assert np.nanmean(logs - one.levels - shift, axis=0)[:2] == pytest.approx(
+        [np.log(1.05), 0.0], abs=0.004
+    )
     drifts = np.stack([one.shift(RANDOM, drift=0.3) for _ in range(300)])
     assert drifts[:, :3].std(axis=0) == pytest.approx(0.3, rel=0.15)
     assert drifts[:, 3].std() < 0.05
@@ -73,22 +83,33 @@ def test_the_rules_of_peers():
     def called(factor, noise=0.002):
         values = RANDOM.normal(1.0, noise, (2, 5, 60))
         values[1] *= factor
-        drawn = [detection.Drawn(np.repeat(one.mean(axis=1)[:, None], 4, axis=1), one) for one in values]
+        drawn = [
+            detection.Drawn(np.repeat(one.mean(axis=1)[:, None], 4, axis=1), one) for one in values
+        ]
         return detection.peers(detection.Case("GPU-bound", *drawn, {}))
 
     torchbench, pyperf, asv = detection.PEERS[:3]
     assert called(1.0) <= {pyperf} and called(1.05) == {pyperf}
     assert called(1.08) == {pyperf, torchbench} and called(1.15) == {pyperf, torchbench, asv}
     # means of those before: 10 (itself), 10, 10.5, 10.333 -> residuals 0, 1, -0.5, 0.6667
-    history, deviation = np.array([10.0, 11.0, 10.0, 11.0]), statistics.stdev([0.0, 1.0, -0.5, 11 - 31 / 3])
+    history, deviation = (
+        np.array([10.0, 11.0, 10.0, 11.0]),
+        statistics.stdev([0.0, 1.0, -0.5, 11 - 31 / 3]),
+    )
     assert detection.conbench(history, 10.5 + 5.01 * deviation)
-    assert not detection.conbench(history, 10.5 + 4.99 * deviation) and not detection.conbench(history[:1], 99.0)
+    assert not detection.conbench(history, 10.5 + 4.99 * deviation) and not detection.conbench(
+        history[:1], 99.0
+    )
 
 
 def test_a_quick_look_prints_every_table(tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "detection.py"), "--quick", "--jobs", "1"],
-        cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert len(re.findall(r"^\| ---", done.stdout, re.M)) == 4
     assert all(f"| {rule} |" in done.stdout for rule in detection.RULES)

@@ -1,4 +1,5 @@
-"""The simulation of hosts with two speeds: what it counts, and that marked intervals contain the quiet figure."""
+"""The simulation of hosts with two speeds: what it counts, and that marked intervals contain the
+quiet figure."""
 
 import importlib
 import itertools
@@ -31,7 +32,10 @@ TALLIES = {
     "a right unmarked result": ([trial(1.04)], Tally(results=1)),
     "a wrong unmarked result": ([trial(1.06)], Tally(results=1, wrong=1)),
     "too low as well": ([trial(0.94)], Tally(results=1, wrong=1)),
-    "a marked result that holds the quiet figure": ([trial(2.0, (0.9, 2.1))], Tally(results=1, marked=1, covered=1)),
+    "a marked result that holds the quiet figure": (
+        [trial(2.0, (0.9, 2.1))],
+        Tally(results=1, marked=1, covered=1),
+    ),
     "a marked result that does not": ([trial(2.0, (1.1, 2.1))], Tally(results=1, marked=1)),
     "three unmarked trials and a marked one": (
         [*(trial(1.0, round=round) for round in range(3)), trial(9.0, (8.0, 9.0), round=3)],
@@ -65,24 +69,34 @@ def test_without_marked_results_there_is_no_coverage():
 
 @pytest.mark.parametrize("slow", [0.1, 0.5, 0.9])
 def test_a_host_is_slow_for_its_fraction_of_the_time(slow):
-    states = itertools.islice(Host(slow, spell_s=0.06, slowdown=2.0).states(np.random.default_rng(0)), 100_000)
+    states = itertools.islice(
+        Host(slow, spell_s=0.06, slowdown=2.0).states(np.random.default_rng(0)), 100_000
+    )
     assert np.mean(list(states)) == pytest.approx(slow, abs=0.05)
 
 
 def test_spells_last_as_long_as_they_should():
-    states = list(itertools.islice(Host(0.5, spell_s=0.3, slowdown=2.0).states(np.random.default_rng(0)), 100_000))
+    states = list(
+        itertools.islice(
+            Host(0.5, spell_s=0.3, slowdown=2.0).states(np.random.default_rng(0)), 100_000
+        )
+    )
     spells = [len(list(group)) for is_slow, group in itertools.groupby(states) if is_slow]
     assert np.mean(spells) * marked_intervals.BATCH_S == pytest.approx(0.3, rel=0.15)
 
 
 @pytest.mark.parametrize("protocol", [QUICK, THREE_ROUNDS], ids=lambda protocol: protocol.name)
 def test_a_quiet_host_gives_unmarked_results_that_are_right(protocol):
-    tally = marked_intervals.simulate(Host(slow=0.0, spell_s=0.06, slowdown=2.7), protocol, sweeps=3, seed=0)
+    tally = marked_intervals.simulate(
+        Host(slow=0.0, spell_s=0.06, slowdown=2.7), protocol, sweeps=3, seed=0
+    )
     assert tally == Tally(results=3)
 
 
 def test_a_host_that_is_always_slow_gives_marked_results():
-    tally = marked_intervals.simulate(Host(slow=1.0, spell_s=3.0, slowdown=2.7), QUICK, sweeps=3, seed=0)
+    tally = marked_intervals.simulate(
+        Host(slow=1.0, spell_s=3.0, slowdown=2.7), QUICK, sweeps=3, seed=0
+    )
     assert (tally.results, tally.marked, tally.wrong) == (3, 3, 0)
 
 
@@ -113,7 +127,9 @@ HOSTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("protocol", "sweeps"), [(QUICK, 400), (THREE_ROUNDS, 200)], ids=["quick", "three rounds"])
+@pytest.mark.parametrize(
+    ("protocol", "sweeps"), [(QUICK, 400), (THREE_ROUNDS, 200)], ids=["quick", "three rounds"]
+)
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
 def test_marked_intervals_contain_the_figure_of_a_quiet_host(host, protocol, sweeps):
     tally = marked_intervals.simulate(host, protocol, sweeps, seed=1)

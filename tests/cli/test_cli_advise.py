@@ -26,8 +26,14 @@ def figures(one):
     ms, pool, compile_s = MODES[one.mode_name]
     calls = [ms(one.bs) * factor for factor in (0.99, 1.0, 1.01)]
     values = {"latency_ms": calls, "period_ms": [call / 2 for call in calls], "first_call_s": 0.5}
-    values |= {"peak_reserved_bytes": (one.bs + 10) * MIB, "graph_pool_bytes": pool and pool(one.bs) * MIB}
-    return values | {"compile_s": compile_s, "compile_cache": compile_s and ["cold", "warm", "warm"]}
+    values |= {
+        "peak_reserved_bytes": (one.bs + 10) * MIB,
+        "graph_pool_bytes": pool and pool(one.bs) * MIB,
+    }
+    return values | {
+        "compile_s": compile_s,
+        "compile_cache": compile_s and ["cold", "warm", "warm"],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +42,14 @@ def db(empty_db, tmp_path_factory):
     stream = {"name": "uniform", "samples_per_call": 2.0, "sizes": [1, 3]}
     measured = [a_cell(mode, "net", bs) for bs in SIZES for mode in MODES]
     measured.append(a_cell("cuda-graph", "net", 3, stream=stream))
-    failed = {"status": "oom", "reason": "out of memory"}, {"status": "incorrect", "reason": "off by 2"}
+    failed = (
+        {"status": "oom", "reason": "out of memory"},
+        {"status": "incorrect", "reason": "off by 2"},
+    )
     cells = {one: figures(one) for one in measured}
-    cells |= {a_cell("cuda-graph", "net", bs): given for bs, given in zip((128, 30), failed, strict=True)}
+    cells |= {
+        a_cell("cuda-graph", "net", bs): given for bs, given in zip((128, 30), failed, strict=True)
+    }
     made = copied(empty_db, tmp_path_factory.mktemp("advise") / "a.db")
     made.sweep({measured[-1]: figures(measured[-1])}, rounds=3, name="streams")
     made.sweep(cells, rounds=3)
@@ -70,7 +81,8 @@ def buckets(advise, *words):
 
 def test_the_list_and_its_figures(advise, trace):
     best, others = buckets(advise, "--trace", trace)
-    # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to eager's 4 ms
+    # 40 and 64 rows as a graph take 3.5 and 5 ms, and a graph above the rest cannot leave 40 to
+    # eager's 4 ms
     assert best["sizes"] == [3, 16, 40]
     assert best["latency_ms"] == pytest.approx((4 * (1 + 3 / 16) + 2 * 2 + 3.5 + 4.0) / 8, rel=1e-3)
     assert best["fallbacks"] == pytest.approx(1 / 8)
@@ -101,9 +113,12 @@ def test_a_budget(advise, trace):
 
 
 def test_a_limit_that_only_eager_can_keep(made, effbench):
-    """A graph holds the largest batch, so more memory helps, and so does eager, which was not measured there."""
+    """A graph holds the largest batch, so more memory helps, and so does eager, which was not
+    measured there."""
     measured = [("eager", 1), ("eager", 4), ("cuda-graph", 1), ("cuda-graph", 16)]
-    made.sweep({one: figures(one) for one in (a_cell(mode, "net", bs) for mode, bs in measured)}, rounds=3)
+    made.sweep(
+        {one: figures(one) for one in (a_cell(mode, "net", bs) for mode, bs in measured)}, rounds=3
+    )
     trace = ("--stream", "uniform", "low=16", "high=16", "--memory-budget", "1MiB")
     done = effbench("advise", "buckets", "--db", str(made.path), *trace)
     assert done.code == 3 and "up to 16; allow more memory, or measure eager at bs=16" in done.err
@@ -120,14 +135,38 @@ def test_a_generated_trace_and_the_period(advise):
     [
         ("buckets --stream uniform --model other", 3, "measured models: net"),
         ("buckets --stream uniform --mode compile+graph", 3, "eager, cuda-graph, default"),
-        ("buckets --stream uniform --mode default --memory-budget 1GiB", 3, "no measured graph memory"),
-        ("buckets --stream uniform high=100", 3, "the largest size with an ok result is 64; measure bs=100"),
-        ("buckets --stream uniform --sweep streams", 3, "run a sweep without stream, as in bs=1,8,64"),
+        (
+            "buckets --stream uniform --mode default --memory-budget 1GiB",
+            3,
+            "no measured graph memory",
+        ),
+        (
+            "buckets --stream uniform high=100",
+            3,
+            "the largest size with an ok result is 64; measure bs=100",
+        ),
+        (
+            "buckets --stream uniform --sweep streams",
+            3,
+            "run a sweep without stream, as in bs=1,8,64",
+        ),
         ("buckets --stream none", 2, "--stream none"),
-        ("buckets --stream uniform high=x", 2, "stream.high: expected a whole number, got 'x'. Example: stream.high="),
-        ("buckets --stream uniform high=:", 2, "--stream uniform high=:: a value is not valid YAML"),
+        (
+            "buckets --stream uniform high=x",
+            2,
+            "stream.high: expected a whole number, got 'x'. Example: stream.high=",
+        ),
+        (
+            "buckets --stream uniform high=:",
+            2,
+            "--stream uniform high=:: a value is not valid YAML",
+        ),
         ("buckets --stream uniform dim=1", 2, "--stream uniform has no batch sizes"),
-        ("mode --bs 1 --memory 10MiB", 3, "left: eager, cuda-graph, default (needs 11.0 MiB of memory"),
+        (
+            "mode --bs 1 --memory 10MiB",
+            3,
+            "left: eager, cuda-graph, default (needs 11.0 MiB of memory",
+        ),
         ("mode --bs 128", 3, "cuda-graph (oom: out of memory)"),
         ("mode", 2, "1, 4, 16, 30, 64, 128; choose one with --bs"),
         ("mode --bs 2", 3, "bs=2 was not measured"),
@@ -150,7 +189,10 @@ def test_modes_by_the_call_and_over_few_calls(advise):
     assert [one["mode"] for one in found["modes"]] == ["cuda-graph", "default", "eager"]
     assert found["modes"][1]["break_even"] == pytest.approx(10_000 / (4 - 3.016), abs=1)
     assert found["too_close_to_call"] == []
-    expected = "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency, 3.76× in period; "
+    expected = (
+        "Run net at bs 1 with cuda-graph: 3.76× (3.68–3.85×) the speed of eager in latency, 3.76×"
+        " in period; "
+    )
     expected += "preparation takes 0.5 s; lowest latency over 100 calls including preparation."
     assert expected in advise("mode", "--bs", "1", "--calls", "100")
     text = advise("mode", "--bs", "64", "--calls", "1000")
@@ -160,15 +202,23 @@ def test_modes_by_the_call_and_over_few_calls(advise):
 
 def test_an_unclear_speedup_is_omitted_from_the_answer(made, effbench):
     calls = {"eager": [8.0, 8.0], "default": [0.14, 0.07]}
-    cells = {a_cell(mode, "net"): {"latency_ms": ms, "period_ms": None} for mode, ms in calls.items()}
+    cells = {
+        a_cell(mode, "net"): {"latency_ms": ms, "period_ms": None} for mode, ms in calls.items()
+    }
     made.sweep(cells, rounds=2)
-    assert "Run net at bs 8 with default: preparation takes" in effbench("advise", "mode", "--db", str(made.path)).out
+    assert (
+        "Run net at bs 8 with default: preparation takes"
+        in effbench("advise", "mode", "--db", str(made.path)).out
+    )
 
 
 def test_preparation_decides_among_modes_of_a_race(advise, monkeypatch):
-    """What a race leaves out may be the answer for few calls, and what it leaves open may not be close."""
+    """What a race leaves out may be the answer for few calls, and what it leaves open may not be
+    close."""
     keys = {mode: a_cell(mode, "net", 64).key for mode in MODES}
-    estimates = {keys[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()}
+    estimates = {
+        keys[mode]: log_mean([ms(64) * 0.99, ms(64) * 1.01]) for mode, (ms, *_) in MODES.items()
+    }
     slow, eager = keys["cuda-graph"], keys["eager"]
     races = iter([Race(estimates, {slow: 3, eager: 3}), Race(estimates, {slow: 3})])
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: next(races))
@@ -184,18 +234,39 @@ def test_preparation_decides_after_one_trial_per_mode(advise, monkeypatch):
     times = {a_cell(mode, "net", 64).key: [ms(64)] for mode, (ms, *_) in MODES.items()}
     race = Race(moderated(times, dict.fromkeys(times, 0.0)), {a_cell("eager", "net", 64).key: 3})
     monkeypatch.setattr("effbench.commands.advise.race_in", lambda *_: race)
-    monkeypatch.setattr("effbench.report.advice.least", lambda scored, _: (0, [*range(len(scored))]))
+    monkeypatch.setattr(
+        "effbench.report.advice.least", lambda scored, _: (0, [*range(len(scored))])
+    )
     found = json.loads(advise("mode", "--bs", "64", "--calls", "1000", "--format", "json"))
-    assert found["too_close_to_call"] == [] and found["answer"].startswith("Run net at bs 64 with eager")
+    assert found["too_close_to_call"] == [] and found["answer"].startswith(
+        "Run net at bs 64 with eager"
+    )
     assert found["answer"].endswith("lowest latency over 1,000 calls including preparation.")
 
 
-@pytest.mark.parametrize(("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)])
+@pytest.mark.parametrize(
+    ("preparation_s", "expected"), [(3.0, "from 2,000 calls on it beats graph"), (0.5, None)]
+)
 def test_a_faster_call_pays_back_a_longer_preparation(preparation_s, expected):
-    """A mode that left a race early may look better in both respects, and then no number of calls pays."""
-    best = {"mode": "graph", "call_ms": 2.0, "low_ms": 1.9, "high_ms": 2.1, "prepare_s": 1.0, "break_even": None}
+    """A mode that left a race early may look better in both respects, and then no number of calls
+    pays."""
+    best = {
+        "mode": "graph",
+        "call_ms": 2.0,
+        "low_ms": 1.9,
+        "high_ms": 2.1,
+        "prepare_s": 1.0,
+        "break_even": None,
+    }
     best |= {"trials": 3}
-    other = {"mode": "other", "call_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1, "prepare_s": preparation_s, "trials": 3}
+    other = {
+        "mode": "other",
+        "call_ms": 1.0,
+        "low_ms": 0.9,
+        "high_ms": 1.1,
+        "prepare_s": preparation_s,
+        "trials": 3,
+    }
     ranked = [best, other | {"break_even": None}]
     _, _, *lines = reasons(ranked, [], SimpleNamespace(metric="latency", calls=None), "eager", None)
     assert lines == ([] if expected is None else [f"other is faster per call; {expected}"])
@@ -208,11 +279,30 @@ LOWEST, OVER = "lowest latency", Race(is_over=True)
     ("race", "limits", "expected"),
     [
         (Race(), {}, f"{LOWEST}, but 2 rounds do not rule out other"),
-        (OVER, {}, f"{LOWEST}, but 2 rounds do not rule out other: at most 5 % higher, with 95 % confidence"),
-        (OVER, {"calls": 9}, f"{LOWEST} over 9 calls including preparation, but 2 rounds do not rule out other"),
+        (
+            OVER,
+            {},
+            (
+                f"{LOWEST}, but 2 rounds do not rule out other: at most 5 % higher, with 95 %"
+                " confidence"
+            ),
+        ),
+        (
+            OVER,
+            {"calls": 9},
+            f"{LOWEST} over 9 calls including preparation, but 2 rounds do not rule out other",
+        ),
         (OVER, {"memory": 9}, f"{LOWEST}, but 2 rounds do not rule out other"),
-        (replace(OVER, is_tie=True), {}, "no significant winner: ties with graph, and has the shortest preparation"),
-        (OVER, {"trials": 1}, f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long"),
+        (
+            replace(OVER, is_tie=True),
+            {},
+            "no significant winner: ties with graph, and has the shortest preparation",
+        ),
+        (
+            OVER,
+            {"trials": 1},
+            f"{LOWEST} in one trial per mode; all others took at least 2.00 times as long",
+        ),
         (None, {"trials": 1}, LOWEST),
         (None, {}, f"{LOWEST} in one round, which gives no intervals: other may be as fast"),
     ],
@@ -221,7 +311,10 @@ def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
     args = SimpleNamespace(**{"metric": "latency", "calls": None, "memory": None} | limits)
     trials = limits.get("trials", 2)
     mode = {"prepare_s": 0.0, "break_even": None, "low_ms": None, "high_ms": None, "trials": trials}
-    ranked = [mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0}, mode | {"mode": "other", "call_ms": 2.0}]
+    ranked = [
+        mode | {"mode": "graph", "call_ms": 1.0, "prepare_s": 1.0},
+        mode | {"mode": "other", "call_ms": 2.0},
+    ]
     if trials == 1:  # close, though the race's intervals may seem to exclude it
         _, open_race, *_ = reasons(ranked, ["other"], args, "eager", Race())
         assert open_race == f"{LOWEST}, but one trial each does not rule out other"
@@ -232,7 +325,13 @@ def test_the_sentence_says_what_the_rounds_have_shown(race, limits, expected):
 
 
 def test_byte_sizes():
-    for text, size in (("512", 512), ("2KiB", 2048), ("1.5GB", 1_500_000_000), ("4M", 4 * MIB), ("1 TiB", 2**40)):
+    for text, size in (
+        ("512", 512),
+        ("2KiB", 2048),
+        ("1.5GB", 1_500_000_000),
+        ("4M", 4 * MIB),
+        ("1 TiB", 2**40),
+    ):
         assert byte_size(text) == size
 
 
@@ -244,7 +343,11 @@ def marked_sweep(made, effbench, marked, **more):
     times = {"eager": 4.0, "cuda-graph": 1.0, "default": 2.0}
     cells = {}
     for mode, ms in times.items():
-        figures = {"latency_ms": [ms, ms * 1.001, ms * 1.002], "period_ms": [ms, ms * 1.001, ms * 1.002], **more}
+        figures = {
+            "latency_ms": [ms, ms * 1.001, ms * 1.002],
+            "period_ms": [ms, ms * 1.001, ms * 1.002],
+            **more,
+        }
         cells[a_cell(mode, "net")] = figures | ({"disturbance": BUSY} if mode in marked else {})
     made.sweep(cells, rounds=3)
     words = ("advise", "mode", "--db", str(made.path))
@@ -254,7 +357,10 @@ def marked_sweep(made, effbench, marked, **more):
 def test_a_marked_rival_is_not_compared_and_the_sentence_says_so(made, effbench):
     done, found = marked_sweep(made, effbench, ["cuda-graph"])
     assert (done.code, found["mode"], found["marked"]) == (0, "default", {"cuda-graph": BUSY})
-    expected = "lowest latency; not compared, because the host was disturbed: cuda-graph ~1.00 ms; measure again"
+    expected = (
+        "lowest latency; not compared, because the host was disturbed: cuda-graph ~1.00 ms; measure"
+        " again"
+    )
     assert expected in found["answer"]
     assert "~1.00 ms" in done.out and "~4.00×" in done.out, "the figures are shown"
     assert found["too_close_to_call"] == [] and "beats" not in done.out
@@ -263,7 +369,10 @@ def test_a_marked_rival_is_not_compared_and_the_sentence_says_so(made, effbench)
 def test_marked_figures_alone_are_the_last_resort(made, effbench):
     done, found = marked_sweep(made, effbench, ["cuda-graph", "eager", "default"])
     assert found["mode"] == "cuda-graph" and "~4.00×" in found["answer"]
-    assert "every figure is marked (host disturbed), so nothing is significant: measure again" in found["answer"]
+    assert (
+        "every figure is marked (host disturbed), so nothing is significant: measure again"
+        in found["answer"]
+    )
     assert all(mode["break_even"] is None for mode in found["modes"]) and done.code == 0
 
 
@@ -275,14 +384,22 @@ def test_a_gain_over_a_marked_baseline_is_marked(made, effbench):
 
 def test_unmarked_modes_alone_say_nothing_of_marks(made, effbench):
     _, found = marked_sweep(made, effbench, [])
-    assert (found["mode"], found["marked"], "disturbed" in found["answer"]) == ("cuda-graph", {}, False)
+    assert (found["mode"], found["marked"], "disturbed" in found["answer"]) == (
+        "cuda-graph",
+        {},
+        False,
+    )
 
 
 @pytest.mark.parametrize(
     ("marked", "mode", "said"),
     [
         # what a race has eliminated is slower, marked or not
-        (["cuda-graph"], "cuda-graph", "its own figure is marked (host disturbed), and the unmarked modes are slower"),
+        (
+            ["cuda-graph"],
+            "cuda-graph",
+            "its own figure is marked (host disturbed), and the unmarked modes are slower",
+        ),
         (["eager"], "cuda-graph", "not compared, because the host was disturbed: eager ~4.00 ms"),
     ],
 )
@@ -302,9 +419,13 @@ def test_capture_lists_use_unmarked_times(made, effbench):
         for bs in (1, 8, 16):
             for mode in ("eager", "cuda-graph"):
                 figures = {"latency_ms": float(bs), "graph_pool_bytes": bs * MIB}
-                cells[a_cell(mode, "net", bs)] = figures | ({"disturbance": BUSY} if bs in marked else {})
+                cells[a_cell(mode, "net", bs)] = figures | (
+                    {"disturbance": BUSY} if bs in marked else {}
+                )
         made.sweep(cells)
-        return effbench("advise", "buckets", "--stream", "uniform", "high=16", "--db", str(made.path))
+        return effbench(
+            "advise", "buckets", "--stream", "uniform", "high=16", "--db", str(made.path)
+        )
 
     done = sweep([8])
     assert done.code == 0
@@ -316,7 +437,9 @@ def test_capture_lists_use_unmarked_times(made, effbench):
 
 def test_stored_advice_comes_from_the_sweep_with_unmarked_results(made, effbench):
     def sweep(rounds, **more):
-        return made.sweep({a_cell(mode, "net"): more for mode in ("eager", "default")}, rounds=rounds)
+        return made.sweep(
+            {a_cell(mode, "net"): more for mode in ("eager", "default")}, rounds=rounds
+        )
 
     quiet = sweep(3)
     sweep(5, disturbance=BUSY)
@@ -324,29 +447,56 @@ def test_stored_advice_comes_from_the_sweep_with_unmarked_results(made, effbench
     assert json.loads(done.out)["sweep"] == quiet
 
 
-MODEL = ("advise", "mode", "tiny", "bs=2", "mode=eager,jit-trace,cuda-graph", "protocol.budget_s=0.2", "device=cpu")
-MODEL += ("protocol.min_time_s=0.02", "protocol.warmup_s=0.02", "protocol.host_tolerance=1000", "--format", "json")
+MODEL = (
+    "advise",
+    "mode",
+    "tiny",
+    "bs=2",
+    "mode=eager,jit-trace,cuda-graph",
+    "protocol.budget_s=0.2",
+    "device=cpu",
+)
+MODEL += (
+    "protocol.min_time_s=0.02",
+    "protocol.warmup_s=0.02",
+    "protocol.host_tolerance=1000",
+    "--format",
+    "json",
+)
 
 
 def test_calls_are_checked_before_anything_is_measured(cli):
     done = cli.run(*MODEL, "--calls", "0")
-    assert done.code == 2 and "--calls: expected a whole number of at least 1" in done.err and not cli.db.exists(), done
+    assert (
+        done.code == 2
+        and "--calls: expected a whole number of at least 1" in done.err
+        and not cli.db.exists()
+    ), done
 
 
 def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     done = cli.run(*MODEL)
     assert done.code == 0, done
     found = json.loads(done.out)
-    assert found["is_new"] and found["answer"].startswith(f"Run tiny at bs 2 with {found['mode']}: ")
-    assert {one["mode"]: 1 <= one["trials"] <= 3 for one in found["modes"]} == {"eager": True, "jit-trace": True}
+    assert found["is_new"] and found["answer"].startswith(
+        f"Run tiny at bs 2 with {found['mode']}: "
+    )
+    assert {one["mode"]: 1 <= one["trials"] <= 3 for one in found["modes"]} == {
+        "eager": True,
+        "jit-trace": True,
+    }
     assert "needs CUDA" in found["excluded"]["cuda-graph"]
-    assert found["commands"][0].startswith("effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph")
+    assert found["commands"][0].startswith(
+        "effbench -m model=tiny bs=2 mode=eager,jit-trace,cuda-graph"
+    )
     again = json.loads(cli.run(*MODEL).out)
     assert again == found | {"is_new": False, "measured_at": again["measured_at"]}
     text = cli.run("advise", "mode", "--model", "tiny", "bs=2", "--stored").out
     assert text.startswith("Run tiny at bs 2")
     assert f"nothing was measured (cpu, float32): sweep {found['sweep']}" in text
-    by_sweep = json.loads(cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out)
+    by_sweep = json.loads(
+        cli.run("advise", "mode", "--sweep", found["sweep"], "--format", "json").out
+    )
     assert by_sweep == {name: found[name] for name in by_sweep}
     failed = "status = 'timeout' WHERE cell_key = (SELECT key FROM cell WHERE mode = 'jit-trace')"
     sql(cli.db, f"UPDATE trial SET wall_s = 3, {failed}", f"UPDATE result SET {failed}")
@@ -354,33 +504,62 @@ def test_a_model_is_measured_once_and_then_answered_from_the_database(cli):
     assert not stored["is_new"] and "jit-trace" in stored["excluded"]
     assert json.loads(cli.run(*MODEL, "timeout_s=100").out)["is_new"], "3 s were too little"
     refused = cli.run("advise", "mode", "mlp", "--stored")
-    assert refused.code == 3 and "no ok result of mlp in a completed sweep; omit --stored" in refused.err
+    assert (
+        refused.code == 3
+        and "no ok result of mlp in a completed sweep; omit --stored" in refused.err
+    )
 
 
 def test_stored_results_of_a_name(cli):
     """Names such as gpt2-decode, of imported sweeps, may belong to no YAML file here."""
-    own = ("model=custom", "model.name=mine", "model.module._target_=torch.nn.Tanh", "model.inputs.x.shape=[4]")
+    own = (
+        "model=custom",
+        "model.name=mine",
+        "model.module._target_=torch.nn.Tanh",
+        "model.inputs.x.shape=[4]",
+    )
     for modes in ("eager,jit-script", "eager"):
         assert cli.sweep(*own, "bs=2", f"mode={modes}").code == 0
     for words in (("mine", "bs=2"), ("mine", "--bs", "2"), ("--model", "mine")):
         text = cli.run("advise", "mode", *words, "--stored").out
-        assert text.startswith("Run mine at bs 2 with ") and "jit-script" in text and "stored results of" in text
-    assert cli.sweep(*own, "bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise").code == 0
+        assert (
+            text.startswith("Run mine at bs 2 with ")
+            and "jit-script" in text
+            and "stored results of" in text
+        )
+    assert (
+        cli.sweep(
+            *own, "bs=2", "mode=eager,jit-script", "protocol.rounds=3", "sweep.name=precise"
+        ).code
+        == 0
+    )
     for modes, sizes in (("eager,jit-script", "bs=1,2"), ("eager", "bs=2")):
         assert cli.sweep(*own, sizes, f"mode={modes}").code == 0
-    found = json.loads(cli.run("advise", "mode", "mine", "bs=2", "--stored", "--format", "json").out)
+    found = json.loads(
+        cli.run("advise", "mode", "mine", "bs=2", "--stored", "--format", "json").out
+    )
     with Store.open(cli.db) as store:
-        assert store.find_sweep("precise").id == found["sweep"], "as many modes at this size, and more trials"
-    assert "bs=4 was not measured; measured: 1, 2" in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+        assert store.find_sweep("precise").id == found["sweep"], (
+            "as many modes at this size, and more trials"
+        )
+    assert (
+        "bs=4 was not measured; measured: 1, 2"
+        in cli.run("advise", "mode", "mine", "bs=4", "--stored").err
+    )
     assert "--stored answers from stored results" in cli.run("advise", "mode", "mine", "bs=2").err
     refused = cli.run("advise", "mode", "mine", "dtype=float32", "--stored")
-    assert refused.code == 2 and "--stored takes one model, and bs=N; for other settings, name a sweep" in refused.err
+    assert (
+        refused.code == 2
+        and "--stored takes one model, and bs=N; for other settings, name a sweep" in refused.err
+    )
 
 
 def test_a_model_of_a_users_own_folder(cli):
     mine = cli.folder / "mine" / "model" / "score.yaml"
     mine.parent.mkdir(parents=True)
-    mine.write_text((shipped("conf") / "model" / "tiny.yaml").read_text().replace("name: tiny", "name: score"))
+    mine.write_text(
+        (shipped("conf") / "model" / "tiny.yaml").read_text().replace("name: tiny", "name: score")
+    )
     words = ("advise", "mode", "score", "bs=2", "mode=eager", "device=cuda")
     assert "unknown model 'score'" in cli.run(*words).err
     assert "no CUDA GPU" in cli.run(*words, "--config-dir", "mine").err
@@ -388,7 +567,8 @@ def test_a_model_of_a_users_own_folder(cli):
 
 @pytest.mark.slow
 def test_results_of_other_protocols_hardware_and_software(cli):
-    """A sweep with three rounds is sufficient, one with two is not; another machine's results are only for --stored."""
+    """A sweep with three rounds is sufficient, one with two is not; another machine's results are
+    only for --stored."""
     for rounds, dtype, is_new in ((2, "dtype=float64", True), (3, "dtype=float32", False)):
         assert cli.sweep("model=tiny", *MODEL[3:5], dtype, f"protocol.rounds={rounds}").code == 0
         assert json.loads(cli.run(*MODEL, dtype).out)["is_new"] is is_new
@@ -396,7 +576,11 @@ def test_results_of_other_protocols_hardware_and_software(cli):
     assert json.loads(cli.run(*MODEL[:4], "--stored", "--format", "json").out)["sweep"]
     new = json.loads(cli.run(*MODEL).out)
     assert new["is_new"] and json.loads(cli.run(*MODEL, "--fresh").out)["sweep"] != new["sweep"]
-    assert cli.run("show", "--sweep", new["sweep"]).code == cli.run("-m", f"resume={new['sweep']}").code == 0
+    assert (
+        cli.run("show", "--sweep", new["sweep"]).code
+        == cli.run("-m", f"resume={new['sweep']}").code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""`effbench baseline`, and `effbench ls --failures`: reasons, tracebacks, one line if there is nothing to list."""
+"""`effbench baseline`, and `effbench ls --failures`: reasons, tracebacks, one line if there is
+nothing to list."""
 
 import json
 import shutil
@@ -8,7 +9,9 @@ from made_sweeps import a_cell, environment
 
 def test_set_ls_rm(made, effbench):
     first = made.sweep([a_cell()], label="v1")
-    done = effbench("baseline", "set", "main", "--note", "[red]good \udcff", "last")  # options stand anywhere
+    done = effbench(
+        "baseline", "set", "main", "--note", "[red]good \udcff", "last"
+    )  # options stand anywhere
     assert (done.code, done.err) == (0, "")
     assert done.out == f"baseline main on NVIDIA H200: sweep {first}\n"
     listed = effbench("baseline", "ls").out
@@ -16,13 +19,19 @@ def test_set_ls_rm(made, effbench):
         assert text in listed
     second = made.sweep([a_cell()], name="nightly")
     assert f"sweep {second} (was {first})" in effbench("baseline", "set", "main", "nightly").out
-    assert effbench("baseline", "set", "main", second).out == f"baseline main on NVIDIA H200: sweep {second}\n"
+    assert (
+        effbench("baseline", "set", "main", second).out
+        == f"baseline main on NVIDIA H200: sweep {second}\n"
+    )
     listed = effbench("baseline", "ls").out
     assert "(nightly)" in listed and "good" not in listed
     assert second in effbench("ls").out
     made.delete_sweep(second)
     assert "gone" in effbench("baseline", "ls").out
-    assert effbench("baseline", "rm", "main").out == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
+    assert (
+        effbench("baseline", "rm", "main").out
+        == f"removed baseline main on NVIDIA H200 (sweep {second})\n"
+    )
 
 
 def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
@@ -30,17 +39,29 @@ def test_sweeps_are_marked_in_the_list_of_sweeps(made, effbench):
     second = made.sweep({a_cell(): {}, a_cell("default"): {"status": "error"}}, state="interrupted")
     assert "baseline" not in effbench("ls").out
     said = effbench("baseline", "set", "main").out
-    assert "that sweep is interrupted (1 error)" in said and f"(effbench ls --failures --sweep {second})" in said
+    assert (
+        "that sweep is interrupted (1 error)" in said
+        and f"(effbench ls --failures --sweep {second})" in said
+    )
     effbench("baseline", "set", "v1", first)
     made.sweep([a_cell()], env=environment(gpu_name="NVIDIA A100"), into=first)
     effbench("baseline", "set", "main", first)  # on two kinds of hardware, and named once
     heading, *rows = effbench("ls").out.splitlines()
     assert heading.split()[:3] == ["sweep", "name", "baseline"]
-    assert "not on NVIDIA B200; use one of these" in effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
+    assert (
+        "not on NVIDIA B200; use one of these"
+        in effbench("baseline", "rm", "main", "--on", "NVIDIA B200").err
+    )
     removed = effbench("baseline", "rm", "main", "--on", "NVIDIA A100").out
     assert removed == f"removed baseline main on NVIDIA A100 (sweep {first})\n"
-    assert "NVIDIA A100" not in (listed := effbench("baseline", "ls").out) and listed.count("NVIDIA H200") == 2
-    marked = {row.split()[0]: row[heading.index("baseline") : heading.index("started")].strip() for row in rows}
+    assert (
+        "NVIDIA A100" not in (listed := effbench("baseline", "ls").out)
+        and listed.count("NVIDIA H200") == 2
+    )
+    marked = {
+        row.split()[0]: row[heading.index("baseline") : heading.index("started")].strip()
+        for row in rows
+    }
     assert marked == {first: "main, v1", second: ""}
 
 
@@ -50,14 +71,19 @@ def test_sweeps_are_listed_with_whole_ids_in_a_narrow_terminal(made, effbench, m
     monkeypatch.setattr("effbench.terminal.PLAIN_WIDTH", 60)
     lines = effbench("ls").out.splitlines()
     assert max(map(len, lines)) <= 60 and lines[1].startswith(f"{first} ")
-    assert {"  name: a name that is long", "  baseline: main", "  label: v1.0-3-gabcdef"} <= {*map(str.rstrip, lines)}
+    assert {"  name: a name that is long", "  baseline: main", "  label: v1.0-3-gabcdef"} <= {
+        *map(str.rstrip, lines)
+    }
 
 
 def test_refusals(made, effbench):
     made.sweep([a_cell()])
     for words, code, said in (
         ((), 2, "set|ls|rm"),
-        *((("set", name), 2, "cannot name a baseline") for name in ("a b", "last", "20260101-000000-abcd", "@a")),
+        *(
+            (("set", name), 2, "cannot name a baseline")
+            for name in ("a b", "last", "20260101-000000-abcd", "@a")
+        ),
         (("set", "main", "nowhere"), 3, "no sweep 'nowhere'"),
         (("rm", "main"), 3, "`effbench baseline set main last` sets it"),
         (("ls",), 3, "has no baseline"),
@@ -66,7 +92,9 @@ def test_refusals(made, effbench):
         assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
         assert said in done.err
     for words in ([], ["--format", "markdown"]):
-        done = effbench("report", "--baseline", "main", "--out", str(made.path.with_name("out")), *words)
+        done = effbench(
+            "report", "--baseline", "main", "--out", str(made.path.with_name("out")), *words
+        )
         assert (done.code, done.err.count("\n")) == (3, 1) and "no baseline 'main'" in done.err
         assert not made.path.with_name("out").exists()
     other = made.path.with_name("o ther.db")
@@ -90,14 +118,17 @@ def test_a_report_says_if_it_does_not_compare_with_the_chosen_baseline(made, eff
 
 
 def test_failures_with_their_tracebacks(made, effbench):
-    """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a log."""
+    """One ok cell; one that fails in two rounds with a traceback; one that crashes and left a
+    log."""
     error = {"status": "error", "reason": "in check: ValueError: x (mine.py:4 in forward)"}
     crash = {"status": "crashed", "reason": "SIGSEGV"}
     made.sweep({a_cell(): {}, a_cell("default"): error, a_cell("cuda-graph"): crash}, rounds=2)
     for status, name in (("error", "traceback"), ("crashed", "log")):
         for number in range(2):
             extra = json.dumps({name: f"first line\n  {status} of round {number + 1}"})
-            made.sql(f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}")
+            made.sql(
+                f"UPDATE trial SET extra = '{extra}' WHERE status = '{status}' AND round = {number}"
+            )
     done = effbench("ls", "--failures", "--traceback")
     assert done.code == 0 and "mine.py:4 in forward" in done.out
     assert "    first line\n      error of round 2\n" in done.out, "the last trial's, as it was"

@@ -1,4 +1,5 @@
-"""Errors of reading and writing: those of effbench's own output end it quietly, all others are reported."""
+"""Errors of reading and writing: those of effbench's own output end it quietly, all others are
+reported."""
 
 import errno
 import os
@@ -44,7 +45,9 @@ def writes(stream):
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 @pytest.mark.parametrize(("kind", "code"), [(unread_pipe, 0), (closed_terminal, 130)])
-def test_output_that_nobody_reads_ends_a_command_quietly(opened, monkeypatch, capsys, name, kind, code):
+def test_output_that_nobody_reads_ends_a_command_quietly(
+    opened, monkeypatch, capsys, name, kind, code
+):
     stream = kind(opened)
     monkeypatch.setattr(f"sys.{name}", stream)
     monkeypatch.setattr(command_line, "run_sweep", writes(stream))
@@ -70,18 +73,24 @@ def test_an_error_that_the_unread_output_cannot_have_is_reported(opened, monkeyp
     """Writing to a pipe never fails with EIO, nor to a terminal with EPIPE."""
     for kind, number in ((unread_pipe, errno.EIO), (closed_terminal, errno.EPIPE)):
         monkeypatch.setattr("sys.stdout", kind(opened))
-        monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=OSError(number, "of a disk")))
+        monkeypatch.setattr(
+            command_line, "run_sweep", Mock(side_effect=OSError(number, "of a disk"))
+        )
         assert command_line.run(["bs=1"]) == 2
         assert "of a disk" in capsys.readouterr().err
 
 
 def test_an_error_without_a_reader_of_stderr_keeps_its_code(opened, monkeypatch):
     monkeypatch.setattr("sys.stderr", unread_pipe(opened))
-    monkeypatch.setattr(command_line, "run_sweep", Mock(side_effect=OSError(errno.EIO, "of a disk")))
+    monkeypatch.setattr(
+        command_line, "run_sweep", Mock(side_effect=OSError(errno.EIO, "of a disk"))
+    )
     assert command_line.run(["bs=1"]) == 2
 
 
 def test_hydra_does_not_rewrite_an_error_of_a_disk(monkeypatch, capfd):
-    monkeypatch.setattr(launch, "own_hydra", Mock(side_effect=OSError(errno.EIO, "Input/output error", "conf.yaml")))
+    monkeypatch.setattr(
+        launch, "own_hydra", Mock(side_effect=OSError(errno.EIO, "Input/output error", "conf.yaml"))
+    )
     assert command_line.run(["python=x"]) == 2
     assert "cannot read or write conf.yaml: Input/output error" in capfd.readouterr().err

@@ -8,7 +8,10 @@ from made_sweeps import A100, DEFAULT, EAGER, FAST, SLOW, a_cell, steps
 def rows(done):
     """(mode, metric) -> verdict of `--format json`."""
     assert (done.code, done.err) == (0, "")
-    return {(one["cell"].split()[-2], one["metric"]): one["verdict"] for one in json.loads(done.out)["changes"]}
+    return {
+        (one["cell"].split()[-2], one["metric"]): one["verdict"]
+        for one in json.loads(done.out)["changes"]
+    }
 
 
 @pytest.fixture
@@ -37,9 +40,15 @@ def test_many_cells_of_one_side_are_only_counted(made, effbench):
 
 
 def test_times_of_tokens(made, effbench):
-    one, two = ({"ttft_ms": steps(9.0, 0.001), "tpot_ms": steps(mean, 0.001)} for mean in (1.0, 1.1))
+    one, two = (
+        {"ttft_ms": steps(9.0, 0.001), "tpot_ms": steps(mean, 0.001)} for mean in (1.0, 1.1)
+    )
     sweeps = [made.sweep({EAGER: figures | FAST}) for figures in (one, two)]
-    found = rows(effbench("compare", *sweeps, "--format", "json", "--metric", "ttft_ms", "--metric", "tpot_ms"))
+    found = rows(
+        effbench(
+            "compare", *sweeps, "--format", "json", "--metric", "ttft_ms", "--metric", "tpot_ms"
+        )
+    )
     assert found == {("eager", "ttft_ms"): "same", ("eager", "tpot_ms"): "slower"}
     done = effbench("export", "--sweep", sweeps[1], "--format", "csv")
     (row,) = csv.DictReader(done.out.splitlines())
@@ -47,13 +56,24 @@ def test_times_of_tokens(made, effbench):
 
 
 def test_which_rows(two, effbench):
-    assert set(rows(effbench("compare", *two, "--format", "json", "--only", "slower, broken")).values()) == {"slower"}
-    found = rows(effbench("compare", *two, "--format", "json", "--metric", "period_ms", "--metric", "kernels"))
+    assert set(
+        rows(effbench("compare", *two, "--format", "json", "--only", "slower, broken")).values()
+    ) == {"slower"}
+    found = rows(
+        effbench(
+            "compare", *two, "--format", "json", "--metric", "period_ms", "--metric", "kernels"
+        )
+    )
     assert {metric for _, metric in found} == {"period_ms", "kernels"}
     key = DEFAULT.key[:12]
     for text in ("default", "mlp bs=8 default*", "bs=8 default", key):
-        assert {mode for mode, _ in rows(effbench("compare", *two, "--format", "json", "--cell", text))} == {"default"}
-    assert "slower" not in rows(effbench("compare", *two, "--format", "json", "--floor", "11%")).values()
+        assert {
+            mode for mode, _ in rows(effbench("compare", *two, "--format", "json", "--cell", text))
+        } == {"default"}
+    assert (
+        "slower"
+        not in rows(effbench("compare", *two, "--format", "json", "--floor", "11%")).values()
+    )
 
 
 def test_metrics_that_no_cell_has_are_nothing_to_compare(two, effbench):
@@ -62,12 +82,16 @@ def test_metrics_that_no_cell_has_are_nothing_to_compare(two, effbench):
 
 
 def test_cells_that_are_asked_for_have_the_verdicts_of_the_whole(made, effbench):
-    """Which rows are told does not change what is said of them: a p of 0.04 is nothing among a hundred others."""
+    """Which rows are told does not change what is said of them: a p of 0.04 is nothing among a
+    hundred others."""
     faint, quiet = {"latency_ms": steps(1.0, 0.03)}, [a_cell(bs=size) for size in range(1, 8)]
     before = made.sweep({EAGER: faint} | dict.fromkeys(quiet, faint))
     after = made.sweep({EAGER: {"latency_ms": steps(1.075, 0.03)}} | dict.fromkeys(quiet, faint))
     words = ("compare", before, after, "--format", "json", "--metric", "latency_ms")
-    whole, alone = (json.loads(effbench(*words, *more).out)["changes"] for more in ((), ("--cell", EAGER.key[:12])))
+    whole, alone = (
+        json.loads(effbench(*words, *more).out)["changes"]
+        for more in ((), ("--cell", EAGER.key[:12]))
+    )
     assert 0.01 < alone[0]["p_value"] < 0.05
     assert alone == [one for one in whole if one["cell_key"] == EAGER.key]
     assert alone[0]["verdict"] == "ambiguous"
@@ -80,11 +104,25 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
         whole = json.loads(done.out)
         return {one["cell"] for one in whole["changes"]}, whole["notes"]
 
-    made.sweep([a_cell(mode, dtype=dtype) for mode in ("eager", "default") for dtype in ("bfloat16", "float16")],
-               name="dtypes")  # fmt: skip
+    made.sweep(
+        [
+            a_cell(mode, dtype=dtype)
+            for mode in ("eager", "default")
+            for dtype in ("bfloat16", "float16")
+        ],
+        name="dtypes",
+    )
     assert names("dtype", "dtypes") == ({"mlp bs=8 eager", "mlp bs=8 default"}, [])
-    assert names("mode", "dtypes")[0] == names("mode.name", "dtypes")[0] == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
-    settings = [a_cell("default", bs=size, settings={"fullgraph": v}) for v in (False, True) for size in (1, 8)]
+    assert (
+        names("mode", "dtypes")[0]
+        == names("mode.name", "dtypes")[0]
+        == {"mlp bs=8 bfloat16", "mlp bs=8 float16"}
+    )
+    settings = [
+        a_cell("default", bs=size, settings={"fullgraph": v})
+        for v in (False, True)
+        for size in (1, 8)
+    ]
     made.sweep([*settings, EAGER], name="settings")
     assert names("fullgraph", "settings") == names("mode.fullgraph", "settings")
     found, (note,) = names("mode.fullgraph", "settings")
@@ -97,13 +135,25 @@ def test_what_by_compares_is_no_part_of_a_cells_name(made, effbench):
 def test_across(made, effbench):
     before = made.sweep({EAGER: FAST})
     for after, name, said in (
-        (made.sweep({a_cell(dtype="float16"): SLOW}), "dtype", "differ in dtype bfloat16 → float16"),
-        (made.sweep({a_cell(numerics={"tf32": True}): SLOW}), "numerics", "differ in numerics.tf32 False → True"),
+        (
+            made.sweep({a_cell(dtype="float16"): SLOW}),
+            "dtype",
+            "differ in dtype bfloat16 → float16",
+        ),
+        (
+            made.sweep({a_cell(numerics={"tf32": True}): SLOW}),
+            "numerics",
+            "differ in numerics.tf32 False → True",
+        ),
         (made.sweep({EAGER: SLOW}, env=A100), "hardware", "NVIDIA H200 and NVIDIA A100"),
     ):
         refused = effbench("compare", before, after)
         assert (refused.code, refused.out) == (3, "")
-        assert said in refused.err and f"; --across {name}" in refused.err and refused.err.count("\n") == 1
+        assert (
+            said in refused.err
+            and f"; --across {name}" in refused.err
+            and refused.err.count("\n") == 1
+        )
         found = rows(effbench("compare", before, after, "--across", name, "--format", "json"))
         assert found["eager", "latency_ms"] == "slower"
 
@@ -116,7 +166,13 @@ def test_what_is_refused(made, two, effbench):
         ("last", "compare takes two sweeps"),
         ("last last --by dtype", "name one sweep, not 2"),
         ("last --by dtype", "has only dtype=bfloat16: sweep two values, or compare two"),
-        ("last --by colour", "has a parameter 'colour'; use a parameter, such as bs or model.module.width, or python"),
+        (
+            "last --by colour",
+            (
+                "has a parameter 'colour'; use a parameter, such as bs or model.module.width, or"
+                " python"
+            ),
+        ),
         ("last --by dtype --across dtype", "--across needs two sweeps"),
         ("last last --values a b", "needs --by"),
         ("first last --only slow", "choose from"),

@@ -1,4 +1,5 @@
-"""`effbench --help` fits one screen, its examples work, and it agrees with the help of each command."""
+"""`effbench --help` fits one screen, its examples work, and it agrees with the help of each
+command."""
 
 import importlib
 import re
@@ -19,7 +20,9 @@ SUMMARIES = {name: summary for group in GROUPS for name, summary in group.summar
 def examples() -> list[list[str]]:
     """The words of each example, without `effbench`."""
     text = overview().replace("\\\n", " ")
-    lines = [line.partition("  #")[0] for line in text.splitlines() if line.startswith("  effbench -m")]
+    lines = [
+        line.partition("  #")[0] for line in text.splitlines() if line.startswith("  effbench -m")
+    ]
     return [shlex.split(line)[1:] for line in lines]
 
 
@@ -52,7 +55,9 @@ def test_every_command_is_in_one_group_and_its_help_begins_alike(effbench, capsy
         text = " ".join(capsys.readouterr().out.split())
         assert end.value.code == 0
         assert text.startswith(f"usage: effbench {name} ") and summary in text
-        assert text.endswith("effbench --help lists all commands; docs/reference/commands.md explains them.")
+        assert text.endswith(
+            "effbench --help lists all commands; docs/reference/commands.md explains them."
+        )
 
 
 def test_the_four_examples_are_sweeps(monkeypatch, tmp_path):
@@ -61,7 +66,9 @@ def test_the_four_examples_are_sweeps(monkeypatch, tmp_path):
     assert len(found) == 4
     planned = []
     for words in found[:3]:
-        launch.hydra_sweep(words, quiet=True, conductor=lambda jobs, command: planned.append(len(jobs)))
+        launch.hydra_sweep(
+            words, quiet=True, conductor=lambda jobs, command: planned.append(len(jobs))
+        )
     assert planned == [4, 9, 4]
     assert found[3] == ["-m", "resume=last"]
 
@@ -69,7 +76,9 @@ def test_the_four_examples_are_sweeps(monkeypatch, tmp_path):
 def test_what_it_names_exists(effbench):
     text = overview()
     pages = re.findall(r"docs/[\w/-]+\.md", text)
-    assert len(pages) == 2 and all((launch.config.shipped("conf").parent / page).is_file() for page in pages)
+    assert len(pages) == 2 and all(
+        (launch.config.shipped("conf").parent / page).is_file() for page in pages
+    )
     modes = {path.stem for path in (launch.config.shipped("conf") / "mode").glob("*.yaml")}
     named = re.search(r"mode= takes (.*) \.\.\.", text)[1].split(", ")
     assert len(named) == 4 and set(named) <= modes

@@ -20,11 +20,16 @@ SLOWER, STEADY, BREAKS = a_cell("default", "net"), a_cell("eager", "net"), a_cel
 
 @pytest.fixture(scope="module")
 def filled(empty_db, tmp_path_factory):
-    """16 sweeps: from v4 on one cell has graph breaks, from v8 on it is slower, from v12 on another one fails."""
+    """16 sweeps: from v4 on one cell has graph breaks, from v8 on it is slower, from v12 on another
+    one fails."""
     made = copied(empty_db, tmp_path_factory.mktemp("history") / "h.db")
     for number in range(16):
         slower = spread(1.1 if number >= 8 else 1.0, 0.003, seed=number)
-        failed = {"status": Status.ERROR, "reason": "it does not compile any more"} if number >= 12 else {}
+        failed = (
+            {"status": Status.ERROR, "reason": "it does not compile any more"}
+            if number >= 12
+            else {}
+        )
         cells = {
             SLOWER: {"latency_ms": slower, "graph_breaks": 2 if number >= 4 else 0},
             STEADY: {"latency_ms": spread(1.0, 0.003, seed=100 + number)},
@@ -61,15 +66,33 @@ def latencies(events):
 
 def test_what_changed_and_with_what(db, history, read):
     broken, slower, breaks = read()["changes"]
-    assert (slower["word"], slower["metric"], slower["after_label"]) == ("slower", "latency_ms", "v8")
-    assert slower["before_label"] == "v7" and slower["alarms"] and slower["low"] < 1.1 < slower["high"]
+    assert (slower["word"], slower["metric"], slower["after_label"]) == (
+        "slower",
+        "latency_ms",
+        "v8",
+    )
+    assert (
+        slower["before_label"] == "v7" and slower["alarms"] and slower["low"] < 1.1 < slower["high"]
+    )
     assert slower["coincides"] == ["torch 2.11.0 -> 2.13.0"]
-    assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == ("graph_breaks", 0, 2, "v4")
+    assert (breaks["metric"], breaks["old"], breaks["new"], breaks["after_label"]) == (
+        "graph_breaks",
+        0,
+        2,
+        "v4",
+    )
     assert (broken["kind"], broken["after_label"]) == ("broken", "v12")
-    assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith("other bs=8 fancy")
+    assert broken["reason"] == "it does not compile any more" and broken["cell"].startswith(
+        "other bs=8 fancy"
+    )
     out = history()
     line = next(line for line in out.splitlines() if "latency_ms" in line)
-    assert "slower" in line and "1.1" in line and "open" in line and "coincides with torch 2.11.0 -> 2.13.0" in line
+    assert (
+        "slower" in line
+        and "1.1" in line
+        and "open" in line
+        and "coincides with torch 2.11.0 -> 2.13.0" in line
+    )
     assert "changes: 3 (3 open)" in out
     rows = list(csv.DictReader(io.StringIO(history("--format", "csv"))))
     assert [row["word"] for row in rows if row["word"]] == ["broken", "slower", "more"]
@@ -82,7 +105,10 @@ def test_filters(db, read):
         v8 = next(sweep.id for sweep in store.sweeps() if sweep.label == "v8")
     both = ["status", "latency_ms"]
     for words, metrics in (
-        (("--metric", "latency_ms", "--metric", "speedup", "--metric", "latency_ms"), [*both, "speedup"]),
+        (
+            ("--metric", "latency_ms", "--metric", "speedup", "--metric", "latency_ms"),
+            [*both, "speedup"],
+        ),
         (("--metric", "speedup", "--model", "net"), ["speedup"]),
         (("--mode", "fancy"), ["status"]),
         (("--since", "2020-01-01"), [*both, "graph_breaks"]),
@@ -125,12 +151,26 @@ def test_new_cells_are_listed_by_sweep(made, history, read):
     later = made.sweep([STEADY, SLOWER, BREAKS], label="second")
     assert len(read()["new"]) == 2, "one by one only in JSON and CSV"
     (line,) = [line for line in history().splitlines() if "first measured" in line]
-    assert line == f"2 cells first measured in {later} second: net bs=8 default bfloat16, other bs=8 fancy bfloat16"
+    assert (
+        line
+        == f"2 cells first measured in {later} second: net bs=8 default bfloat16, other bs=8 fancy"
+        " bfloat16"
+    )
     assert line in history("--format", "markdown")
     for _ in range(4):
-        made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|")], env=environment(gpu_name="B"), label="[x](y)")
-    made.sweep([STEADY, SLOWER, a_cell("default", "<b>net|"), BREAKS], env=environment(gpu_name="B"), label="[x](y)")
-    (line,) = [line for line in history().splitlines() if "other bs=8 fancy" in line and " on B" in line]
+        made.sweep(
+            [STEADY, SLOWER, a_cell("default", "<b>net|")],
+            env=environment(gpu_name="B"),
+            label="[x](y)",
+        )
+    made.sweep(
+        [STEADY, SLOWER, a_cell("default", "<b>net|"), BREAKS],
+        env=environment(gpu_name="B"),
+        label="[x](y)",
+    )
+    (line,) = [
+        line for line in history().splitlines() if "other bs=8 fancy" in line and " on B" in line
+    ]
     assert line.startswith("1 cell first measured in ")
     assert "[x](y)" not in history("--format", "markdown")
 
@@ -170,7 +210,11 @@ def test_re_runs_make_no_history(made, read):
 def test_a_line(made, history, read):
     """Main and pull requests in turns; then main is slower."""
     for number in range(10):
-        levels = {"main": 1.0 if number < 6 else 1.3, f"pr-{number}": 1.1, None: 1.1 * (1 + number % 2)}
+        levels = {
+            "main": 1.0 if number < 6 else 1.3,
+            f"pr-{number}": 1.1,
+            None: 1.1 * (1 + number % 2),
+        }
         for name, level in levels.items():
             made.sweep({STEADY: {"latency_ms": level}}, name=name, label=f"{name}{number}")
     found = read("--name", "main")
@@ -179,11 +223,16 @@ def test_a_line(made, history, read):
     assert latencies(found["changes"]) == [("change", "main6")]
     assert latencies(read("--name", "main", "--since", "pr-66")["changes"]) == []
     assert latencies(read("--name", "main", "--since", "pr-55")["changes"]) == [("change", "main6")]
-    assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history("--name", "mian", code=3)
+    assert "no sweep with name 'mian'; available: '', 'pr-9', 'main'" in history(
+        "--name", "mian", code=3
+    )
     with Store.open(made.path, mode="write") as store:
         pinned = next(info.id for info in store.sweeps() if info.label == "main5")
         store.set_baseline("v1", pinned)
-        compared = [("main", None, "main8"), ("pr-9", None, "main9")]  # of the same name, if there is one
+        compared = [
+            ("main", None, "main8"),
+            ("pr-9", None, "main9"),
+        ]  # of the same name, if there is one
         compared += [("pr-9", "v1", "main5"), (pinned, "v1", "main4")]
         for reference, baseline, before in compared:
             shown = data.read(store, "made", [reference], baseline=baseline)
@@ -198,10 +247,15 @@ def test_a_line(made, history, read):
     assert accept in history("--name", "main", "--db", str(elsewhere)).replace("\n", " ")
     assert f"acknowledged {change}" in history("ack", change, "--name", "main", "--reason", "why")
     assert latencies(read("--name", "main")["changes"]) == []
-    assert (change in history("acks", "--name", "main"), change in history("acks", "--name", "")) == (True, False)
+    assert (
+        change in history("acks", "--name", "main"),
+        change in history("acks", "--name", ""),
+    ) == (True, False)
     assert "removed" in history("--name", "main", "ack", "--rm", change)
     made.sweep([BREAKS], name="other")
-    assert "no result fits all of --host, --name" in history("--name", "other", "--model", "net", code=3)
+    assert "no result fits all of --host, --name" in history(
+        "--name", "other", "--model", "net", code=3
+    )
 
 
 def ids(read):
@@ -210,17 +264,27 @@ def ids(read):
 
 def test_an_acknowledged_change_is_omitted_and_taken_back(db, history, read):
     known = ids(read)
-    assert history("ack", known["slower"], "--reason", "first").startswith(f"acknowledged {known['slower']}: slower")
+    assert history("ack", known["slower"], "--reason", "first").startswith(
+        f"acknowledged {known['slower']}: slower"
+    )
     history("ack", known["slower"], "--reason", "no text: \udcff")  # another reason
     history("ack", known["slower"], "--reason", "more checks")
     assert ids(read) == {word: known[word] for word in ("broken", "more")}
     assert "1 acknowledged and omitted" in history()
     shown = next(one for one in read("--all")["changes"] if one["word"] == "slower")
-    assert (shown["acknowledged"], shown["alarms"], shown["id"]) == ("more checks", False, known["slower"])
+    assert (shown["acknowledged"], shown["alarms"], shown["id"]) == (
+        "more checks",
+        False,
+        known["slower"],
+    )
     listed = history("acks")
-    assert listed.count(known["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
+    assert (
+        listed.count(known["slower"]) == 1 and "more checks" in listed and "first sweep" in listed
+    )
     history("ack", known["broken"], "--reason", "known")
-    assert history("ack", "--rm", known["slower"]).startswith(f"removed acknowledgement {known['slower']}")
+    assert history("ack", "--rm", known["slower"]).startswith(
+        f"removed acknowledgement {known['slower']}"
+    )
     (slower,) = [one for one in read()["changes"] if one["word"] == "slower"]
     assert slower["id"] == known["slower"]
     assert "no ids start with" in history("ack", "--rm", known["slower"], code=2)
@@ -256,16 +320,22 @@ def test_a_sweep_of_the_future_is_the_oldest(made, read):
         made.sweep({STEADY: {"status": Status.ERROR} if number == 3 else {}}, label=f"v{number}")
     (broken,) = read()["changes"]
     assert (broken["kind"], broken["before_label"], broken["after_label"]) == ("broken", "v2", "v3")
-    assert read("--since", "last")["changes"] == read("--since", "2020-01-01")["changes"] == [broken]
+    assert (
+        read("--since", "last")["changes"] == read("--since", "2020-01-01")["changes"] == [broken]
+    )
 
 
 def test_an_unconfirmed_change_is_not_acknowledged(made, history, read):
     """The sweeps that confirm it may show a larger one."""
     for number in range(12):
-        made.sweep({STEADY: {"latency_ms": spread(1.05 if number == 11 else 1.0, 0.003, seed=number)}})
+        made.sweep(
+            {STEADY: {"latency_ms": spread(1.05 if number == 11 else 1.0, 0.003, seed=number)}}
+        )
     (recent,) = (one for one in read()["recent"] if one["metric"] == "latency_ms")
     assert "is unconfirmed" in history("ack", recent["id"], "--reason", "small", code=2)
-    assert "no unacknowledged change matches" in history("ack", "model=net", "--reason", "small", code=2)
+    assert "no unacknowledged change matches" in history(
+        "ack", "model=net", "--reason", "small", code=2
+    )
     assert history("acks") == "no acknowledgements\n"
 
 
@@ -285,4 +355,6 @@ def test_what_is_refused(db, effbench):
     ):
         done = effbench("history", *words.split())
         assert done.code in (2, 3) and said in done.err, words
-    assert effbench("history", "--db", str(db.path), "acks").out == "no acknowledgements\n", "--db before acks"
+    assert effbench("history", "--db", str(db.path), "acks").out == "no acknowledgements\n", (
+        "--db before acks"
+    )

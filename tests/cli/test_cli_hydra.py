@@ -23,14 +23,22 @@ def test_what_hydra_prints(cli):
 def plan_of(cli) -> list[tuple[str, int, str, int]]:
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()
-        return [(c.model_name, c.bs, c.mode_name, c.model["module"]["width"]) for c in store.planned(sweep.id)]
+        return [
+            (c.model_name, c.bs, c.mode_name, c.model["module"]["width"])
+            for c in store.planned(sweep.id)
+        ]
 
 
 def test_sweeps_of_every_kind_and_words_in_any_order(cli):
     done = cli.run(
-        "bs=range(1,3)", "-m", *cli.tiny, "model=tiny", "mode=glob(e*)", "model.module.width=choice(8,16)",
+        "bs=range(1,3)",
+        "-m",
+        *cli.tiny,
+        "model=tiny",
+        "mode=glob(e*)",
+        "model.module.width=choice(8,16)",
         "model.inputs.x.shape=[${model.module.width}]",
-    )  # fmt: skip
+    )
     assert done.code == 0, done
     assert plan_of(cli) == [("tiny", bs, "eager", width) for bs in (1, 2) for width in (8, 16)]
     cli.db.unlink()

@@ -1,4 +1,5 @@
-"""`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes, pipes, refusals."""
+"""`effbench export --whole` and `effbench import` as they are typed: what is printed, exit codes,
+pipes, refusals."""
 
 import gzip
 import io
@@ -31,7 +32,11 @@ def refused(done, *said, code=2):
 
 
 def test_out_and_in_again(odd, run):
-    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (0, "3 whole sweeps → new/sweeps.db\n", "")
+    assert run("export", "--db", odd, "--out", "new/sweeps.db") == (
+        0,
+        "3 whole sweeps → new/sweeps.db\n",
+        "",
+    )
     code, said, err = run("import", "new/sweeps.db", "--baselines")
     assert (code, err) == (0, "")
     assert "6 planned cells, " in said
@@ -40,7 +45,10 @@ def test_out_and_in_again(odd, run):
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     assert "imported" in run("ls")[1]
     code, said, _ = run("import", "new/sweeps.db")
-    assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 already there · database results/effbench.db")
+    assert (code, said.splitlines()[-1]) == (
+        0,
+        "3 sweeps: 3 already there · database results/effbench.db",
+    )
 
 
 @pytest.mark.parametrize("size", [512, 8192])
@@ -48,7 +56,12 @@ def test_a_full_temporary_folder_is_named_and_not_the_database(odd, run, fill_di
     fill_disk(size)
     done = run("export", "--db", odd, "--out", "sweeps.db")
     fill_disk(resource.RLIM_INFINITY)  # pytest, too, may write to a file
-    refused(done, f"{tempfile.gettempdir()}/effbench-", "sweeps.db failed: the disk is full", "set TMPDIR to another")
+    refused(
+        done,
+        f"{tempfile.gettempdir()}/effbench-",
+        "sweeps.db failed: the disk is full",
+        "set TMPDIR to another",
+    )
     assert "--db" not in done[2] and not Path("sweeps.db").exists()
 
 
@@ -63,7 +76,11 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(content))))
     assert command_line.run(["import", "-", "--db", "packed.db"]) == 0
     assert whole.contents("packed.db")["trial"] == found["trial"]
-    for cut, said in ((len(content) // 2, "damaged"), (0, ": standard input is empty;"), (50, "damaged")):
+    for cut, said in (
+        (len(content) // 2, "damaged"),
+        (0, ": standard input is empty;"),
+        (50, "damaged"),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content[:cut])))
         assert command_line.run(["import", "-"]) == 2
         err = capfdbinary.readouterr().err.decode()
@@ -74,15 +91,26 @@ def test_a_pipe_between_two_effbenches(odd, tmp_path, monkeypatch, capfdbinary):
 def test_a_compressed_file(odd, run):
     run("export", "--db", odd, "--out", "out/sweeps.db.gz")
     code, said, err = run("import", "out/sweeps.db.gz", "--baselines")
-    assert (code, said.splitlines()[-1], err) == (0, "3 sweeps: 3 imported · database results/effbench.db", "")
+    assert (code, said.splitlines()[-1], err) == (
+        0,
+        "3 sweeps: 3 imported · database results/effbench.db",
+        "",
+    )
     assert whole.contents("results/effbench.db") == whole.contents(odd)
     content = Path("out/sweeps.db.gz").read_bytes()
     for changed in (content[:2000], content[:500] + b"x" * 200 + content[700:]):
         Path("x.db.gz").write_bytes(changed)
         refused(run("import", "x.db.gz", "--db", "other.db"), "x.db.gz is damaged")
-    for name, changed in (("x.db.gz", b"no gzip"), ("results.csv", b"model,bs\n"), ("b.gz", gzip.compress(b"bs"))):
+    for name, changed in (
+        ("x.db.gz", b"no gzip"),
+        ("results.csv", b"model,bs\n"),
+        ("b.gz", gzip.compress(b"bs")),
+    ):
         Path(name).write_bytes(changed)
-        refused(run("import", name, "--db", "other.db"), f": {name} is not a SQLite database; import reads files of")
+        refused(
+            run("import", name, "--db", "other.db"),
+            f": {name} is not a SQLite database; import reads files of",
+        )
     refused(run("import", "missing.db.gz", "--db", "other.db"), "missing.db.gz: no such file")
     assert not Path("other.db").exists()
 
@@ -91,8 +119,13 @@ def test_straight_into_another_database(odd, run):
     code, said, _ = run("import", odd, "--db", "history.db")
     assert (code, said.splitlines()[-1]) == (0, "3 sweeps: 3 imported · database history.db")
     assert run("import", odd, "--db", "one.db", "--sweep", "last", "--no-samples")[0] == 0
-    assert (len(whole.contents("one.db")["sweep"]), len(whole.contents("history.db")["sweep"])) == (1, 3)
-    refused(run("import", odd, "--db", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3)
+    assert (len(whole.contents("one.db")["sweep"]), len(whole.contents("history.db")["sweep"])) == (
+        1,
+        3,
+    )
+    refused(
+        run("import", odd, "--db", "two.db", "--sweep", "nowhere"), "no sweep 'nowhere'", code=3
+    )
     assert not Path("two.db").exists()
 
 
@@ -108,16 +141,30 @@ def test_a_damaged_file_or_a_refused_sweep_does_not_keep_the_others_away(odd, ru
     assert (done[1].count(": refused"), done[1].count("imported, ")) == (1, 2)
     refused(done, "has seed 7 there, but 1099511627776 in the import")
     done = run("import", "b.db", odd, "nowhere", "--db", "x.db")
-    assert [done[2].count(name) for name in ("b.db", "has seed 7 there", "nowhere: no such file")] == [1, 1, 1]
+    assert [
+        done[2].count(name) for name in ("b.db", "has seed 7 there", "nowhere: no such file")
+    ] == [1, 1, 1]
 
 
 REFUSALS = [
     (["import", "nowhere"], ["effbench: nowhere: no such file\n"], 2),
-    (["import", "ODD", "--db", "ODD"], ["is the target itself; give another database with --db"], 2),
+    (
+        ["import", "ODD", "--db", "ODD"],
+        ["is the target itself; give another database with --db"],
+        2,
+    ),
     (["import", "link.db", "--db", "ODD"], ["link.db is the target itself"], 2),
-    (["import", "postgresql://me:s3cret@host/x", "--db", "postgres://me:s3cret@host/x"], ["is the target itself"], 2),
+    (
+        ["import", "postgresql://me:s3cret@host/x", "--db", "postgres://me:s3cret@host/x"],
+        ["is the target itself"],
+        2,
+    ),
     (["import", "blank.db"], ["holds no sweep yet"], 3),
-    (["export", "--db", "ODD", "--whole", "--format", "csv"], ["--format, which is for the view"], 2),
+    (
+        ["export", "--db", "ODD", "--whole", "--format", "csv"],
+        ["--format, which is for the view"],
+        2,
+    ),
     (["export", "--db", "ODD", "--format", "parquet"], ["needs --out FILE"], 2),
     (["export", "--db", "ODD", "--no-samples"], ["needs --whole"], 2),
     (["export", "--db", "ODD", "--whole", "--out", "empty/x.db"], ["cannot write empty/x.db"], 2),
@@ -160,6 +207,11 @@ def test_a_hostile_name_stays_on_its_line(run):
     run("export", "--db", "from.db", "--out", "x.db")
     code, said, _ = run("import", "x.db")
     line, last = said.splitlines()
-    assert code == 0 and (line + last).isprintable() and len(line) < 140 and " evil [2J name xxx" in line
+    assert (
+        code == 0
+        and (line + last).isprintable()
+        and len(line) < 140
+        and " evil [2J name xxx" in line
+    )
     whole.set_state("results/effbench.db", sweep_id, label="c\nd")
     refused(run("import", "x.db"), "label c d there, but a b in the import")

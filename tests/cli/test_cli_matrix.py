@@ -18,7 +18,9 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
         "no cell matches the rule {bs: 77}",
     ):
         assert text in done.out
-    on_cluster = cli.sweep(*WORDS, "executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run")
+    on_cluster = cli.sweep(
+        *WORDS, "executor=slurm", "device=auto", "exclude=[{bs:1,device:cuda}]", "--dry-run"
+    )
     assert "2 cells × 1 round (quick) on SLURM" in on_cluster.out, "auto is the device of the jobs"
     assert not cli.db.exists()
     assert cli.sweep(*WORDS, rules).code == 0
@@ -27,23 +29,34 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert planned == {(1, "eager"), (2, "eager"), (1, "jit-trace")}
     again = cli.run("-m", "resume=last", "--dry-run")
     assert (again.code, "0 trials to run" in again.out) == (0, True), again
-    assert "ran under effbench's own" in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
+    assert (
+        "ran under effbench's own"
+        in cli.run("-m", "resume=last", f"folder={cli.folder}", "--dry-run").err
+    )
     more = cli.run("-m", "resume=last", "protocol.rounds=2", "--dry-run")
     assert "3 cells × 2 rounds" in more.out and "3 trials to run" in more.out, more
     for key, old, new in (("baseline_mode", "eager", "jit-trace"), ("sweep.seed", "0", "5")):
         refused = cli.run("-m", "resume=last", f"{key}={new}", "--dry-run").err
         assert f"has {key}={old}, not {new}" in refused
     done = cli.sweep(*WORDS, "--dry-run")
-    assert "4 trials to run" in done.out and ", from the medians of earlier trials\n" in done.out, done
+    assert "4 trials to run" in done.out and ", from the medians of earlier trials\n" in done.out, (
+        done
+    )
     done = cli.sweep(*WORDS, "shard=1/2", "protocol.rounds=2", "--dry-run")
-    assert "shard 1/2: 2 cells in other shards" in done.out and "medians of earlier trials" in done.out, done
-    assert "from the protocol and" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, "another protocol"
+    assert (
+        "shard 1/2: 2 cells in other shards" in done.out and "medians of earlier trials" in done.out
+    ), done
+    assert "from the protocol and" in cli.sweep(*WORDS, "protocol.budget_s=0.3", "--dry-run").out, (
+        "another protocol"
+    )
     sql(cli.db, "UPDATE environment SET cpu_name = 'another'")
     assert "from the protocol and" in cli.sweep(*WORDS, "--dry-run").out
     sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
     sql(cli.db, "UPDATE trial SET environment_id = 'other'")
     again = cli.run("-m", "resume=last", "--dry-run", "--trust-imported")
-    assert "software has changed since the recorded trials: all cells run again\n" in again.out, again
+    assert "software has changed since the recorded trials: all cells run again\n" in again.out, (
+        again
+    )
     assert "3 trials to run" in again.out
     with Store.open(cli.db) as store:
         assert len(store.sweeps()) == 1
@@ -51,7 +64,10 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
 
 def test_rounds_that_are_not_needed_are_not_planned_again(cli):
     assert cli.sweep("model=tiny", "protocol.rounds=9", "protocol.enough_interval=99").code == 0
-    for words, expected in ((["--dry-run"], "0 trials to run"), ([], "all trials are already recorded")):
+    for words, expected in (
+        (["--dry-run"], "0 trials to run"),
+        ([], "all trials are already recorded"),
+    ):
         done = cli.run("-m", "resume=last", *words)
         assert (done.code, expected in done.out) == (0, True), done
 
@@ -67,8 +83,14 @@ def test_rounds_are_added_on_the_command_line(cli):
         assert {row["trials"] for row in store.results(sweep.id)} == {3}
     assert "2 cells × 3 rounds (quick) on CPU: all trials are" in cli.run("-m", "resume=n").out
     for words, said in (
-        (["protocol.rounds=2"], "has 3 rounds, more than 2: omit protocol.rounds, or give more than 3 to add rounds"),
-        (["protocol.budget_s=9"], "has protocol.budget_s=0.2, not 9.0: trials that are measured differently have no"),
+        (
+            ["protocol.rounds=2"],
+            "has 3 rounds, more than 2: omit protocol.rounds, or give more than 3 to add rounds",
+        ),
+        (
+            ["protocol.budget_s=9"],
+            "has protocol.budget_s=0.2, not 9.0: trials that are measured differently have no",
+        ),
         (["protocol=standard"], "has protocol=quick, not standard: "),
     ):
         done = cli.run("-m", "resume=n", *words)
@@ -88,17 +110,27 @@ def test_a_baseline_may_be_excluded_in_part(cli):
     done = cli.sweep(*WORDS, *rules, "exclude=[{mode:jit-trace,bs:1}]")
     assert (done.code, "removes the jit-trace baseline of 2 cells" in done.out) == (0, True), done
     done = cli.sweep(*WORDS, *rules, "exclude=[{mode:jit-*}]")
-    assert done.code == 2 and "baseline_mode=jit-trace is not a mode of this sweep after exclude" in done.err, done
+    assert (
+        done.code == 2
+        and "baseline_mode=jit-trace is not a mode of this sweep after exclude" in done.err
+    ), done
 
 
 def test_shards_become_one_sweep(cli):
     kept = []
     for number, keeps in ((1, "true"), (2, "false")):
-        words = (f"shard={number}/2", f"db={number}.db", f"executor.keep_cache={keeps}", "executor.cache_dir=caches")
+        words = (
+            f"shard={number}/2",
+            f"db={number}.db",
+            f"executor.keep_cache={keeps}",
+            "executor.cache_dir=caches",
+        )
         done = cli.sweep(*WORDS, *words, "executor.ahead=1")
         assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
         kept = kept or [*(cli.folder / "caches").rglob("*")]
-    assert kept and all(path.exists() for path in kept), "a shard that ends keeps the folder of others"
+    assert kept and all(path.exists() for path in kept), (
+        "a shard that ends keeps the folder of others"
+    )
     ends = []
     for sources, db in ((("2.db", "1.db"), "turned.db"), (("1.db", "2.db"), "both.db")):
         assert cli.run("import", *sources, "--db", db).code == 0
@@ -125,7 +157,12 @@ def test_nodes_of_a_cluster_share_the_cells_that_are_listed(made, effbench):
     sweep_id = made.sweep({one: {}, two: None, three: None})
     made.sweep({two: {}}, into=sweep_id, env=environment(cpu_name="EPYC"))
     lines = effbench("ls", "--cells").out.splitlines()
-    found = [(cell.mode_name, [line for line in lines if line.startswith(cell.key[:12])]) for cell in (one, two, three)]
+    found = [
+        (cell.mode_name, [line for line in lines if line.startswith(cell.key[:12])])
+        for cell in (one, two, three)
+    ]
     assert [(mode, len(rows), "not run yet" in rows[0]) for mode, rows in found] == [
-        ("eager", 1, False), ("default", 1, False), ("cuda-graph", 1, True),
-    ]  # fmt: skip
+        ("eager", 1, False),
+        ("default", 1, False),
+        ("cuda-graph", 1, True),
+    ]

@@ -52,7 +52,10 @@ def test_a_setting_that_a_model_does_not_have_is_refused_before_a_trial(cli):
             ("model=torchvision", "model.arch=resnet18", "model.module.layers=1"),
             "resnet18 itself: model.kwargs.NAME=VALUE",
         ),
-        (("model=transformers", "model.arch=gpt2", "model.module.layers=1"), "gpt2 itself: model.config.NAME=VALUE"),
+        (
+            ("model=transformers", "model.arch=gpt2", "model.module.layers=1"),
+            "gpt2 itself: model.config.NAME=VALUE",
+        ),
     ):
         done = cli.sweep(*words)
         assert done.code == 2 and reason in done.err, done
@@ -62,7 +65,12 @@ def test_a_setting_that_a_model_does_not_have_is_refused_before_a_trial(cli):
 
 def test_tasks_are_an_axis(cli):
     sizes = "{hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 4, vocab_size: 97}"
-    words = ("model=transformers", "model.task=encode,decode", "model.seq=16", f"model.config={sizes}")
+    words = (
+        "model=transformers",
+        "model.task=encode,decode",
+        "model.seq=16",
+        f"model.config={sizes}",
+    )
     done = cli.sweep(*words, "model.arch=bert-base", "mode=eager", "protocol.host_tolerance=1000")
     assert done.code == 0, done
     with Store.open(cli.db) as store:

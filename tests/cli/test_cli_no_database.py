@@ -1,4 +1,5 @@
-"""Commands in a folder without a database say where they looked, how to name another one, and what to run first."""
+"""Commands in a folder without a database say where they looked, how to name another one, and what
+to run first."""
 
 import shlex
 
@@ -30,7 +31,9 @@ READERS = (
 
 
 @pytest.mark.parametrize("command", READERS)
-def test_readers_name_the_folder_the_option_and_the_first_sweep(effbench, command, tmp_path, monkeypatch):
+def test_readers_name_the_folder_the_option_and_the_first_sweep(
+    effbench, command, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.txt").write_text("1\n2\n")
     done = effbench(*command.split())
@@ -56,6 +59,7 @@ def test_resuming_names_the_folder_and_its_setting(cli):
     done = cli.run("-m", "resume=last")
     assert done.code == 2
     assert (
-        f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to resume: " in done.err
+        f"no database at results/effbench.db in the folder {cli.folder}, so there is no sweep to"
+        " resume: " in done.err
     )
     assert done.err.endswith("or name its database with db=PATH\n")

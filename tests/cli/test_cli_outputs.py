@@ -1,4 +1,5 @@
-"""Files and folders that commands write: a database is never replaced, nor what someone else wrote."""
+"""Files and folders that commands write: a database is never replaced, nor what someone else
+wrote."""
 
 import gzip
 import os
@@ -35,7 +36,9 @@ def two(made, effbench, monkeypatch):
 
 
 def refused(done, *said):
-    lines = [line for line in done.err.splitlines() if "check passed" not in line]  # the log has the verdict anyway
+    lines = [
+        line for line in done.err.splitlines() if "check passed" not in line
+    ]  # the log has the verdict anyway
     assert (done.code, len(lines)) == (2, 1), done
     assert all(text in done.err for text in said), done
 
@@ -65,7 +68,14 @@ def test_only_an_earlier_output_is_replaced(two, effbench):
         refused(effbench(*command, "--out", DB, "--force"), "database in use")
     assert (Path("out").read_text(), Path(DB).read_bytes(), leftovers()) == (NOTES, two, [])
     # nor files of the same format that others wrote
-    for text in ('{"name": "app", "version": 1}', "[1, 2]", "a,b\n1,2\n", "\n\n", "<?xml?>\n<a/>", "{"):
+    for text in (
+        '{"name": "app", "version": 1}',
+        "[1, 2]",
+        "a,b\n1,2\n",
+        "\n\n",
+        "<?xml?>\n<a/>",
+        "{",
+    ):
         Path("out").write_text(text)
         for form in ("csv", "json", "markdown"):
             refused(effbench("show", "--format", form, "--out", "out"), "out exists")
@@ -86,7 +96,10 @@ def test_no_name_of_the_database_in_use_is_written(two, effbench, way):
         elif way == "hard link":
             out.hardlink_to(file)
         for db in (DB, f"sqlite:///{DB}"):
-            refused(effbench("show", "--db", db, "--format", "csv", "--out", str(out), "--force"), "database in use")
+            refused(
+                effbench("show", "--db", db, "--format", "csv", "--out", str(out), "--force"),
+                "database in use",
+            )
         connection.close()
         if ending == "-journal":
             file.unlink()
@@ -95,11 +108,19 @@ def test_no_name_of_the_database_in_use_is_written(two, effbench, way):
 
 def test_no_sqlite_file_is_written(two, effbench, empty_db):
     Path("other.csv").write_bytes(empty_db.read_bytes())
-    refused(effbench("show", "--format", "csv", "--out", "other.csv", "--force"), "SQLite", "another file")
+    refused(
+        effbench("show", "--format", "csv", "--out", "other.csv", "--force"),
+        "SQLite",
+        "another file",
+    )
     assert Path("other.csv").read_bytes() == empty_db.read_bytes()
     Path("folder").mkdir()
     Path("other.csv").rename("folder/site.json")
-    refused(effbench("export", "--whole", "--out", "folder/site.json", "--force"), "SQLite", "another file")
+    refused(
+        effbench("export", "--whole", "--out", "folder/site.json", "--force"),
+        "SQLite",
+        "another file",
+    )
     refused(effbench("report", "--out", "folder", "--force"), "SQLite", "another file")
     assert [path.name for path in Path("folder").iterdir()] == ["site.json"]
     assert Path("folder/site.json").read_bytes() == empty_db.read_bytes()
@@ -138,7 +159,12 @@ def test_a_failed_write_leaves_the_old_file(two, effbench, monkeypatch):
             refused(effbench(*command, "--out", "out"), "cannot write out: No space left")
         assert (Path("out").read_bytes(), leftovers()) == (before, [])
         Path("out").unlink()
-    for command in (("show",), ("report",), ("export", "--whole"), ("export", "--format", "parquet")):
+    for command in (
+        ("show",),
+        ("report",),
+        ("export", "--whole"),
+        ("export", "--format", "parquet"),
+    ):
         refused(effbench(*command, "--out", "x" * 300), "cannot write", "name too long")
 
 
@@ -209,12 +235,17 @@ def test_the_name_of_an_export_says_its_format(two, effbench):
     refused(effbench("export", "--out", "x.foo"), "unknown extension .foo", ".jsonl")
     assert effbench("export", "--out", "x.foo", "--format", "csv").code == 0
     for form, out, said in (
-        ("csv", "y.db", "y.db writes a SQLite file"), ("csv", "y.sqlite", "SQLite"),
-        ("jsonl", "y.csv", ".csv is for csv, not jsonl"), ("csv", "y.jsonl.gz", ".jsonl is for jsonl, not csv"),
-    ):  # fmt: skip
+        ("csv", "y.db", "y.db writes a SQLite file"),
+        ("csv", "y.sqlite", "SQLite"),
+        ("jsonl", "y.csv", ".csv is for csv, not jsonl"),
+        ("csv", "y.jsonl.gz", ".jsonl is for jsonl, not csv"),
+    ):
         refused(effbench("export", "--format", form, "--out", out), said, "omit --format")
         assert not Path(out).exists()
-    refused(effbench("export", "--whole", "--out", "y.csv.gz"), "writes a SQLite file: name it as in y.db")
+    refused(
+        effbench("export", "--whole", "--out", "y.csv.gz"),
+        "writes a SQLite file: name it as in y.db",
+    )
     assert effbench("export", "--whole", "--out", "y.csv.db").code == 0
     for out in ("x.jsonl", "extensionless"):
         assert effbench("export", "--format", "jsonl", "--out", out).code == 0
@@ -223,7 +254,9 @@ def test_the_name_of_an_export_says_its_format(two, effbench):
     assert gzip.decompress(Path("x.jsonl.gz").read_bytes()).startswith(b"{")
 
 
-@pytest.mark.parametrize("words", ["ls", "export", "show", "history", "report", "report --format markdown"])
+@pytest.mark.parametrize(
+    "words", ["ls", "export", "show", "history", "report", "report --format markdown"]
+)
 def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
     done = effbench(*words.split(), "--db", str(empty_db))
     assert (done.code, done.out) == (3, "")
@@ -234,7 +267,11 @@ def test_an_empty_database_has_nothing_to_show(effbench, empty_db, words):
 def test_a_named_sweep_without_results_has_nothing_to_show(two, made, effbench, words):
     made.sweep({EAGER: None}, name="empty")
     done = effbench(*words.split(), "--sweep", "empty")
-    assert (done.code, "has no results yet" in done.err, Path("dashboards").exists()) == (3, True, False)
+    assert (done.code, "has no results yet" in done.err, Path("dashboards").exists()) == (
+        3,
+        True,
+        False,
+    )
 
 
 def test_bottlenecks_or_a_metric(two, effbench):
@@ -247,10 +284,16 @@ def test_a_file_is_no_folder_for_a_report(two, effbench):
 
 
 def test_an_unclear_mean_is_explained(made, effbench):
-    cells = {a_cell(mode, bs=bs): {"latency_ms": [1.0] * 5} for mode in ("eager", "default") for bs in (1, 8)}
+    cells = {
+        a_cell(mode, bs=bs): {"latency_ms": [1.0] * 5}
+        for mode in ("eager", "default")
+        for bs in (1, 8)
+    }
     for spread, is_unclear in ((1.01, False), (40.0, True)):
         cells[a_cell("default", bs=1)] = {"latency_ms": [1.0, spread, 1.0, 1 / spread, spread]}
         made.sweep(cells)
         for words in (("show",), ("report", "--format", "markdown")):
             text = effbench(*words).out
-            assert ("nclear mean: upper bound over 4 times the lower one" in text) is is_unclear, text
+            assert ("nclear mean: upper bound over 4 times the lower one" in text) is is_unclear, (
+                text
+            )

@@ -1,4 +1,5 @@
-"""Names, labels, notes and reasons cannot steer the terminal: control characters of data reach no output for people."""
+"""Names, labels, notes and reasons cannot steer the terminal: control characters of data reach no
+output for people."""
 
 import io
 import json
@@ -20,11 +21,21 @@ HIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\u2066", "\r", "\nFAKE")
 
 @pytest.fixture
 def evil(made):
-    """Two sweeps in which whatever a user or a machine names steers a terminal; returns their ids."""
+    """Two sweeps in which whatever a user or a machine names steers a terminal; returns their
+    ids."""
     broken = {"status": Status.ERROR, "reason": EVIL}
     noisy = {"latency_ms": [1.0, 1.1, 0.9, 1.0, 1.2]}
-    cells = {a_cell("eager", EVIL): noisy, a_cell("default", EVIL): {"latency_ms": 0.5}, a_cell(EVIL, EVIL): broken}
-    facts = {"name": EVIL, "label": EVIL, "host": {"hostname": EVIL}, "env": environment(gpu_name=EVIL)}
+    cells = {
+        a_cell("eager", EVIL): noisy,
+        a_cell("default", EVIL): {"latency_ms": 0.5},
+        a_cell(EVIL, EVIL): broken,
+    }
+    facts = {
+        "name": EVIL,
+        "label": EVIL,
+        "host": {"hostname": EVIL},
+        "env": environment(gpu_name=EVIL),
+    }
     ids = [made.sweep(cells, **facts) for _ in range(2)]
     extra = json.dumps({"traceback": f"Traceback\n  {EVIL}"}).replace("'", "''")
     made.sql(f"UPDATE trial SET extra = '{extra}' WHERE status = 'error'")
@@ -34,20 +45,38 @@ def evil(made):
 
 
 COMMANDS = [
-    ("ls",), ("ls", "--cells"), ("ls", "--failures"), ("ls", "--failures", "--traceback"),
-    ("show",), ("show", "--why"), ("show", "--metric", "latency_ms"), ("show", "--format", "markdown"),
-    ("show", "--why", "--format", "markdown"), ("report", "--format", "markdown"),
-    ("compare", "main", "last", "--all"), ("compare", "main", "last", "--all", "--format", "markdown"),
-    ("check", "--baseline", "main"), ("check", "--baseline", "main", "--format", "markdown"), ("baseline", "ls"),
-    ("history",), ("history", "--format", "markdown"), ("advise", "mode", "--bs", "8"), ("db", "check"),
-    ("baseline", "set", "main", "last", "--note", EVIL), ("baseline", "rm", "main"),
-]  # fmt: skip
+    ("ls",),
+    ("ls", "--cells"),
+    ("ls", "--failures"),
+    ("ls", "--failures", "--traceback"),
+    ("show",),
+    ("show", "--why"),
+    ("show", "--metric", "latency_ms"),
+    ("show", "--format", "markdown"),
+    ("show", "--why", "--format", "markdown"),
+    ("report", "--format", "markdown"),
+    ("compare", "main", "last", "--all"),
+    ("compare", "main", "last", "--all", "--format", "markdown"),
+    ("check", "--baseline", "main"),
+    ("check", "--baseline", "main", "--format", "markdown"),
+    ("baseline", "ls"),
+    ("history",),
+    ("history", "--format", "markdown"),
+    ("advise", "mode", "--bs", "8"),
+    ("db", "check"),
+    ("baseline", "set", "main", "last", "--note", EVIL),
+    ("baseline", "rm", "main"),
+]
 #: Errors that quote what was typed; they may take several lines.
 REFUSED = [
-    ("show", "--sweep", EVIL + "?"), ("advise", "mode", "--model", EVIL + "?"),
-    ("history", "--model", EVIL + "?"), ("import", EVIL),
-    ("show", "--db", EVIL), (EVIL,), ("show", EVIL),
-]  # fmt: skip
+    ("show", "--sweep", EVIL + "?"),
+    ("advise", "mode", "--model", EVIL + "?"),
+    ("history", "--model", EVIL + "?"),
+    ("import", EVIL),
+    ("show", "--db", EVIL),
+    (EVIL,),
+    ("show", EVIL),
+]
 
 
 def test_every_command_for_people(evil, effbench):
@@ -59,10 +88,14 @@ def test_every_command_for_people(evil, effbench):
         assert done.code in (2, 3) and not [sign for sign in HIDDEN[:-1] if sign in done.err], words
 
 
-def test_data_stays_faithful_in_a_file_and_is_printable_on_a_terminal(evil, effbench, tmp_path, capsys, monkeypatch):
+def test_data_stays_faithful_in_a_file_and_is_printable_on_a_terminal(
+    evil, effbench, tmp_path, capsys, monkeypatch
+):
     assert effbench("export", "--sweep", "last", "--out", "rows.csv").code == 0
     assert EVIL in (tmp_path / "rows.csv").read_bytes().decode()
-    assert "\x1b" in effbench("export", "--sweep", "last", "--format", "csv").out, "a pipe is a file"
+    assert "\x1b" in effbench("export", "--sweep", "last", "--format", "csv").out, (
+        "a pipe is a file"
+    )
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     options.write(f"{EVIL}\nnext\n", SimpleNamespace(out=None))
     said = capsys.readouterr().out

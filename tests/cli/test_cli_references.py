@@ -98,7 +98,10 @@ def test_a_label_names_a_sweep(made, effbench):
         ("ls", "--cells", "--sweep", "v1.1"),
     ):
         assert effbench(*words).code == 0, words
-    assert f"{first} v1.0-3-gabcdef → {second} v1.1" in effbench("compare", "v1.0-3-gabcdef", "v1.1").out
+    assert (
+        f"{first} v1.0-3-gabcdef → {second} v1.1"
+        in effbench("compare", "v1.0-3-gabcdef", "v1.1").out
+    )
     exported = effbench("export", "--sweep", "v1.1", "--format", "csv").out
     assert second in exported and first not in exported
     whole = effbench("export", "--whole", "--sweep", "v1.1", "--out", "whole.db")
@@ -110,7 +113,9 @@ def test_an_ambiguous_label_lists_the_ids(made, effbench):
     ids = [made.sweep([EAGER], label="v2") for _ in range(3)]
     done = effbench("show", "--sweep", "v2")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "3 sweeps have the label 'v2'" in done.err and all(sweep_id in done.err for sweep_id in ids)
+    assert "3 sweeps have the label 'v2'" in done.err and all(
+        sweep_id in done.err for sweep_id in ids
+    )
     with pytest.raises(UsageError, match="name one by its id"):
         found(made, "v2")
 

@@ -7,8 +7,21 @@ from made_sweeps import Made, a_cell, environment, steps
 
 from effbench.cli import run as run_cli
 
-CPU = environment(gpu_name=None, gpu_memory_bytes=None, driver_version=None, cuda_version=None, triton_version=None)
-OF_GPUS = ("period_ms", "gpu_busy_ms", "energy_mj", "kernels", "peak_allocated_bytes", "peak_reserved_bytes")
+CPU = environment(
+    gpu_name=None,
+    gpu_memory_bytes=None,
+    driver_version=None,
+    cuda_version=None,
+    triton_version=None,
+)
+OF_GPUS = (
+    "period_ms",
+    "gpu_busy_ms",
+    "energy_mj",
+    "kernels",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+)
 BUSY = {"disturbance": "host busy for 83 % of the timing"}
 
 
@@ -19,7 +32,8 @@ def on_cpu(latency_ms, rounds=5, **more):
 
 @pytest.fixture
 def database(tmp_path, monkeypatch):
-    """Returns a function that records a CPU sweep of eager and default, and one that prints a command's output."""
+    """Returns a function that records a CPU sweep of eager and default, and one that prints a
+    command's output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -42,15 +56,26 @@ def shown(capsys):
 
 def test_marks_are_explained_once(database, shown):
     database(default=BUSY)
-    for command in (["show"], ["ls", "--cells"], ["show", "--format", "markdown"], ["report", "--format", "markdown"]):
+    for command in (
+        ["show"],
+        ["ls", "--cells"],
+        ["show", "--format", "markdown"],
+        ["report", "--format", "markdown"],
+    ):
         text = shown(*command)
         assert text.count("measured on a disturbed machine") == 1, command
         assert text.count("host busy for 83 % of the timing") == 1 and "threads=1" in text
         assert "~" in text.replace("~ measured", "")
     assert "noisy" not in shown("show") and "host_tolerance" not in shown("show")
     entry = json.loads(shown("show", "--format", "json"))["rows"][0]["cells"]["default"]
-    assert (entry["marked"], entry["disturbance"], entry["best"]) == (True, BUSY["disturbance"], False)
-    assert "disturbed machine" not in shown("show", "--metric", "rel_error"), "no figure there is marked"
+    assert (entry["marked"], entry["disturbance"], entry["best"]) == (
+        True,
+        BUSY["disturbance"],
+        False,
+    )
+    assert "disturbed machine" not in shown("show", "--metric", "rel_error"), (
+        "no figure there is marked"
+    )
 
 
 def test_without_marks_there_is_no_note(database, shown):

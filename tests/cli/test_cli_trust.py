@@ -1,4 +1,5 @@
-"""What was imported is data: no command runs anything that it recorded unless --trust-imported is given."""
+"""What was imported is data: no command runs anything that it recorded unless --trust-imported is
+given."""
 
 import json
 import shlex
@@ -22,7 +23,12 @@ from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.run import Outcome
 
 MARKER = Path("marker")
-FORGED = ["model=custom", "model.module._target_=subprocess.getoutput", f"+model.module.cmd=touch {MARKER}", "bs=1"]
+FORGED = [
+    "model=custom",
+    "model.module._target_=subprocess.getoutput",
+    f"+model.module.cmd=touch {MARKER}",
+    "bs=1",
+]
 
 
 def a_cell(target="torch.nn.Linear", **arguments):
@@ -38,7 +44,13 @@ EVIL = a_cell("subprocess.getoutput", cmd=f"touch {MARKER}", config={"_target_":
 
 def facts(python=sys.executable):
     """What a sweep says of the interpreter that ran it."""
-    told = {"python": python, "folder": str(Path.cwd()), "given": [], "git_revision": None, "git_description": None}
+    told = {
+        "python": python,
+        "folder": str(Path.cwd()),
+        "given": [],
+        "git_revision": None,
+        "git_description": None,
+    }
     return {"environments": {environment().id: told}}
 
 
@@ -55,7 +67,9 @@ def nothing_ran(tmp_path):
 
 
 def forged(stranger, **changed):
-    return stranger.sweep({EVIL: SLOW}, overrides=FORGED, state="interrupted", host=facts(), **changed)
+    return stranger.sweep(
+        {EVIL: SLOW}, overrides=FORGED, state="interrupted", host=facts(), **changed
+    )
 
 
 def taken(stranger, effbench, *options):
@@ -67,7 +81,9 @@ def taken(stranger, effbench, *options):
 #: What someone with write access to the database may change in another user's sweep.
 CHANGES = {
     "overrides": f"UPDATE sweep SET overrides = '{json.dumps(FORGED)}'",
-    "interpreter": "UPDATE sweep SET host = replace(host, '" + sys.executable + "', '/evil/python')",
+    "interpreter": (
+        "UPDATE sweep SET host = replace(host, '" + sys.executable + "', '/evil/python')"
+    ),
     "plan": "UPDATE sweep_cell SET cell_key = 'evil'",
     "cell": f"UPDATE cell SET params = '{json.dumps(EVIL.params())}'",
     "signature": "UPDATE sweep SET host = json_remove(host, '$.signature')",
@@ -75,7 +91,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "another user", "another database"])
-def test_what_others_wrote_is_not_run(change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path):
+def test_what_others_wrote_is_not_run(
+    change, made, stranger, effbench, rerun_of, monkeypatch, tmp_path
+):
     """Neither by resuming nor by confirming."""
     where = stranger if change == "another database" else made
     with monkeypatch.context() as patch:
@@ -107,7 +125,9 @@ def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
 def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
     sweep_id = forged(stranger)
     assert effbench("export", "--db", str(stranger.path), "--out", "x.db").code == 0
-    sql("x.db", "UPDATE sweep SET imported_at = NULL")  # the file itself cannot say that it was not imported
+    sql(
+        "x.db", "UPDATE sweep SET imported_at = NULL"
+    )  # the file itself cannot say that it was not imported
     assert effbench("import", "x.db").code == 0
     assert effbench("import", str(made.path), "--db", "next.db").code == 0
     for db in (made.path, "next.db"):
@@ -123,7 +143,9 @@ def test_a_sweep_of_the_future_is_not_last(made, stranger, effbench):
     own = made.sweep({OWN: FAST})
     with Store.open(made.path) as store:
         assert store.find_sweep("last").id == own
-        assert [subject.sweep["id"] for subject in read(store, str(made.path)).device_sweeps] == [own]
+        assert [subject.sweep["id"] for subject in read(store, str(made.path)).device_sweeps] == [
+            own
+        ]
     assert effbench("baseline", "set", "main").code == 0
     assert own in effbench("baseline", "ls").out
 
@@ -135,8 +157,18 @@ def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys
     assert words == [*FORGED, f"resume={sweep_id}"]
     assert stored == FORGED
     said = capsys.readouterr().err
-    listed = ["_target_ subprocess.getoutput", "_target_ os.system", "_target_ effbench.modes.eager.Eager", *FORGED]
-    for text in [*listed, f"interpreter {sys.executable}", f"folder {Path.cwd()}", "LD_PRELOAD=/evil.so"]:
+    listed = [
+        "_target_ subprocess.getoutput",
+        "_target_ os.system",
+        "_target_ effbench.modes.eager.Eager",
+        *FORGED,
+    ]
+    for text in [
+        *listed,
+        f"interpreter {sys.executable}",
+        f"folder {Path.cwd()}",
+        "LD_PRELOAD=/evil.so",
+    ]:
         assert text in said
     assert effbench("-m", "bs=1", "--trust-imported").code == 2  # it goes with resume=
     # nothing hides behind escape sequences
@@ -148,7 +180,8 @@ def test_trusted_it_is_listed_first_and_resumed(made, stranger, effbench, capsys
 
 @pytest.fixture
 def rerun_of(made, monkeypatch):
-    """In the place of a re-run: records a sweep in which `OWN` is slow; which interpreters were to run."""
+    """In the place of a re-run: records a sweep in which `OWN` is slow; which interpreters were to
+    run."""
     asked: list[Interpreter] = []
 
     def run_cells(settings, units, *_, **more):
@@ -177,7 +210,9 @@ def test_the_cells_of_an_imported_sweep_are_not_confirmed(made, stranger, effben
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_of_an_imported_baseline_the_interpreter_is_not_run(trusted, made, stranger, effbench, rerun_of, tmp_path):
+def test_of_an_imported_baseline_the_interpreter_is_not_run(
+    trusted, made, stranger, effbench, rerun_of, tmp_path
+):
     evil = tmp_path / "python"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path / MARKER}\n")
     evil.chmod(0o755)
@@ -247,9 +282,12 @@ def test_the_end_of_a_sweep_shows_no_password(monkeypatch, capsys):
     sweep = SimpleNamespace(id="s1", cells=1, baseline_mode="eager", host={}, imported_at=None)
     url = "postgresql+psycopg://me:{}@host/bench?sslmode=require"
     server = SimpleNamespace(
-        name=url.format("***"), find_sweep=lambda ref: sweep, results=lambda ref: [], environments=list,
+        name=url.format("***"),
+        find_sweep=lambda ref: sweep,
+        results=lambda ref: [],
+        environments=list,
         is_own=lambda ref: True,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(show.Store, "open", lambda url, mode: nullcontext(server))
     for state, code in (("completed", 0), ("interrupted", 130)):
         assert show.end_of_sweep(Outcome("s1", url.format("secret"), state, "fail", [])) == code

@@ -10,7 +10,13 @@ from effbench.comparison.limits import limits_of
 
 def test_an_acknowledgement_holds_within_one_sweep():
     made = latencies(STEP)
-    for sweep_id, held in (("s013", False), ("s014", True), ("s015", True), ("s016", True), ("s017", False)):
+    for sweep_id, held in (
+        ("s013", False),
+        ("s014", True),
+        ("s015", True),
+        ("s016", True),
+        ("s017", False),
+    ):
         (event,) = made.judge(acknowledged=[ack(sweep_id)]).events
         assert (event.acknowledged == "known") is held and event.alarms is not held
         # the id is that under which it was acknowledged
@@ -29,11 +35,15 @@ def test_each_holds_for_one_change():
         ([ack("s013")], (None, 7)),
         ([ack("s010"), ack("s014", id=8)], (7, 8)),
     ):
-        first, second = sorted(made.judge(acknowledged=rows).events, key=lambda event: event.after_sweep)
+        first, second = sorted(
+            made.judge(acknowledged=rows).events, key=lambda event: event.after_sweep
+        )
         assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledgement, second.acknowledgement) == held
         assert (first.alarms, second.alarms) == tuple(one is None for one in held)
-    for rows in itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)]):  # of several, the nearest
+    for rows in itertools.permutations(
+        [ack("s014", id=8), ack("s015"), ack("s016", id=9)]
+    ):  # of several, the nearest
         assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
 
 

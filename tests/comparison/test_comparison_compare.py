@@ -20,7 +20,9 @@ def compared(made, before, after, settings=None, **options):
 
 def halves(made, sweep, by, settings=None, **options):
     with Store.open(made.path) as store:
-        return compare_parts(store, store.find_sweep(sweep), by, limits_of(settings or {}), **options)
+        return compare_parts(
+            store, store.find_sweep(sweep), by, limits_of(settings or {}), **options
+        )
 
 
 def verdicts(found, metric="latency_ms"):
@@ -34,35 +36,52 @@ def test_a_line_for_each_mode(made):
     found = compared(made, before, after)
     assert not found.interleaved
     lines = {(line.mode, line.metric): line for line in found.modes}
-    assert set(lines) == {("eager", "latency_ms"), ("eager", "period_ms")}, "no cuda-graph has figures on both sides"
+    assert set(lines) == {
+        ("eager", "latency_ms"),
+        ("eager", "period_ms"),
+    }, "no cuda-graph has figures on both sides"
     line = lines["eager", "latency_ms"]
     assert line.ratio == pytest.approx(1.1**2)  # geometric mean of 1.1 and 1.1³
     assert line.low < line.ratio < line.high
     assert (line.cells, line.of) == (2, 2)
     assert compared(made, before, after, {"metrics": ["kernels"]}).modes == []
     more = made.sweep([EAGER, GRAPH, a_cell("cuda-graph", bs=64)])
-    assert {(one.mode, one.cells) for one in halves(made, more, "mode").modes} == {("eager → cuda-graph", 1)}
+    assert {(one.mode, one.cells) for one in halves(made, more, "mode").modes} == {
+        ("eager → cuda-graph", 1)
+    }
 
 
 def test_two_modes_are_compared_round_by_round(made):
     """The host slows down from round to round, and both modes with it."""
     drift = [1.0, 1.2, 1.4, 1.6, 1.8]
-    more = {"latency_ms": [value * factor for value, factor in zip(drift, (0.9, 0.901, 0.9, 0.899, 0.9), strict=True)]}
+    more = {
+        "latency_ms": [
+            value * factor
+            for value, factor in zip(drift, (0.9, 0.901, 0.9, 0.899, 0.9), strict=True)
+        ]
+    }
     sweep = made.sweep({EAGER: {}, DEFAULT: {"latency_ms": drift}, GRAPH: more})
     frame = effbench.compare(sweep, db=str(made.path), by="mode", values=("default", "cuda-graph"))
     row = frame[frame.metric == "latency_ms"].iloc[0]
-    assert (row.verdict, frame.attrs["in_turns"]) == ("faster", True) and 0.89 < row.ci_low < 0.9 < row.ci_high < 0.91
+    assert (row.verdict, frame.attrs["in_turns"]) == (
+        "faster",
+        True,
+    ) and 0.89 < row.ci_low < 0.9 < row.ci_high < 0.91
     without_interval = effbench.compare(
         sweep, db=str(made.path), by="mode", values=("eager", "default"), metrics=["kernels"]
     )
     assert (without_interval.dtypes == frame.dtypes).all()
     sizes = made.sweep([EAGER, a_cell(bs=64)])
-    assert not effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 64)).empty, "values may be numbers"
+    assert not effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 64)).empty, (
+        "values may be numbers"
+    )
     with pytest.raises(UsageError, match="takes two sweeps"):
         effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
     with pytest.raises(UsageError, match="has bs=8, 64; choose two of them"):
         effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 8))
-    with pytest.raises(UsageError, match="given by its id, its name or 'last', not by None"):  # the unnamed sweep
+    with pytest.raises(
+        UsageError, match="given by its id, its name or 'last', not by None"
+    ):  # the unnamed sweep
         effbench.compare(None, sizes, db=str(made.path))
 
 
@@ -84,9 +103,12 @@ def test_the_fence_comes_from_sweeps_with_the_same_protocol(made):
         made.sweep({EAGER: latency}, protocol={"name": "quick", "budget_s": 0.6, "rounds": 1})
     after = {EAGER: {"latency_ms": steps(1.08, 0.001)}}
     for protocol, verdict in (
-        ({"name": "mine", "budget_s": 0.6, "rounds": 1}, "ambiguous"), ({"budget_s": 5.0, "rounds": 1}, "slower")
-    ):  # fmt: skip
-        found = compared(made, made.sweep({EAGER: FAST}, protocol=protocol), made.sweep(after, protocol=protocol))
+        ({"name": "mine", "budget_s": 0.6, "rounds": 1}, "ambiguous"),
+        ({"budget_s": 5.0, "rounds": 1}, "slower"),
+    ):
+        found = compared(
+            made, made.sweep({EAGER: FAST}, protocol=protocol), made.sweep(after, protocol=protocol)
+        )
         assert verdicts(found) == {"eager": verdict}, protocol
 
 
@@ -130,7 +152,10 @@ def test_of_two_gpus_one_is_chosen(made):
 
 def test_a_sweep_that_did_not_end_is_noted_although_every_cell_has_trials(made):
     half = a_cell(dtype="float16")
-    whole, part = made.sweep([EAGER, half]), made.sweep([EAGER, half], state="interrupted", rounds=2)
+    whole, part = (
+        made.sweep([EAGER, half]),
+        made.sweep([EAGER, half], state="interrupted", rounds=2),
+    )
     note = f"{part} is interrupted, not completed: only its measured cells are compared"
     assert compared(made, whole, part).notes == halves(made, part, "dtype").notes == [note]
 
@@ -140,21 +165,28 @@ def test_two_interpreters_in_turns(made):
     old = environment(flags={"interpreter": "/venvs/old/bin/python"}, torch_version="2.11.0")
     new = environment(flags={"interpreter": "/venvs/new/bin/python"})
     sweep = made.sweep({EAGER: {"latency_ms": drift}}, env=old)
-    slower = [value * factor for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)]
+    slower = [
+        value * factor
+        for value, factor in zip(drift, (1.05, 1.051, 1.049, 1.05, 1.05), strict=True)
+    ]
     made.sweep({EAGER: {"latency_ms": slower}}, env=new, into=sweep)
     found = halves(made, sweep, "python")
     assert (found.before.title, found.after.title) == ("python=old", "python=new")
     assert verdicts(found) == {"eager": "slower"}
     assert found.interleaved
     assert found.differences[0] == "torch_version 2.11.0 → 2.13.0"
-    assert verdicts(halves(made, sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {"eager": "faster"}
+    assert verdicts(halves(made, sweep, "torch_version", values=["2.13.0", "2.11.0"])) == {
+        "eager": "faster"
+    }
     with pytest.raises(UsageError, match="has python=old, new; choose two of them"):
         halves(made, sweep, "python", values=["old", "newer"])
 
 
 def test_by_a_parameter(made):
     half, double = a_cell(dtype="float16"), a_cell(bs=16)
-    sweep = made.sweep({EAGER: FAST, half: SLOW, double: FAST, a_cell(dtype="float16", bs=16): FAST})
+    sweep = made.sweep(
+        {EAGER: FAST, half: SLOW, double: FAST, a_cell(dtype="float16", bs=16): FAST}
+    )
     found = halves(made, sweep, "dtype")
     rows = {one.about["bs"]: one for one in found.changes if one.metric == "latency_ms"}
     assert {bs: one.verdict for bs, one in rows.items()} == {8: "slower", 16: "same"}
@@ -170,17 +202,24 @@ def test_by_a_parameter(made):
 
 def test_by_models_whose_cache_follows_bs(made):
     def cached(name, bs, width=64):
-        return replace(a_cell(bs=bs), model={"name": name, "module": {"width": width, "max_batch": bs}})
+        return replace(
+            a_cell(bs=bs), model={"name": name, "module": {"width": width, "max_batch": bs}}
+        )
 
-    sweep = made.sweep({cached(name, bs): of for name, of in (("a", FAST), ("b", SLOW)) for bs in (1, 8)})
+    sweep = made.sweep(
+        {cached(name, bs): of for name, of in (("a", FAST), ("b", SLOW)) for bs in (1, 8)}
+    )
     rows = [one for one in halves(made, sweep, "model").changes if one.metric == "latency_ms"]
     assert {one.about["bs"]: one.verdict for one in rows} == {1: "slower", 8: "slower"}
-    assert "status" not in {one.metric for one in halves(made, sweep, "bs").changes}, "all cells have partners"
+    assert "status" not in {one.metric for one in halves(made, sweep, "bs").changes}, (
+        "all cells have partners"
+    )
     wide = made.sweep([cached("a", bs, width) for bs in (1, 8) for width in (64, 256)])
     found = halves(made, wide, "model")
     assert [side.title for side in (found.before, found.after)] == [
-        "model=a (module.width=64)", "model=a (module.width=256)"
-    ]  # fmt: skip
+        "model=a (module.width=64)",
+        "model=a (module.width=256)",
+    ]
 
 
 def test_a_reference_may_be_a_baseline(made):
@@ -192,10 +231,16 @@ def test_a_reference_may_be_a_baseline(made):
         store.set_baseline("main", second)
         assert find(store, "main", on="h200").id == first
         store.set_baseline("old", first)
-        for other, chosen in ((first, first), (second, second), ("old", first)):  # as a check chooses
+        for other, chosen in (
+            (first, first),
+            (second, second),
+            ("old", first),
+        ):  # as a check chooses
             assert find(store, "main", other=other).id == chosen
         for other in (None, "main"):
-            with pytest.raises(UsageError, match=r"'main' is set on .*A100.*, .*H200; choose one with --on"):
+            with pytest.raises(
+                UsageError, match=r"'main' is set on .*A100.*, .*H200; choose one with --on"
+            ):
                 find(store, "main", other=other)
 
 
@@ -218,7 +263,9 @@ def test_a_sweep_on_several(made):
 
     both, sweep = swept("L40S", "A100"), swept("L40S", "A100", "L4")
     set_main(made, both)
-    with pytest.raises(UsageError, match="is set on NVIDIA A100, NVIDIA L40S; choose one with --on"):
+    with pytest.raises(
+        UsageError, match="is set on NVIDIA A100, NVIDIA L40S; choose one with --on"
+    ):
         chosen(made, sweep)
     assert chosen(made, sweep, on="a100").hardware == "NVIDIA A100"
     # a name in full goes before a part
@@ -227,8 +274,14 @@ def test_a_sweep_on_several(made):
             chosen(made, sweep, on=on)
     here = swept("L4")
     set_main(made, here)
-    assert [chosen(made, sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [here, here, both]
-    with pytest.raises(NothingFoundError, match="the sweep ran on NVIDIA L4, not on NVIDIA A100; choose"):
+    assert [chosen(made, sweep, on=on).sweep_id for on in ("NVIDIA L4", "l4", "l40")] == [
+        here,
+        here,
+        both,
+    ]
+    with pytest.raises(
+        NothingFoundError, match="the sweep ran on NVIDIA L4, not on NVIDIA A100; choose"
+    ):
         chosen(made, here, on="A100")
 
 
@@ -249,4 +302,6 @@ def test_what_was_not_judged_is_said():
     assert "1 of 2 rows could not be judged" in line(same, hazy)
     assert line(hazy).endswith("1 of 1 rows could not be judged; no latency could be judged")
     assert line(replace(same, verdict=Verdict.BROKEN, ignored=True)).endswith("ignored: 1 broken")
-    assert "1 of 2 cells have figures in both sweeps" in line(same, status, replace(hazy, key="a", before=None))
+    assert "1 of 2 cells have figures in both sweeps" in line(
+        same, status, replace(hazy, key="a", before=None)
+    )

@@ -1,4 +1,5 @@
-"""Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in noisy times."""
+"""Sweeps that differ by chance: in the kernels that autotuning chose, in processes that compile, in
+noisy times."""
 
 import math
 from dataclasses import replace
@@ -20,7 +21,10 @@ TUNED = "the compiler chose other kernels"
 
 def compiled(*kernels, rounds=5):
     """(compilation, fingerprint) of each round, which use the compilations in turn."""
-    return [(number % len(kernels), f"{kernels[number % len(kernels)]}-tuned") for number in range(rounds)]
+    return [
+        (number % len(kernels), f"{kernels[number % len(kernels)]}-tuned")
+        for number in range(rounds)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,13 @@ def compiled(*kernels, rounds=5):
         (compiled("a"), compiled("a"), 1.08, "slower", None),
         (compiled("a"), compiled("b"), 1.01, "ambiguous", None),  # within the floor
         (compiled("a"), compiled("b"), 1.5, "slower", TUNED),
-        (compiled(*"aaa"), compiled(*"bbb"), 1.08, "slower", "other kernels in each of 3 compilations"),
+        (
+            compiled(*"aaa"),
+            compiled(*"bbb"),
+            1.08,
+            "slower",
+            "other kernels in each of 3 compilations",
+        ),
         (compiled(*"aa"), compiled(*"bb"), 1.08, "ambiguous", TUNED),
         (compiled(*"aab"), compiled(*"ccc"), 1.08, "ambiguous", TUNED),
         ([(None, "a")] * 5, [(None, "b")] * 5, 1.08, "slower", None),  # nothing compiles
@@ -43,24 +53,38 @@ def compiled(*kernels, rounds=5):
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_other_kernels_widen_the_interval(old, new, factor, verdict, said, interleaved):
     sizes = {"peak_allocated_bytes": [99 * MIB] * 5}
-    sides = [side(compiled=of, latency_ms=steps(level, 0.001), **sizes) for of, level in ((old, 1), (new, factor))]
-    rows = {one.metric: one for one in judge([pair(*sides)], limits_of({}), interleaved=interleaved)}
+    sides = [
+        side(compiled=of, latency_ms=steps(level, 0.001), **sizes)
+        for of, level in ((old, 1), (new, factor))
+    ]
+    rows = {
+        one.metric: one for one in judge([pair(*sides)], limits_of({}), interleaved=interleaved)
+    }
     time = rows["latency_ms"]
     assert (time.verdict, time.ratio) == (verdict, pytest.approx(factor))
     assert (time.before, time.after) == pytest.approx((1, factor), rel=0.01)
     assert (said in time.reason) if said else "other kernels" not in (time.reason or "")
-    assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == ("same", None)
+    assert (rows["peak_allocated_bytes"].verdict, rows["peak_allocated_bytes"].reason) == (
+        "same",
+        None,
+    )
 
 
 @pytest.mark.parametrize(("names", "verdict"), [("ab", "slower"), (("ab", "cd"), "ambiguous")])
 def test_cells_that_differ_have_other_kernels_of_course(names, verdict):
-    sides = [side(compiled=compiled(*of), latency_ms=steps(by, 0.001)) for of, by in zip(names, (1, 1.08), strict=True)]
+    sides = [
+        side(compiled=compiled(*of), latency_ms=steps(by, 0.001))
+        for of, by in zip(names, (1, 1.08), strict=True)
+    ]
     (row,) = judge([replace(pair(*sides), differs=True)], limits_of({}))
     assert (row.verdict, row.reason) == (verdict, None)
 
 
 def test_compilations_count_alike_in_figures_and_ratio():
-    sides = [side(compiled=compiled("a", "b"), latency_ms=[1, level, 1, level, 1]) for level in (1.0, 1.21)]
+    sides = [
+        side(compiled=compiled("a", "b"), latency_ms=[1, level, 1, level, 1])
+        for level in (1.0, 1.21)
+    ]
     (row,) = judge([pair(*sides)], limits_of({}))
     assert row.after / row.before == pytest.approx(row.ratio) == pytest.approx(1.1)
 
@@ -70,18 +94,29 @@ def test_compilations_count_alike_in_figures_and_ratio():
 def test_unchanged_sweeps_of_autotuned_cells_rarely_alarm(count, noise):
     rng, alarmed, sweeps = np.random.default_rng(count), 0, 60
     for _ in range(sweeps):
-        logs = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(0, noise, (100, 2, 5))
+        logs = rng.normal(0, TUNED_SD, (100, 2, count))[:, :, np.arange(5) % count] + rng.normal(
+            0, noise, (100, 2, 5)
+        )
         kernels = [compiled(*(f"{name}{number}" for number in range(count))) for name in "ab"]
-        cells = [[side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
-                 for cell in np.exp(logs).tolist()]  # fmt: skip
-        alarmed += any(row.gates for row in judge([pair(*of, key=str(n)) for n, of in enumerate(cells)], limits_of({})))
+        cells = [
+            [side(compiled=of, latency_ms=values) for of, values in zip(kernels, cell, strict=True)]
+            for cell in np.exp(logs).tolist()
+        ]
+        alarmed += any(
+            row.gates
+            for row in judge([pair(*of, key=str(n)) for n, of in enumerate(cells)], limits_of({}))
+        )
     assert alarmed <= 0.05 * sweeps + 2
 
 
 def test_pairs_find_five_percent_in_launch_bound_cells():
-    """At the standard deviation that was recorded on an H200 (results/reference/noise-h200.jsonl)."""
+    """At the standard deviation that was recorded on an H200
+    (results/reference/noise-h200.jsonl)."""
     logs = np.random.default_rng(1).normal([[0], [math.log(1.05)]], 0.025, (300, 2, MOST_PAIRS))
-    lows = [compare_pairs(*(dict(enumerate(values)) for values in cell)).low for cell in np.exp(logs).tolist()]
+    lows = [
+        compare_pairs(*(dict(enumerate(values)) for values in cell)).low
+        for cell in np.exp(logs).tolist()
+    ]
     assert np.mean([confirms(low, MOST_PAIRS) for low in lows]) >= 0.9
 
 
@@ -89,7 +124,11 @@ def test_pairs_find_five_percent_in_launch_bound_cells():
     ("old", "new", "verdict"),
     [
         (compiled("a", "b"), compiled("c", "d"), "ambiguous"),
-        ([(n % 2, "a") for n in range(5)], [(n % 2, "b") for n in range(5)], "slower"),  # not autotuned
+        (
+            [(n % 2, "a") for n in range(5)],
+            [(n % 2, "b") for n in range(5)],
+            "slower",
+        ),  # not autotuned
         (compiled(*"aaa"), compiled(*"bbb"), "slower"),
     ],
 )
@@ -110,27 +149,47 @@ def judged(made, before, after, limits=None):
 def test_memory_of_cold_and_warm_processes_is_apart(made):
     def sweep(warm, cold, caches=("cold", "warm", "cold", "warm", "warm")):
         sizes = [{"cold": cold, "warm": warm}[state] * MIB for state in caches]
-        return made.sweep({a_cell("default"): {"compile_cache": list(caches), "peak_reserved_bytes": sizes}})
+        return made.sweep(
+            {a_cell("default"): {"compile_cache": list(caches), "peak_reserved_bytes": sizes}}
+        )
 
     before, only_cold = sweep(100, 300), sweep(0, 300, ["cold"] * 5)
     rows, _ = judged(made, before, sweep(134, 300))
-    assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == ("slower", "same")
+    assert (rows["peak_reserved_bytes"].verdict, rows["peak_reserved_cold_bytes"].verdict) == (
+        "slower",
+        "same",
+    )
     assert rows["peak_reserved_bytes"].ratio == pytest.approx(1.34)
     rows, _ = judged(made, before, only_cold)
     assert rows["peak_reserved_bytes"].reason == "not measured now"
-    assert (rows["peak_reserved_cold_bytes"].verdict, rows["peak_allocated_bytes"].verdict) == ("same", "same")
-    assert "peak_reserved_cold_bytes" not in judged(made, *(made.sweep([a_cell()]) for _ in "ab"))[0]
+    assert (rows["peak_reserved_cold_bytes"].verdict, rows["peak_allocated_bytes"].verdict) == (
+        "same",
+        "same",
+    )
+    assert (
+        "peak_reserved_cold_bytes" not in judged(made, *(made.sweep([a_cell()]) for _ in "ab"))[0]
+    )
 
 
 def test_noisy_times_do_not_hide_memory():
-    sizes = [side(peak_allocated_bytes=[int(v * MIB) for v in steps(size, 0.02)]) for size in (100, 107.5)]
-    noisy = [pair(*(side(latency_ms=steps(1, 0.1)) for _ in "ab"), str(number)) for number in range(99)]
+    sizes = [
+        side(peak_allocated_bytes=[int(v * MIB) for v in steps(size, 0.02)])
+        for size in (100, 107.5)
+    ]
+    noisy = [
+        pair(*(side(latency_ms=steps(1, 0.1)) for _ in "ab"), str(number)) for number in range(99)
+    ]
     assert judge([pair(*sizes), *noisy], limits_of({}))[0].verdict == "slower"
 
 
 def test_a_disturbed_baseline_is_noted(made):
-    before, calm = made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}), made.sweep([a_cell()])
-    assert f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
+    before, calm = (
+        made.sweep({a_cell(): {"disturbed_fraction": 0.6}, a_cell(bs=2): {}}),
+        made.sweep([a_cell()]),
+    )
+    assert (
+        f"{before}: the host was mostly disturbed in 1 of 2 cells" in judged(made, before, calm)[1]
+    )
     assert judged(made, calm, before)[1] == []
 
 

@@ -13,7 +13,10 @@ def trials(times, status=Status.OK, reason=None, slow_ms=None, **more):
     """The trials of a side, one per duet."""
     facts = {"leads": True, "latency": {"pairs": 9, "disturbed": 1, "disturbed_ms": slow_ms}}
     extra = more.pop("extra", {DUET: facts})
-    return [Trial("a", n, status, reason, latency_ms=time, extra=extra, **more) for n, time in enumerate(times)]
+    return [
+        Trial("a", n, status, reason, latency_ms=time, extra=extra, **more)
+        for n, time in enumerate(times)
+    ]
 
 
 def answer(ratios, first=None, **more):
@@ -21,7 +24,9 @@ def answer(ratios, first=None, **more):
     before = [NOISE[n % 4] for n in range(len(ratios))]
     after = [time * ratio for time, ratio in zip(before, ratios, strict=True)]
     return DuetAnswer.of(
-        "mlp", DuetSide("mode=default", first or trials(before)), DuetSide("mode=eager", trials(after, **more))
+        "mlp",
+        DuetSide("mode=default", first or trials(before)),
+        DuetSide("mode=eager", trials(after, **more)),
     )
 
 
@@ -34,13 +39,17 @@ def answer(ratios, first=None, **more):
         ((0.96, 0.961, 0.96), "mode=eager is 4.1 % faster than mode=default (4.0–4.3 %; 3 duets)"),
         (
             (1.001, 1.0, 0.999, 1.002),
-            "no difference beyond 1 % between mode=default and mode=eager: mode=eager takes +0.0 % "
-            "(−0.2 % to +0.3 %; 4 duets)",
+            (
+                "no difference beyond 1 % between mode=default and mode=eager: mode=eager takes"
+                " +0.0 % (−0.2 % to +0.3 %; 4 duets)"
+            ),
         ),
         (
             (1.05, 0.95, 1.02),
-            "no significant difference between mode=default and mode=eager: mode=eager takes +0.6 % "
-            "(−11.5 % to +14.3 %; 3 duets)",
+            (
+                "no significant difference between mode=default and mode=eager: mode=eager takes"
+                " +0.6 % (−11.5 % to +14.3 %; 3 duets)"
+            ),
         ),
     ],
 )

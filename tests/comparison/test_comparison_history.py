@@ -16,7 +16,12 @@ from effbench.stats.changepoints import find_all
 def test_slower_faster_undone_unconfirmed():
     found = latencies(STEP).judge()
     (event,) = found.events
-    assert (event.before_sweep, event.after_sweep, event.kind, event.word) == ("s014", "s015", "change", "slower")
+    assert (event.before_sweep, event.after_sweep, event.kind, event.word) == (
+        "s014",
+        "s015",
+        "change",
+        "slower",
+    )
     assert event.worse and event.alarms and event.undone_sweep is None
     assert event.old == pytest.approx(1.0, rel=0.01) and event.new == pytest.approx(1.1, rel=0.01)
     assert event.low < 1.1 < event.high
@@ -24,12 +29,19 @@ def test_slower_faster_undone_unconfirmed():
     (event,) = latencies(noisy(15) + noisy(15, 0.9, seed=1)).judge().events
     assert (event.worse, event.state, event.word) == (False, "holds", "faster")
     second, first = (
-        latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2)).judge(acknowledged=[ack("s010")]).events
+        latencies(noisy(10) + noisy(10, 1.1, 1) + noisy(10, 1.0, 2))
+        .judge(acknowledged=[ack("s010")])
+        .events
     )
     assert first.undone_sweep == second.after_sweep == "s020" and first.state == "undone"
     assert second.undone_sweep is None
     (event,) = latencies([*noisy(20), 1.3]).judge().events
-    assert (event.kind, event.after_sweep, event.state, event.low) == ("recent", "s020", "unconfirmed", None)
+    assert (event.kind, event.after_sweep, event.state, event.low) == (
+        "recent",
+        "s020",
+        "unconfirmed",
+        None,
+    )
 
 
 def test_a_smaller_speedup_is_slower():
@@ -39,7 +51,9 @@ def test_a_smaller_speedup_is_slower():
 
 
 def test_what_counts_as_not_measured():
-    thirds = [value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))]
+    thirds = [
+        value if place % 3 else None for place, value in enumerate(noisy(20) + noisy(20, 1.1, 1))
+    ]
     gap = [*noisy(10), *[None] * 10, *noisy(10, 1.1, 1)]
     for values, expected in ((thirds, ("s019", "s020")), (gap, ("s009", "s020"))):
         (event,) = latencies(values).judge().events
@@ -47,7 +61,9 @@ def test_what_counts_as_not_measured():
     for bad in (math.nan, math.inf, -1.0, 0.0):
         values = noisy(10) + noisy(10, 1.1, 1)
         values[3] = values[14] = bad
-        assert [event.after_sweep for event in latencies(values).judge("latency_ms").events] == ["s010"]
+        assert [event.after_sweep for event in latencies(values).judge("latency_ms").events] == [
+            "s010"
+        ]
     made = latencies(noisy(20))
     for status in ("degraded", "error"):
         made.sweep().result(latency_ms=5.0, status=status)
@@ -55,12 +71,20 @@ def test_what_counts_as_not_measured():
 
 
 def test_sweeps_with_wide_intervals_count_less():
-    for bounds, changes in (((-0.01, 0.01), 2), ((-0.5, 0.5), 0), ((None, 0.5), 2), (("x", 0.5), 2)):
+    for bounds, changes in (
+        ((-0.01, 0.01), 2),
+        ((-0.5, 0.5), 0),
+        ((None, 0.5), 2),
+        (("x", 0.5), 2),
+    ):
         made = Made()
         for place in range(20):
             high = 10 <= place < 14
             value = 1.05 if high else 1.0
-            low, top = (b if isinstance(b, str | None) else value * math.exp(b if high else b / 50) for b in bounds)
+            low, top = (
+                b if isinstance(b, str | None) else value * math.exp(b if high else b / 50)
+                for b in bounds
+            )
             made.sweep().result(latency_ms=value, latency_ci_low_ms=low, latency_ci_high_ms=top)
         assert len(made.judge("latency_ms").changes) == changes, bounds
 
@@ -73,20 +97,32 @@ def test_where_a_change_may_lie():
     places = (event.earliest_sweep, event.after_sweep, event.latest_sweep)
     assert places == tuple(f"s{place:03}" for place in (change.earliest, change.at, change.latest))
     held = [
-        latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).events[0].state for n in range(21, 30)
+        latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).events[0].state
+        for n in range(21, 30)
     ]
-    assert held == ["open", *["acknowledged"] * 7, "open"]  # an acknowledgement holds within one sweep of these
+    assert held == [
+        "open",
+        *["acknowledged"] * 7,
+        "open",
+    ]  # an acknowledgement holds within one sweep of these
 
 
 def test_the_worst_open_change_comes_first_and_a_change_for_the_better_last():
     made = Made()
     for place in range(30):
-        made.sweep().result("a", latency_ms=1.1 if place >= 10 else 1.0, period_ms=0.5 if place >= 10 else 1.0)
-        made.result("b", latency_ms=1.3 if place >= 8 else 1.0).result("c", latency_ms=0.2 if place >= 20 else 1.0)
+        made.sweep().result(
+            "a", latency_ms=1.1 if place >= 10 else 1.0, period_ms=0.5 if place >= 10 else 1.0
+        )
+        made.result("b", latency_ms=1.3 if place >= 8 else 1.0).result(
+            "c", latency_ms=0.2 if place >= 20 else 1.0
+        )
     found = made.judge("latency_ms", "period_ms").changes
     assert [(event.series.cell_key, event.word) for event in found] == [
-        ("b", "slower"), ("a", "slower"), ("a", "faster"), ("c", "faster"),
-    ]  # fmt: skip
+        ("b", "slower"),
+        ("a", "slower"),
+        ("a", "faster"),
+        ("c", "faster"),
+    ]
 
 
 def test_another_machine_or_interpreter_is_another_series():
@@ -101,17 +137,24 @@ def test_another_machine_or_interpreter_is_another_series():
     places = {GPU, "NVIDIA A100", f"{GPU} (interpreter /b/python)"}
     assert (found.changes, {key.place for key in found.states}, found.of("new")) == ([], places, [])
     assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": None}) == "Xeon"
-    assert place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": {"folder": "/x"}}) == "Xeon (folder /x)"
+    assert (
+        place_of({"gpu_name": None, "cpu_name": "Xeon", "flags": {"folder": "/x"}})
+        == "Xeon (folder /x)"
+    )
     # two similar hosts are one series
     made = Made()
     made.environment("b", driver_version="580")
     for value in noisy(20):
-        made.sweep().result(latency_ms=value).result(environment="b", latency_ms=value * 2, trials=1)
+        made.sweep().result(latency_ms=value).result(
+            environment="b", latency_ms=value * 2, trials=1
+        )
     found = made.judge("latency_ms")
     assert found.events == [] and set(found.states.values()) == {"steady"}
     made.sweep().result(latency_ms=1.0).result(environment="b", status="error", trials=9)
     ((*rows,),) = (track.rows for track in made.judge().tracks)
-    assert {row.environment_id for row in rows} == {"a"}, "the result that is ok, and that of most trials"
+    assert {row.environment_id for row in rows} == {"a"}, (
+        "the result that is ok, and that of most trials"
+    )
 
 
 def test_what_coincides():
@@ -123,8 +166,12 @@ def test_what_coincides():
         made.sweep(protocol={"rounds": rounds}, host={"hostname": host})
         made.result(environment=environment, latency_ms=value)
     assert made.judge().events[0].coincides == (
-        "torch 2.11 -> 2.13", "driver 570 -> 580", "TORCH_X none -> 1", "protocol rounds 5 -> 3", "host one -> two",
-    )  # fmt: skip
+        "torch 2.11 -> 2.13",
+        "driver 570 -> 580",
+        "TORCH_X none -> 1",
+        "protocol rounds 5 -> 3",
+        "host one -> two",
+    )
     sweep = made.sweeps[0]
     assert changes_between((sweep, made.environments["a"]), (sweep, made.environments["c"])) == []
     made = latencies(STEP)
@@ -151,33 +198,60 @@ IGNORED = {"model": "m*", "ignore": True, "reason": "shared runner"}
 def test_counters_and_compile_seconds():
     made = series(kernels=[12] * 5 + [11] * 5, graph_breaks=[0] * 7 + [2] * 3, recompiles=[0] * 10)
     breaks, kernels = made.judge().events
-    assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == ("graph_breaks", 0, 2, None)
+    assert (breaks.series.metric, breaks.old, breaks.new, breaks.ratio) == (
+        "graph_breaks",
+        0,
+        2,
+        None,
+    )
     assert breaks.worse and breaks.after_sweep == "s007" and breaks.word == "more"
     assert kernels.worse is False and kernels.ratio == pytest.approx(11 / 12)
     for metric, before, after, expected in (
-        ("compile_cold_s", 4.0, 6.0, [("s010", True)]), ("compile_cold_s", 10.0, 12.0, []),
+        ("compile_cold_s", 4.0, 6.0, [("s010", True)]),
+        ("compile_cold_s", 10.0, 12.0, []),
         ("compile_cold_s", 1.0, 1.9, []),
         # errors have no seconds: they count from the limits of conf/check on
-        ("rel_error", 1e-5, 1e-2, [("s010", True)]), ("rel_error", 1e-6, 5e-5, []), ("rel_error", 0.01, 0.03, []),
-    ):  # fmt: skip
+        ("rel_error", 1e-5, 1e-2, [("s010", True)]),
+        ("rel_error", 1e-6, 5e-5, []),
+        ("rel_error", 0.01, 0.03, []),
+    ):
         levels = [before] * 10 + [after] * 10
-        made = series(**{metric: [level * value for level, value in zip(levels, noisy(20), strict=True)]})
-        assert [(event.after_sweep, event.worse) for event in made.judge(metric).changes] == expected
+        made = series(
+            **{metric: [level * value for level, value in zip(levels, noisy(20), strict=True)]}
+        )
+        assert [
+            (event.after_sweep, event.worse) for event in made.judge(metric).changes
+        ] == expected
     for metric, before, after, word in (
-        ("rel_error", 0.0, 1e-3, "more"), ("rel_error", 1e-3, 0.0, "less"), ("graph_pool_bytes", 0, 2**24, "more"),
-    ):  # fmt: skip
+        ("rel_error", 0.0, 1e-3, "more"),
+        ("rel_error", 1e-3, 0.0, "less"),
+        ("graph_pool_bytes", 0, 2**24, "more"),
+    ):
         (change,) = series(**{metric: [before] * 6 + [after] * 6}).judge(metric).changes
-        assert (change.word, change.old, change.new) == (word, pytest.approx(before), pytest.approx(after)), metric
+        assert (change.word, change.old, change.new) == (
+            word,
+            pytest.approx(before),
+            pytest.approx(after),
+        ), metric
         assert change.ratio == (0.0 if before else None), metric
     for close in ([0.0] * 6 + [5e-5] * 6, [0.0, 1e-8] * 6):
         assert series(rel_error=close).judge("rel_error").events == []
     (change,) = series(rel_error=[0.0, 1e-8] * 6 + [1e-3] * 6).judge("rel_error").changes
-    assert (change.after_sweep, change.old < 1e-7, change.new) == ("s012", True, pytest.approx(1e-3))
+    assert (change.after_sweep, change.old < 1e-7, change.new) == (
+        "s012",
+        True,
+        pytest.approx(1e-3),
+    )
     made = Made()
     for place in range(13):  # twelve kernels on host a, eleven on host b, and an odd sweep
-        made.sweep(host={"hostname": "ab"[place % 2]}).result(kernels=9 if place == 4 else 12 - place % 2)
+        made.sweep(host={"hostname": "ab"[place % 2]}).result(
+            kernels=9 if place == 4 else 12 - place % 2
+        )
     (event,) = made.judge("kernels", limits=limits_of({"exceptions": [IGNORED]})).of("flapping")
-    assert (event.coincides, event.acknowledged) == (("host b | a",), None)  # only changes are acknowledged
+    assert (event.coincides, event.acknowledged) == (
+        ("host b | a",),
+        None,
+    )  # only changes are acknowledged
     # a cell that does not run as its mode promises has counts, too
     made = series(status=["degraded"] * 4, graph_breaks=[0, 0, 2, 2], latency_ms=[1.0] * 4)
     assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]
@@ -185,7 +259,9 @@ def test_counters_and_compile_seconds():
 
 def compiling(*levels):
     """A cell whose compile times are six sweeps on each of these levels."""
-    return series(compile_cold_s=[level * (1 + 0.001 * (place % 3)) for level in levels for place in range(6)])
+    return series(
+        compile_cold_s=[level * (1 + 0.001 * (place % 3)) for level in levels for place in range(6)]
+    )
 
 
 def test_the_limits_of_a_check_apply():
@@ -218,7 +294,9 @@ def test_other_changes_of_compile_seconds():
         drifting = (level * np.exp(0.03 * np.arange(20))).tolist()
         flapping = [level, 2 * level] * 10
         flapping[9] = odd
-        judged = (series(compile_cold_s=values).judge("compile_cold_s") for values in (flapping, drifting))
+        judged = (
+            series(compile_cold_s=values).judge("compile_cold_s") for values in (flapping, drifting)
+        )
         assert [event.kind for found in judged for event in found.events] == kinds
     made.sweep().result(compile_cold_s=30.0)
     (event,) = made.judge("compile_cold_s").of("recent")
@@ -242,9 +320,13 @@ def test_statuses():
     ):
         made = Made()
         for status in statuses.split():
-            made.sweep().result(status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0)
+            made.sweep().result(
+                status=status, reason=None if status == "ok" else f"why {status}", latency_ms=1.0
+            )
         found = made.judge("latency_ms")
-        assert [(one.kind, one.after_sweep, one.undone_sweep) for one in found.changes] == expected, statuses
+        assert [
+            (one.kind, one.after_sweep, one.undone_sweep) for one in found.changes
+        ] == expected, statuses
         for event in found.changes:
             assert event.series == SeriesId("c", GPU, STATUS) and event.reason.startswith("why ")
             assert event.worse is (event.kind == "broken")
@@ -263,13 +345,20 @@ def test_states():
     found = made.judge("latency_ms")
     kernels = series(latency_ms=[1.0] * 4, kernels=[3] * 4)
     assert {key.metric: state for key, state in kernels.judge().states.items()} == {
-        "latency_ms": "short", "kernels": "steady",
-    }  # fmt: skip
-    assert len(found.states) == 4 and all(key.cell_key == state for key, state in found.states.items())
+        "latency_ms": "short",
+        "kernels": "steady",
+    }
+    assert len(found.states) == 4 and all(
+        key.cell_key == state for key, state in found.states.items()
+    )
     assert found.changes == []
     assert found.of("drifting")[0].ratio == pytest.approx(math.exp(0.1), rel=0.02)
     (one,) = found.of("flapping")
-    assert (one.old, one.new, one.after_sweep) == (pytest.approx(1, rel=0.01), pytest.approx(1.2, rel=0.01), "s038")
+    assert (one.old, one.new, one.after_sweep) == (
+        pytest.approx(1, rel=0.01),
+        pytest.approx(1.2, rel=0.01),
+        "s038",
+    )
 
 
 def test_new_and_dead():
@@ -288,6 +377,12 @@ def test_new_and_dead():
             made.result("new other", model="other", latency_ms=1.0)
     found = made.judge()
     new = [(one.series.cell_key, one.after_sweep) for one in found.of("new")]
-    assert new == [("new model", "s008"), ("new", "s008"), ("new other", "s004")], "by sweep, then by name (later, mlp)"
+    assert new == [
+        ("new model", "s008"),
+        ("new", "s008"),
+        ("new other", "s004"),
+    ], "by sweep, then by name (later, mlp)"
     # `other`: its model was not measured since, so nothing says that it is gone
-    assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [("dead", "s005")]
+    assert [(one.series.cell_key, one.before_sweep) for one in found.of("dead")] == [
+        ("dead", "s005")
+    ]

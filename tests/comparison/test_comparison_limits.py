@@ -8,9 +8,14 @@ from effbench.comparison.limits import COMPARED, SHIPPED, Limit, limits_of, read
 from effbench.errors import ConfigError
 
 CELL = {
-    "model": "llama-7b", "bs": 8, "mode": "default", "dtype": "bfloat16", "phase": "inference", "device": "cuda",
+    "model": "llama-7b",
+    "bs": 8,
+    "mode": "default",
+    "dtype": "bfloat16",
+    "phase": "inference",
+    "device": "cuda",
     "hardware": "NVIDIA H200",
-}  # fmt: skip
+}
 TODAY = dt.date(2026, 11, 21)
 
 
@@ -29,7 +34,12 @@ def test_floors():
     for value in ("3%", "0.03", 0.03, "3e-2", "3 %"):
         assert limits_of({"floor": value}).floor == pytest.approx(0.03)
     # a metric of its own limit keeps the common floor if it names none
-    limits = limits_of({"floor": 0.03, "limits": {"peak_allocated_bytes": {"least": 1e6}, "period_ms": {"floor": 0.1}}})
+    limits = limits_of(
+        {
+            "floor": 0.03,
+            "limits": {"peak_allocated_bytes": {"least": 1e6}, "period_ms": {"floor": 0.1}},
+        }
+    )
     assert limits.of(CELL, "peak_allocated_bytes") == limit(0.03, 1e6)
     assert limits.of(CELL, "period_ms") == limit(0.1)
     assert limits.of(CELL, "latency_ms") == limit(0.03)
@@ -37,14 +47,22 @@ def test_floors():
 
 def test_an_exception_holds_where_all_of_its_patterns_fit():
     for pattern, fits in (
-        ({"model": "llama-*"}, True), ({"model": "gpt*"}, False), ({"model": "LLAMA-*"}, False),
-        ({"bs": 8}, True), ({"bs": 80}, False), ({"mode": "default", "metric": "latency_ms"}, True),
-        ({"mode": "default", "metric": "period_ms"}, False), ({"hardware": "*H200"}, True),
-        ({"phase": "training"}, False), ({}, True),
-    ):  # fmt: skip
+        ({"model": "llama-*"}, True),
+        ({"model": "gpt*"}, False),
+        ({"model": "LLAMA-*"}, False),
+        ({"bs": 8}, True),
+        ({"bs": 80}, False),
+        ({"mode": "default", "metric": "latency_ms"}, True),
+        ({"mode": "default", "metric": "period_ms"}, False),
+        ({"hardware": "*H200"}, True),
+        ({"phase": "training"}, False),
+        ({}, True),
+    ):
         limits = exceptions({**pattern, "floor": 0.5, "reason": "noise"})
         assert limits.of(CELL, "latency_ms").floor == (0.5 if fits else 0.02), pattern
-        assert limits.exceptions[0].used is (fits or "metric" in pattern), "of a cell, whatever metric is looked at"
+        assert limits.exceptions[0].used is (fits or "metric" in pattern), (
+            "of a cell, whatever metric is looked at"
+        )
 
 
 def test_the_last_exception_that_fits_counts_and_it_alone():
@@ -68,7 +86,9 @@ def test_a_floor_for_all_goes_before_those_of_metrics_and_exceptions():
         {"metric": "kernels", "ignore": True, "reason": "moving"},
         {"metric": "compile_c*", "factor": 2.0, "floor": 0.5, "reason": "slow disk"},
     ]
-    limits = limits_of({"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, today=TODAY)
+    limits = limits_of(
+        {"limits": {"period_ms": {"floor": 0.05, "least": 0.1}}, "exceptions": rules}, today=TODAY
+    )
     limits.floor_for_all = 0.3
     assert limits.of(CELL, "period_ms") == limit(0.3, 0.1)
     assert limits.of(CELL, "latency_ms").floor == 0.3
@@ -80,32 +100,54 @@ def test_what_makes_no_sense_is_refused_by_name():
     why = {"reason": "why"}
     for settings, said in (
         ({"flor": 0.1}, "unknown setting flor; choose from metrics, floor"),
-        *(({"floor": value}, "floor=.*expected a number of at least 0 and below 1")
-          for value in (-0.1, True, float("nan"), 3, "x%", None, [1])),
+        *(
+            ({"floor": value}, "floor=.*expected a number of at least 0 and below 1")
+            for value in (-0.1, True, float("nan"), 3, "x%", None, [1])
+        ),
         *(({"q": value}, "q=.*expected a number") for value in (0, 5, None)),
         ({"on_missing": "skip"}, "on_missing: .*fail, ignore"),
-        *(({"metrics": [name]}, "cannot be compared; choose from latency_ms")
-          for name in ("latency", ["latency_ms"], "throughput_per_s", "speedup")),
-        ({"limits": {"latency_ms": 0.1}}, r"^limits.latency_ms: expected a mapping \(key: value\), got 0.1$"),
+        *(
+            ({"metrics": [name]}, "cannot be compared; choose from latency_ms")
+            for name in ("latency", ["latency_ms"], "throughput_per_s", "speedup")
+        ),
+        (
+            {"limits": {"latency_ms": 0.1}},
+            r"^limits.latency_ms: expected a mapping \(key: value\), got 0.1$",
+        ),
         ({"limits": ["latency_ms"]}, r"^limits: expected a mapping .*, got \['latency_ms'\]$"),
         ({"metrics": "latency_ms"}, "^metrics: expected a list, got 'latency_ms'$"),
         ({"exceptions": None}, "^exceptions: expected a list, got nothing$"),
         ({"exceptions": ["gpt2"]}, r"^exceptions\[0\]: expected a mapping"),
-        ({"limits": {"latency_ms": {"flor": 0.1}}}, "unknown setting limits.latency_ms.flor; choose from floor"),
+        (
+            {"limits": {"latency_ms": {"flor": 0.1}}},
+            "unknown setting limits.latency_ms.flor; choose from floor",
+        ),
         ({"limits": {"latency_ms": {"floor": 2}}}, "limits.latency_ms.floor=2"),
         ({"limits": {"compile_cold_s": {"factor": 0.5}}}, "at least 1"),
         ({"limits": {"kernels": {"floor": 0.5}}}, "limits.kernels.floor does nothing"),
-        ({"exceptions": [{"metric": "kernels", "factor": 2, **why}]}, r"exceptions\[0\].factor does nothing"),
+        (
+            {"exceptions": [{"metric": "kernels", "factor": 2, **why}]},
+            r"exceptions\[0\].factor does nothing",
+        ),
         ({"exceptions": [{"metric": "status", "floor": 0.1, **why}]}, "status only takes ignore"),
-        ({"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]}, r"exceptions\[0\] needs a reason"),
+        (
+            {"exceptions": [{"model": "a", "floor": 0.1, "reason": " "}]},
+            r"exceptions\[0\] needs a reason",
+        ),
         ({"exceptions": [{"model": "a", **why}]}, "changes nothing"),
         ({"exceptions": [{"modle": "a", "floor": 0.1, **why}]}, "unknown setting modle"),
-        *(({"exceptions": [{"floor": 0.1, **why, "until": until}]}, "expected a date") for until in ("soon", 2027)),
-        ({"exceptions": [{"metric": "kernel", "ignore": True, **why}]}, "matches none of latency_ms"),
+        *(
+            ({"exceptions": [{"floor": 0.1, **why, "until": until}]}, "expected a date")
+            for until in ("soon", 2027)
+        ),
+        (
+            {"exceptions": [{"metric": "kernel", "ignore": True, **why}]},
+            "matches none of latency_ms",
+        ),
         # a file cannot read the environment
         ({"floor": "${oc.env:HOME}"}, "is not allowed"),
         ({"exceptions": [{"model": "${oc.env:HOME}", "floor": 0.1, **why}]}, "is not allowed"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=said):
             limits_of(settings)
 
@@ -124,12 +166,18 @@ def written(text, name="conf/check/ours.yaml"):
 
 def test_a_file_of_the_users_is_laid_over_what_ships():
     assert set(read().metrics) == set(COMPARED)
-    path = written("""
+    path = written(
+        """
         floor: 0.05
         limits: {latency_ms: {floor: 10%}}
         exceptions:
-          - {model: "m*", metric: kernels, ignore: true, until: 2999-03-31, reason: moving to new kernels}
-    """)
+          - model: "m*"
+            metric: kernels
+            ignore: true
+            until: 2999-03-31
+            reason: moving to new kernels
+    """
+    )
     shutil.copy(path, "ours.yml")
     for name in (path, "ours", "conf/check/ours.yaml", "ours.yml"):
         limits = read(name)
@@ -159,7 +207,10 @@ def test_the_users_own_default_is_found_by_itself(tmp_path, monkeypatch):
 
 def test_settings_go_on_top():
     path = written("floor: 0.05\nlimits: {latency_ms: {floor: 0.1}}")
-    limits = read(path, ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"])
+    limits = read(
+        path,
+        ["floor=1e-05", "limits.latency_ms.least=0.5", "on_missing=ignore", "metrics=[latency_ms]"],
+    )
     assert limits.floor == 1e-05
     assert limits.of(CELL, "latency_ms") == limit(0.1, 0.5)
     assert (limits.on_missing, limits.metrics) == ("ignore", ["latency_ms"])

@@ -1,4 +1,5 @@
-"""Marked results in comparisons: their times are shown and have no verdict, whatever the figures say."""
+"""Marked results in comparisons: their times are shown and have no verdict, whatever the figures
+say."""
 
 import json
 import shlex
@@ -50,14 +51,23 @@ def test_no_time_of_a_marked_result_has_a_verdict(made, which, after):
         found = compare_sweeps(store, *map(store.find_sweep, sweeps), limits_of({}))
     eager = [change for change in found.changes if change.about["mode"] == "eager"]
     times = [change for change in eager if change.is_unjudged]
-    assert {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"} <= {row.metric for row in times}
+    assert {"latency_ms", "period_ms", "gpu_busy_ms", "energy_mj", "first_call_s"} <= {
+        row.metric for row in times
+    }
     for row in times:
-        assert (row.verdict, row.p_value, row.low, row.gates) == (Verdict.AMBIGUOUS, None, None, False)
+        assert (row.verdict, row.p_value, row.low, row.gates) == (
+            Verdict.AMBIGUOUS,
+            None,
+            None,
+            False,
+        )
         assert row.reason == f"host disturbed {which}: {BUSY}"
         assert (row.marked_before, row.marked_after) == ("before" in which, "now" in which)
     (latency,) = (row for row in times if row.metric == "latency_ms")
     assert latency.ratio == pytest.approx(latency.after / latency.before), "the figures are there"
-    assert {row.verdict for row in eager if row.metric in ("kernels", "peak_reserved_bytes")} == {Verdict.SAME}
+    assert {row.verdict for row in eager if row.metric in ("kernels", "peak_reserved_bytes")} == {
+        Verdict.SAME
+    }
     assert (found.judged, set(found.unjudged)) == ({DEFAULT.key}, {EAGER.key})
     assert not any(line.mode == "eager" for line in found.modes), "no mean of marked figures"
 
@@ -89,7 +99,12 @@ def test_a_marked_row_does_not_change_the_tests_of_others():
         ({EAGER: marked(FAST)}, {EAGER: FAST}, (), 3),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(SLOW), DEFAULT: FAST}, (), 0),
         ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: SLOW}, (), 1),
-        ({EAGER: FAST, DEFAULT: FAST}, {EAGER: marked(FAST), DEFAULT: FAST}, ("--set", "on_unjudged=fail"), 1),
+        (
+            {EAGER: FAST, DEFAULT: FAST},
+            {EAGER: marked(FAST), DEFAULT: FAST},
+            ("--set", "on_unjudged=fail"),
+            1,
+        ),
         ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--set", "on_unjudged=fail"), 1),
         ({EAGER: FAST}, {EAGER: FAST}, ("--set", "on_unjudged=fail"), 0),
         ({EAGER: FAST}, {EAGER: marked(FAST)}, ("--metric", "kernels"), 0),
@@ -102,30 +117,49 @@ def test_exit_codes(checked, before, after, options, code):
     assert ("nothing was checked against main" in done.out) is (code == 3)
 
 
-def test_the_output_lists_marked_cells_and_how_to_measure_them_again(made, checked, effbench, tmp_path, monkeypatch):
+def test_the_output_lists_marked_cells_and_how_to_measure_them_again(
+    made, checked, effbench, tmp_path, monkeypatch
+):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     three = {EAGER: FAST, DEFAULT: FAST, GRAPH: FAST}
-    done = checked(three, {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}, "--floor", "3%")
+    done = checked(
+        three, {EAGER: FAST, DEFAULT: marked(SLOW), GRAPH: marked(FAST)}, "--floor", "3%"
+    )
     text = " ".join(done.out.split())
     assert "not judged: host disturbed in 2 of 3 cells: " in text
-    assert "2 cells not judged: host disturbed" in text and "~ not judged" in text and "~1.10 ms" in text
+    assert (
+        "2 cells not judged: host disturbed" in text
+        and "~ not judged" in text
+        and "~1.10 ms" in text
+    )
     command = done.out.split("measure them again: ")[1].splitlines()[0]
     with Store.open(made.path) as store:
         sweep = store.find_sweep("last").id
     assert command == f"effbench check --baseline main --sweep {sweep} --confirm --floor 3%"
     assert "not judged: host disturbed in 2 of 3 cells" in (tmp_path / "summary.md").read_text()
-    whole = json.loads(effbench("check", "--baseline", "main", "--floor", "3%", "--format", "json").out)
+    whole = json.loads(
+        effbench("check", "--baseline", "main", "--floor", "3%", "--format", "json").out
+    )
     assert whole["measure_again"] == command and whole["passed"] is True
     assert [row["reason"] for row in whole["unjudged"]] == [f"host disturbed now: {BUSY}"] * 2
-    assert {row["verdict"] for row in whole["changes"]} <= {"same", "ambiguous"}, "the words of verdicts stay"
+    assert {row["verdict"] for row in whole["changes"]} <= {
+        "same",
+        "ambiguous",
+    }, "the words of verdicts stay"
     csv = effbench("check", "--baseline", "main", "--format", "csv")
     assert "not judged: host disturbed in 2 of 3 cells" in csv.err and "not judged" not in csv.out
-    suites = ElementTree.fromstring(effbench("check", "--baseline", "main", "--format", "junit").out)
-    assert (suites.get("failures"), suites.get("skipped")) != ("0", "0") and suites.get("failures") == "0"
+    suites = ElementTree.fromstring(
+        effbench("check", "--baseline", "main", "--format", "junit").out
+    )
+    assert (suites.get("failures"), suites.get("skipped")) != ("0", "0") and suites.get(
+        "failures"
+    ) == "0"
     strict = ("check", "--baseline", "main", "--set", "on_unjudged=fail")
     failed = effbench(*strict)
     assert failed.code == 1 and "not judged against main" in failed.out
-    shown = next(line for line in failed.out.splitlines() if line.strip().startswith("effbench compare"))
+    shown = next(
+        line for line in failed.out.splitlines() if line.strip().startswith("effbench compare")
+    )
     assert "~ not judged" in effbench(*shlex.split(shown)[1:]).out
     root = ElementTree.fromstring(effbench(*strict, "--format", "junit").out)
     assert {one.get("type") for one in root.iter("failure")} == {"not judged"}
@@ -137,7 +171,9 @@ def test_compare_shows_marked_figures_without_a_verdict(made, effbench):
     assert (done.code, done.err) == (0, "")
     assert "~ not judged" in done.out and "1.00 ms" in done.out and "~1.10 ms" in done.out
     assert f"host disturbed now: {BUSY}" in " ".join(done.out.split()) and "slower" not in done.out
-    (row,) = json.loads(effbench("compare", *sweeps, "--metric", "latency_ms", "--format", "json").out)["changes"]
+    (row,) = json.loads(
+        effbench("compare", *sweeps, "--metric", "latency_ms", "--format", "json").out
+    )["changes"]
     assert (row["verdict"], row["ci_low"], row["p_value"]) == ("ambiguous", None, None)
     assert row["reason"].startswith("host disturbed now")
 
@@ -145,10 +181,20 @@ def test_compare_shows_marked_figures_without_a_verdict(made, effbench):
 @pytest.mark.parametrize(
     ("new", "old", "verdict", "said"),
     [
-        (SLOW, FAST, "slower", "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
+        (
+            SLOW,
+            FAST,
+            "slower",
+            "measured again: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)",
+        ),
         (FAST, FAST, "same", "measured again: 1.000 (1.000–1.000)"),
         (FASTER, FAST, "faster", "measured again: 0.500"),
-        (marked(SLOW), FAST, "ambiguous", f"neither confirmed nor refuted: host disturbed now: {BUSY}, when run again"),
+        (
+            marked(SLOW),
+            FAST,
+            "ambiguous",
+            f"neither confirmed nor refuted: host disturbed now: {BUSY}, when run again",
+        ),
         # the baseline's recorded figures are not marked
         (SLOW, None, "slower", "measured again: 1.100"),
         (FAST, None, "same", "measured again: 1.000"),
@@ -157,9 +203,15 @@ def test_compare_shows_marked_figures_without_a_verdict(made, effbench):
 def test_a_re_run_judges_marked_rows(made, new, old, verdict, said):
     judged, rows = again(made, {EAGER: new}, old and {EAGER: old}, after=marked(SLOW))
     row = next(row for row in rows if row.metric == "latency_ms")
-    assert (row.verdict, row.gates, said in row.reason) == (verdict, verdict == "slower", True), row.reason
+    assert (row.verdict, row.gates, said in row.reason) == (
+        verdict,
+        verdict == "slower",
+        True,
+    ), row.reason
     assert row.is_unjudged is (verdict == "ambiguous")
-    assert row.ratio == pytest.approx(1.1) and row.marked_after, "the figures stay those of the sweep"
+    assert row.ratio == pytest.approx(1.1) and row.marked_after, (
+        "the figures stay those of the sweep"
+    )
     assert bool(judged.unjudged) is row.is_unjudged
 
 
@@ -194,8 +246,20 @@ def test_counters_of_marked_results_make_change_points():
 def test_speedups_against_a_marked_baseline_make_no_change_point():
     for is_marked, changes in ((False, 1), (True, 0)):
         made = Made()
-        made.cells["e"] = {"key": "e", "model": "mlp", "bs": 1, "mode": "eager", "params": {"bs": 1, "mode": "e"}}
-        made.cells["g"] = {"key": "g", "model": "mlp", "bs": 1, "mode": "graph", "params": {"bs": 1, "mode": "g"}}
+        made.cells["e"] = {
+            "key": "e",
+            "model": "mlp",
+            "bs": 1,
+            "mode": "eager",
+            "params": {"bs": 1, "mode": "e"},
+        }
+        made.cells["g"] = {
+            "key": "g",
+            "model": "mlp",
+            "bs": 1,
+            "mode": "graph",
+            "params": {"bs": 1, "mode": "g"},
+        }
         for value in STEP:
             made.sweep().result("e", speedup=1.0, marked=is_marked and value > 1.05)
             made.result("g", speedup=2 * value, marked=False)

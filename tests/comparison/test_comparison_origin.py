@@ -1,4 +1,5 @@
-"""Whether what a baseline ran can be run again: interpreters and revisions of a repository made for the test."""
+"""Whether what a baseline ran can be run again: interpreters and revisions of a repository made for
+the test."""
 
 import datetime as dt
 import re
@@ -45,7 +46,9 @@ def commit(app, text):
 def cell(target="net.py:Net", mode="effbench.modes.eager.Eager", training=None):
     phase = "training" if training else "inference"
     model = {"name": "net", "module": {"_target_": target}}
-    return Cell(model, 1, {"name": "eager", "_target_": mode}, "float32", phase, "cpu", training=training)
+    return Cell(
+        model, 1, {"name": "eager", "_target_": mode}, "float32", phase, "cpu", training=training
+    )
 
 
 def test_another_revision_is_a_worktree_that_goes_again(repository):
@@ -67,7 +70,10 @@ def test_what_the_user_wrote():
     assert targets([cell()]) and targets([cell(own, mode="my.Mode")])
     assert targets([cell(own, training={"loss": "my_pkg.loss"})])
     assert not targets([cell(own, training={"loss": "mean-square"})])
-    nested = {"_target_": "torch.nn.DataParallel", "module": {"parts": [{"_target_": "my_pkg.Layer"}]}}
+    nested = {
+        "_target_": "torch.nn.DataParallel",
+        "module": {"parts": [{"_target_": "my_pkg.Layer"}]},
+    }
     assert targets([replace(cell(), model={"module": nested})]) == ["my_pkg.Layer"]
 
 
@@ -83,11 +89,31 @@ def test_what_cannot_be_run_says_why(repository):
     (repository / "later.py").write_text("")
     for before, cells, software, why in (
         (old, [cell("effbench.models.mlp.MLP")], None, "only the machine can differ"),
-        (new, [cell()], "torch_version 2.12 → 2.13", "is no longer installed here (torch_version 2.12 → 2.13)"),
+        (
+            new,
+            [cell()],
+            "torch_version 2.12 → 2.13",
+            "is no longer installed here (torch_version 2.12 → 2.13)",
+        ),
         ({**old, "git_description": "v1-dirty"}, [cell()], None, "uncommitted changes (v1-dirty)"),
-        ({**old, "git_revision": "0" * 40}, [cell()], None, "revision 000000000000 is not in this repository"),
-        ({**old, "git_revision": None, "git_description": None}, [cell()], None, "is not under version control"),
-        ({**old, "python": "/nowhere/bin/python"}, [cell()], None, "/nowhere/bin/python does not exist here"),
+        (
+            {**old, "git_revision": "0" * 40},
+            [cell()],
+            None,
+            "revision 000000000000 is not in this repository",
+        ),
+        (
+            {**old, "git_revision": None, "git_description": None},
+            [cell()],
+            None,
+            "is not under version control",
+        ),
+        (
+            {**old, "python": "/nowhere/bin/python"},
+            [cell()],
+            None,
+            "/nowhere/bin/python does not exist here",
+        ),
         (None, [cell()], None, "does not record"),
         (old, [cell("later.py:Net")], None, "its later.py:Net is missing"),
     ):
@@ -135,10 +161,18 @@ def test_what_is_installed_is_no_matter_of_revisions(repository, tmp_path):
     why = f"far_pkg.Net is imported from {package}, which does not depend on the revision"
     refused(why, old, installed.facts(), installed, [cell("far_pkg.Net")])
     # next to code of the repository it stays what it is
-    with origin(old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]) as found:
+    with origin(
+        old, installed.facts(), installed, [cell("far_pkg.Net"), cell("net.py:Net")]
+    ) as found:
         assert (Path(found.folder).name, found.python) == ("app", installed.python)
     # another interpreter is taken as it is
-    other = Interpreter(str(shutil.copytree(tmp_path / "there", tmp_path / "other", symlinks=True) / "bin" / "python"))
+    other = Interpreter(
+        str(
+            shutil.copytree(tmp_path / "there", tmp_path / "other", symlinks=True)
+            / "bin"
+            / "python"
+        )
+    )
     with origin(other.facts(), installed.facts(), installed, [cell("far_pkg.Net")]) as found:
         assert found == other
 
@@ -160,7 +194,9 @@ def test_the_interpreter_of_a_sweep(repository, monkeypatch):
         assert current(facts, "s1", [cell()], NOW) == Interpreter(folder=str(repository))
     commit(repository, "two")
     gone("the sweep ran")
-    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")], NOW) == HERE, "no code of the folder"
+    assert current(facts, "s1", [cell("effbench.models.mlp.MLP")], NOW) == HERE, (
+        "no code of the folder"
+    )
     (repository / "net.py").write_text("WIDTH = 2\n")
     facts = HERE.facts()
     assert current(facts, "s1", [cell()], NOW) == HERE

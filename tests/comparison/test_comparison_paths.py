@@ -1,4 +1,5 @@
-"""Parts of a sweep named by the path of their folder or interpreter: as it was typed, or as the database stores it."""
+"""Parts of a sweep named by the path of their folder or interpreter: as it was typed, or as the
+database stores it."""
 
 import os
 
@@ -22,7 +23,14 @@ def folders(made, tmp_path):
 
 @pytest.mark.parametrize(
     "form",
-    ["stored", "short", "copies/{}/net", "./copies/{}/net/", "../{here}/copies/{}/net", "copies/new/../{}/net"],
+    [
+        "stored",
+        "short",
+        "copies/{}/net",
+        "./copies/{}/net/",
+        "../{here}/copies/{}/net",
+        "copies/new/../{}/net",
+    ],
 )
 def test_folders(folders, effbench, tmp_path, form):
     if form == "stored":
@@ -31,10 +39,14 @@ def test_folders(folders, effbench, tmp_path, form):
         values = ["old", "new"]
     else:
         values = [form.format(name, here=tmp_path.name) for name in ("old", "new")]
-    done = effbench("compare", "last", "--by", "folder", "--values", *values, "--metric", "latency_ms")
+    done = effbench(
+        "compare", "last", "--by", "folder", "--values", *values, "--metric", "latency_ms"
+    )
     assert (done.code, done.err) == (0, "")
     assert "folder=old → last".replace("last", "folder=new") in done.out and "slower" in done.out
-    turned = effbench("compare", "last", "--by", "folder", "--values", *values[::-1], "--metric", "latency_ms")
+    turned = effbench(
+        "compare", "last", "--by", "folder", "--values", *values[::-1], "--metric", "latency_ms"
+    )
     assert "faster" in turned.out, "in the order in which they were given"
 
 
@@ -43,10 +55,20 @@ def test_folders_from_another_directory(folders, effbench, tmp_path, monkeypatch
     other = tmp_path / "elsewhere"
     other.mkdir()
     monkeypatch.chdir(other)
-    words = ("--by", "folder", "--values", "copies/old/net", "copies/new/net", "--db", "../results/effbench.db")
+    words = (
+        "--by",
+        "folder",
+        "--values",
+        "copies/old/net",
+        "copies/new/net",
+        "--db",
+        "../results/effbench.db",
+    )
     done = effbench("compare", "last", *words)
     assert (done.code, done.err) == (0, "")
-    refused = effbench("compare", "last", "--by", "folder", "--values", "old", "nowhere", *words[5:])
+    refused = effbench(
+        "compare", "last", "--by", "folder", "--values", "old", "nowhere", *words[5:]
+    )
     assert refused.code == 2 and "has folder=old, new; choose two of them" in refused.err
 
 
@@ -62,7 +84,9 @@ def test_interpreters(made, effbench, tmp_path):
         sweep = made.sweep({EAGER: figures}, env=env, into=sweep)
     stored, typed = [*map(str, pythons)], [os.path.relpath(python) for python in pythons]
     for values in (stored, typed, ["a", "b"], [stored[0], typed[1]]):
-        done = effbench("compare", "last", "--by", "python", "--values", *values, "--metric", "latency_ms")
+        done = effbench(
+            "compare", "last", "--by", "python", "--values", *values, "--metric", "latency_ms"
+        )
         assert (done.code, done.err) == (0, ""), values
         assert "python=a → python=b" in done.out and "slower" in done.out
 

@@ -29,7 +29,8 @@ THERE = environment(flags={"interpreter": "/venvs/old/bin/python"})
 
 
 def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
-    """The rows of a check whose cells looked slower, after they were run again; `olds`: the baseline's side, if any."""
+    """The rows of a check whose cells looked slower, after they were run again; `olds`: the
+    baseline's side, if any."""
     first, second = (made.sweep(dict.fromkeys(news, figures)) for figures in (before, after))
     rerun = made.sweep(news, env=HERE)
     if olds:
@@ -38,19 +39,26 @@ def again(made, news, olds, there=THERE, before=FAST, after=SLOW):
         compared = compare_sweeps(store, *map(store.find_sweep, (first, second)), limits_of({}))
         side = load(store, store.find_sweep(rerun))
     flagged, count = [row for row in compared.changes if is_flagged(row)], len(compared.changes)
-    judge_again(compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here")
+    judge_again(
+        compared, flagged, side, HERE.id, there.id if olds else None, None if olds else "not here"
+    )
     assert flagged and len(compared.changes) == count
     return compared, flagged
 
 
 def test_which_rows_are_run_again():
     for metric, verdict, ratio, floor, is_one in (
-        ("latency_ms", "slower", 1.1, 0.02, True), ("latency_ms", "ambiguous", 1.03, 0.02, True),
-        ("latency_ms", "ambiguous", 1.01, 0.02, False), ("latency_ms", "ambiguous", 0.5, 0.02, False),
-        ("latency_ms", "ambiguous", 1.5, None, False), ("latency_ms", "same", 1.03, 0.02, False),
-        ("compile_cold_s", "ambiguous", 2.0, None, True), ("compile_cold_s", "ambiguous", 1.1, None, False),
-        ("compile_cold_s", "ambiguous", None, None, False), ("status", "ambiguous", None, None, False),
-    ):  # fmt: skip
+        ("latency_ms", "slower", 1.1, 0.02, True),
+        ("latency_ms", "ambiguous", 1.03, 0.02, True),
+        ("latency_ms", "ambiguous", 1.01, 0.02, False),
+        ("latency_ms", "ambiguous", 0.5, 0.02, False),
+        ("latency_ms", "ambiguous", 1.5, None, False),
+        ("latency_ms", "same", 1.03, 0.02, False),
+        ("compile_cold_s", "ambiguous", 2.0, None, True),
+        ("compile_cold_s", "ambiguous", 1.1, None, False),
+        ("compile_cold_s", "ambiguous", None, None, False),
+        ("status", "ambiguous", None, None, False),
+    ):
         change = Change("a", "a", metric, Verdict(verdict), ratio=ratio, floor=floor, limit=0.5)
         assert may_be_slower(change) is is_one, change
 
@@ -63,17 +71,52 @@ def test_which_rows_are_run_again():
         (SLOW, None, "slower", "(run again)"),
         (FAST, None, "ambiguous", "not confirmed: 1.000"),
         (CRASHED, FAST, "broken", "run again: crashed: signal 11"),
-        ({"status": "degraded", "reason": "no graph"}, FAST, "broken", "run again: degraded: no graph"),
+        (
+            {"status": "degraded", "reason": "no graph"},
+            FAST,
+            "broken",
+            "run again: degraded: no graph",
+        ),
         # both fail: nothing was learnt, and the gate stays shut
-        (CRASHED, CRASHED, "slower", "neither confirmed nor refuted: run again, both sides fail (before crashed"),
+        (
+            CRASHED,
+            CRASHED,
+            "slower",
+            "neither confirmed nor refuted: run again, both sides fail (before crashed",
+        ),
         # the old side alone fails: held against what the baseline recorded
-        (SLOW, CRASHED, "slower", "(run again; the baseline's side did not run: crashed: signal 11)"),
-        (FAST, CRASHED, "ambiguous", "(run again; the baseline's side did not run: crashed: signal 11)"),
+        (
+            SLOW,
+            CRASHED,
+            "slower",
+            "(run again; the baseline's side did not run: crashed: signal 11)",
+        ),
+        (
+            FAST,
+            CRASHED,
+            "ambiguous",
+            "(run again; the baseline's side did not run: crashed: signal 11)",
+        ),
         # a disturbed machine tells nothing either
-        (MARKED, FAST, "slower", "neither confirmed nor refuted: host disturbed now: throttled, when run again"),
-        (FAST, MARKED, "slower", "neither confirmed nor refuted: host disturbed before: throttled, when run again"),
+        (
+            MARKED,
+            FAST,
+            "slower",
+            "neither confirmed nor refuted: host disturbed now: throttled, when run again",
+        ),
+        (
+            FAST,
+            MARKED,
+            "slower",
+            "neither confirmed nor refuted: host disturbed before: throttled, when run again",
+        ),
         (ONE_MARKED, FAST, "slower", "confirmed nor refuted: 1.100 (1.100–1.100), but only 4"),
-        ({"latency_ms": None}, FAST, "slower", "neither confirmed nor refuted: no figure when run again"),
+        (
+            {"latency_ms": None},
+            FAST,
+            "slower",
+            "neither confirmed nor refuted: no figure when run again",
+        ),
     ],
 )
 def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
@@ -87,8 +130,16 @@ def test_what_becomes_of_a_flagged_row(made, new, old, verdict, said):
 
 def compiled(seconds, cold=3, **figures):
     """The figures of a cell that compiled in the first `cold` of five rounds."""
-    caches = {"compilation": [*range(cold), *range(5 - cold)], "compile_cache": ["cold"] * cold + ["warm"] * (5 - cold)}
-    return {**FAST, **caches, "compile_s": seconds and [seconds] * cold + [0.5] * (5 - cold), **figures}
+    caches = {
+        "compilation": [*range(cold), *range(5 - cold)],
+        "compile_cache": ["cold"] * cold + ["warm"] * (5 - cold),
+    }
+    return {
+        **FAST,
+        **caches,
+        "compile_s": seconds and [seconds] * cold + [0.5] * (5 - cold),
+        **figures,
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,7 +176,10 @@ def test_memory_of_one_compilation_is_settled_by_several(made):
 
 def test_counts_without_a_ratio_are_shown(made):
     before, after = FAST | {"graph_breaks": 0}, FAST | {"graph_breaks": 2}
-    for new, said in ((after, "confirmed: 0 → 2 (old and new alternating)"), (before, "not confirmed: 0 → 0 (old and")):
+    for new, said in (
+        (after, "confirmed: 0 → 2 (old and new alternating)"),
+        (before, "not confirmed: 0 → 0 (old and"),
+    ):
         _, (row,) = again(made, {EAGER: new}, {EAGER: before}, before=before, after=after)
         assert row.reason.startswith(said)
 
@@ -139,9 +193,19 @@ OURS, THEIRS = (
 @pytest.mark.parametrize(
     ("new", "old", "verdict", "said"),
     [
-        (SLOW, FAST, "slower", "; confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)"),
+        (
+            SLOW,
+            FAST,
+            "slower",
+            "; confirmed: 1.100 (1.100–1.100) (old and new alternating, 5 pairs)",
+        ),
         (FAST, FAST, "same", "not confirmed: 1.000 (1.000–1.000)"),
-        ({"latency_ms": steps(1.021, 0.002)}, FAST, "ambiguous", "5 pairs), not significantly beyond 2.0 %"),
+        (
+            {"latency_ms": steps(1.021, 0.002)},
+            FAST,
+            "ambiguous",
+            "5 pairs), not significantly beyond 2.0 %",
+        ),
         (SLOW, CRASHED, "ambiguous", "not confirmed: 1.100 (1.09"),  # only pairs show it
         ({**SLOW, **THEIRS}, {**FAST, **OURS}, "ambiguous", "the compiler chose other kernels"),
     ],
@@ -151,8 +215,15 @@ def test_what_becomes_of_an_ambiguous_row(made, new, old, verdict, said):
     for number in range(8):
         made.sweep({EAGER: {"latency_ms": steps(1.1 ** (number % 2), 0.001)}})
     _, (row,) = again(made, {EAGER: new}, {EAGER: old}, after={"latency_ms": steps(1.1, 0.01)})
-    assert (row.metric, row.verdict, row.gates) == ("latency_ms", verdict, verdict in ("slower", "broken"))
-    assert row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold") and said in row.reason
+    assert (row.metric, row.verdict, row.gates) == (
+        "latency_ms",
+        verdict,
+        verdict in ("slower", "broken"),
+    )
+    assert (
+        row.reason.startswith("beyond the floor of 2.0 %, but inside the noise threshold")
+        and said in row.reason
+    )
 
 
 def test_only_pairs_settle_ambiguous_rows(made):
@@ -164,18 +235,36 @@ def test_only_pairs_settle_ambiguous_rows(made):
 
 def test_an_interval_beyond_the_floor_may_not_be_enough():
     """The reason says why, because the interval alone looks significant."""
-    host, many = "launch-bound: up to 16 % may be noise of the host", "not significant among all rows"
+    host, many = (
+        "launch-bound: up to 16 % may be noise of the host",
+        "not significant among all rows",
+    )
     for verdict, pairs, reason, said in (
         ("ambiguous", 5, many, f"alternating, 5 pairs), but {many}"),
         ("ambiguous", 5, host, f"alternating, 5 pairs), but {host}"),
         ("slower", None, None, "alternating), but only pairs confirm an ambiguous row"),
     ):
         flagged, row = (
-            Change("a", "a", "latency_ms", Verdict(kind), 1.0, 1.1, 1.1, 1.05, 1.15, limit=0.02, reason=why)
+            Change(
+                "a",
+                "a",
+                "latency_ms",
+                Verdict(kind),
+                1.0,
+                1.1,
+                1.1,
+                1.05,
+                1.15,
+                limit=0.02,
+                reason=why,
+            )
             for kind, why in (("ambiguous", None), (verdict, reason))
         )
         settle(flagged, {("a", "latency_ms"): row}, "alternating", pairs)
-        assert (flagged.verdict, flagged.reason) == ("ambiguous", f"not confirmed: 1.100 (1.050–1.150) ({said}")
+        assert (flagged.verdict, flagged.reason) == (
+            "ambiguous",
+            f"not confirmed: 1.100 (1.050–1.150) ({said}",
+        )
 
 
 def test_each_cell_by_its_own(made):
@@ -198,7 +287,10 @@ def test_another_software_than_the_baselines_is_not_held_against(made):
     [
         ({}, None),
         ({"gpu_name": "NVIDIA A100"}, "this machine has NVIDIA A100, not NVIDIA H200"),
-        ({"torch_version": "2.99"}, "the software is not that of the sweep .torch_version 2.13.0 → 2.99"),
+        (
+            {"torch_version": "2.99"},
+            "the software is not that of the sweep .torch_version 2.13.0 → 2.99",
+        ),
     ],
 )
 def test_another_machine_settles_nothing(made, changed, error):
@@ -212,4 +304,7 @@ def test_another_machine_settles_nothing(made, changed, error):
 
 def test_trials_have_the_limits_of_the_sweep():
     words = ["model=m", "timeout_s=3.6e3", "isolation=spawn", "timeout_s=x"]
-    assert limits_of_trials(SimpleNamespace(overrides=words)) == {"timeout_s": 3600.0, "isolation": "spawn"}
+    assert limits_of_trials(SimpleNamespace(overrides=words)) == {
+        "timeout_s": 3600.0,
+        "isolation": "spawn",
+    }

@@ -6,7 +6,14 @@ import pytest
 from made_sweeps import A100, DEFAULT, EAGER, GRAPH, H200, a_cell, environment
 
 from effbench.cell import Cell
-from effbench.comparison.sides import Side, differences, machine_names, machine_of, on_one_machine, pairs_of
+from effbench.comparison.sides import (
+    Side,
+    differences,
+    machine_names,
+    machine_of,
+    on_one_machine,
+    pairs_of,
+)
 from effbench.errors import NothingFoundError, UsageError
 from effbench.store.sides import CellResult
 from effbench.store.values import cell_row
@@ -43,18 +50,26 @@ def test_planned_cells_that_were_not_measured_say_so():
 def test_cells_that_differ_in_what_is_accepted_are_matched():
     half = a_cell(dtype="float16")
     (pair,) = pairs(a_side([EAGER]), a_side([half]), ["dtype"])
-    assert (pair.key, pair.about["dtype"], pair.about["after"]) == (EAGER.key, "bfloat16", {"dtype": "float16"})
+    assert (pair.key, pair.about["dtype"], pair.about["after"]) == (
+        EAGER.key,
+        "bfloat16",
+        {"dtype": "float16"},
+    )
     same, other = pairs(a_side([EAGER, half]), a_side([half, EAGER]), ["dtype"])
     assert "after" not in same.about and "after" not in other.about, "the same cell goes first"
     third = a_cell(dtype="float32")
     for old, new in (([third], [EAGER, half]), ([EAGER, half], [third])):
-        with pytest.raises(UsageError, match=r"differ only in dtype: .*bfloat16.*float16.*; compare sweeps that"):
+        with pytest.raises(
+            UsageError, match=r"differ only in dtype: .*bfloat16.*float16.*; compare sweeps that"
+        ):
             pairs(a_side(old), a_side(new), ["dtype"])
 
 
 def test_what_cannot_be_compared_says_why():
     both = [EAGER, DEFAULT]
-    interpreters = [environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"]
+    interpreters = [
+        environment(flags={"interpreter": f"/venvs/{name}/bin/python"}) for name in "ab"
+    ]
     shared = "no cell was measured in both before and after"
     other = a_cell("default", bs=64, env={f"A{number}": "1" for number in range(6)})
 
@@ -62,11 +77,31 @@ def test_what_cannot_be_compared_says_why():
         return a_side(cells, envs or HERE, title="after", **more)
 
     for old, new, error, said in (
-        (a_side([EAGER]), after([DEFAULT, other]), NothingFoundError, f"{shared}; .* in mode.name eager → default$"),
-        (a_side([EAGER]), after([other]), NothingFoundError, f"{shared}; .* eager → default, .* → 1 and 3 more$"),
+        (
+            a_side([EAGER]),
+            after([DEFAULT, other]),
+            NothingFoundError,
+            f"{shared}; .* in mode.name eager → default$",
+        ),
+        (
+            a_side([EAGER]),
+            after([other]),
+            NothingFoundError,
+            f"{shared}; .* eager → default, .* → 1 and 3 more$",
+        ),
         (a_side([]), after([EAGER]), NothingFoundError, f"{shared}$"),
-        (a_side(both, measured=[EAGER]), after(both, measured=[DEFAULT]), NothingFoundError, f"{shared}$"),
-        (a_side([EAGER]), after([EAGER], *interpreters), UsageError, "after ran on several kinds of hardware"),
+        (
+            a_side(both, measured=[EAGER]),
+            after(both, measured=[DEFAULT]),
+            NothingFoundError,
+            f"{shared}$",
+        ),
+        (
+            a_side([EAGER]),
+            after([EAGER], *interpreters),
+            UsageError,
+            "after ran on several kinds of hardware",
+        ),
     ):
         with pytest.raises(error, match=said):
             pairs(old, new)
@@ -75,20 +110,37 @@ def test_what_cannot_be_compared_says_why():
 def test_names_and_inputs_follow_a_parameter_of_the_module():
     def part(*models):
         cells = [
-            Cell({"name": name, "module": {"width": width}, "inputs": [{"name": "x", "shape": [width]}]}, 1,
-                 {"name": "eager"}, "float32", "inference", "cpu", {})
+            Cell(
+                {
+                    "name": name,
+                    "module": {"width": width},
+                    "inputs": [{"name": "x", "shape": [width]}],
+                },
+                1,
+                {"name": "eager"},
+                "float32",
+                "inference",
+                "cpu",
+                {},
+            )
             for name, width in models
-        ]  # fmt: skip
+        ]
         return a_side(cells)
 
     parts = part(("small", 8)), part(("large", 16))
     (pair,) = pairs_of(*parts, by="model.module.width")
     assert (pair.about["model"], pair.about["after"]) == ("small", {"model": "large"})
-    with pytest.raises(NothingFoundError, match=r"differ in model.module.width 8 → 16, model.inputs.x.shape \[8\] → "):
+    with pytest.raises(
+        NothingFoundError,
+        match=r"differ in model.module.width 8 → 16, model.inputs.x.shape \[8\] → ",
+    ):
         pairs_of(*parts, by="model.name")
     # a model that has both widths is compared with itself
     both = part(("a", 8), ("b", 8)), part(("a", 16), ("b", 16))
-    assert [pair.about.get("after") for pair in pairs_of(*both, by="model.module.width")] == [None, None]
+    assert [pair.about.get("after") for pair in pairs_of(*both, by="model.module.width")] == [
+        None,
+        None,
+    ]
 
 
 def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
@@ -108,7 +160,10 @@ def test_settings_of_a_phase_and_the_cache_of_a_request_follow():
 def test_machines():
     assert machine_of(row(environment(gpu_name=None, cpu_name="EPYC")))[0] == "EPYC"
     chosen = environment(flags={"interpreter": "/venvs/new/bin/python"})
-    for other, names in ((A100, [H200, "NVIDIA A100"]), (chosen, [f"{H200} own", f"{H200} /venvs/new/bin/python"])):
+    for other, names in (
+        (A100, [H200, "NVIDIA A100"]),
+        (chosen, [f"{H200} own", f"{H200} /venvs/new/bin/python"]),
+    ):
         assert list(machine_names(machine_of(row(env)) for env in (*HERE, other)).values()) == names
     # of several GPUs the shared one counts
     narrow = on_one_machine(a_side([EAGER]), a_side([EAGER], [A100, environment()], "after"))[1]
@@ -119,10 +174,19 @@ def test_differences_list_software_first():
     old = a_side([EAGER], protocol={"name": "standard", "rounds": 5, "budget_s": 5.0})
     env = environment(torch_version="2.14.0", flags={"TORCHDYNAMO_DISABLE": "1"})
     new = a_side([EAGER], [env], "after", protocol={"name": "mine", "rounds": 10, "budget_s": 5.0})
-    found = ["torch_version 2.13.0 → 2.14.0", "TORCHDYNAMO_DISABLE not set → 1", "protocol.rounds 5 → 10"]
+    found = [
+        "torch_version 2.13.0 → 2.14.0",
+        "TORCHDYNAMO_DISABLE not set → 1",
+        "protocol.rounds 5 → 10",
+    ]
     assert differences(old, new, ()) == found
     assert differences(old, replace(old), ()) == []
     host = {"hostname": "a", "kernel": "6.1", "effbench": "0.1.0", "folder": "/x"}
-    here, there = (a_side([EAGER], host={**host, **more}) for more in ({}, {"hostname": "b", "effbench": "0.2.0"}))
+    here, there = (
+        a_side([EAGER], host={**host, **more})
+        for more in ({}, {"hostname": "b", "effbench": "0.2.0"})
+    )
     assert differences(here, there, ()) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
-    assert differences(a_side([EAGER]), there, ()) == []  # a sweep that does not record where it ran
+    assert (
+        differences(a_side([EAGER]), there, ()) == []
+    )  # a sweep that does not record where it ran

@@ -1,4 +1,5 @@
-"""The pages of docs/ as the tests read them: text, links, tables, commands and the files that they show."""
+"""The pages of docs/ as the tests read them: text, links, tables, commands and the files that they
+show."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Block:
 
 
 def pages() -> dict[str, str]:
-    """Path below docs/ -> text without generated tables; README.md of the repository is `../README.md`."""
+    """Path below docs/ -> text without generated tables; README.md of the repository is
+    `../README.md`."""
     return {page: GENERATED.sub(r"\1", text) for page, text in whole_pages().items()}
 
 
@@ -54,19 +56,31 @@ def outside_blocks(text: str) -> str:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page, command line) of every `effbench …` in a block or in inline code, without what a pipe does with it."""
+    """(page, command line) of every `effbench …` in a block or in inline code, without what a pipe
+    does with it."""
     found = []
     for block in blocks("sh", "console"):
         lines = block.text.replace("\\\n", " ").splitlines()
-        found += [(block.page, line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?effbench ", line)]
+        found += [
+            (block.page, line.removeprefix("$ "))
+            for line in lines
+            if re.match(r"(\$ )?effbench ", line)
+        ]
     in_blocks = len(found)
     # a refusal is tested as what it is; its block starts with `$ `
     refused = {command for command, _ in refusals()}
     for page, text in pages().items():
-        found += [(page, " ".join(code.split())) for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))]
+        found += [
+            (page, " ".join(code.split()))
+            for code in re.findall(r"`(effbench [^`]+)`", outside_blocks(text))
+        ]
     # `effbench check` in a sentence names the command
     named = {f"effbench {name}" for name in cli.COMMANDS} - {line for _, line in found[:in_blocks]}
-    return [(page, line) for page, line in dict.fromkeys(found) if line not in refused | named and "…" not in line]
+    return [
+        (page, line)
+        for page, line in dict.fromkeys(found)
+        if line not in refused | named and "…" not in line
+    ]
 
 
 def refusals() -> list[tuple[str, str]]:
@@ -89,11 +103,14 @@ def parse(words: list[str]) -> None:
 
 
 def files() -> dict[str, str]:
-    """Path -> text of every file that a page shows: a block whose first line is a comment with its path."""
+    """Path -> text of every file that a page shows: a block whose first line is a comment with its
+    path."""
     found: dict[str, str] = {}
     for block in blocks("python", "yaml"):
         if name := FILE.match(block.text):
-            assert found.setdefault(name[1], block.text) == block.text, f"{name[1]} differs between pages"
+            assert found.setdefault(name[1], block.text) == block.text, (
+                f"{name[1]} differs between pages"
+            )
     return found
 
 

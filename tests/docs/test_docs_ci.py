@@ -25,7 +25,9 @@ def jobs() -> dict[str, list[str]]:
                 found["github"] = [step["run"] for step in job["steps"] if "run" in step]
             else:
                 (job,) = content.values()
-                assert all(isinstance(line, str) for line in job["script"]), "a colon makes a mapping of a line"
+                assert all(isinstance(line, str) for line in job["script"]), (
+                    "a colon makes a mapping of a line"
+                )
                 found["gitlab"] = job["script"]
     return found
 
@@ -40,7 +42,9 @@ def test_the_shell_can_read_both():
 def test_every_command_is_one(service, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     script = "\n".join(jobs()[service])
-    lines = re.findall(r"\.venv/bin/effbench (.*?)(?: \|\| (?:failed|code)=\$\?|; fi)?$", script, re.M)
+    lines = re.findall(
+        r"\.venv/bin/effbench (.*?)(?: \|\| (?:failed|code)=\$\?|; fi)?$", script, re.M
+    )
     kinds = []
     for line in lines:
         words = shlex.split(line.replace("$DB", "results/effbench.db"))
@@ -80,8 +84,12 @@ def ending(tmp_path):
 )
 def test_what_the_gitlab_job_does(ending, tmp_path, sweep_exit, check_exit, on_main, code, ran):
     script = "\n".join(["set -e", *jobs()["gitlab"][1:]])
-    facts = {"CI_COMMIT_BRANCH": "main"} if on_main else {"CI_PIPELINE_SOURCE": "merge_request_event"}
-    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=ending(sweep_exit, check_exit) | facts)
+    facts = (
+        {"CI_COMMIT_BRANCH": "main"} if on_main else {"CI_PIPELINE_SOURCE": "merge_request_event"}
+    )
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=ending(sweep_exit, check_exit) | facts
+    )
     assert (done.returncode, (tmp_path / "log").read_text().split()) == (code, ran)
 
 
@@ -92,4 +100,7 @@ def test_the_output_of_the_step_of_githubs_job(ending, tmp_path):
         (tmp_path / "said").unlink(missing_ok=True)
         env = ending(sweep_exit) | {"GITHUB_OUTPUT": "said", "GITHUB_EVENT_NAME": "push"}
         done = subprocess.run(["sh", "-ec", step], cwd=tmp_path, env=env)
-        assert (done.returncode, (tmp_path / "said").read_text()) == (sweep_exit, f"code={sweep_exit}\n")
+        assert (done.returncode, (tmp_path / "said").read_text()) == (
+            sweep_exit,
+            f"code={sweep_exit}\n",
+        )

@@ -1,4 +1,5 @@
-"""Everything that a user can type or read is documented, and links lead somewhere. What exists is asked of the code."""
+"""Everything that a user can type or read is documented, and links lead somewhere. What exists is
+asked of the code."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from effbench.store import schema
 from effbench.sweeping import client
 
 TABLES = pages.tables()
-BUCKETED = mode_settings(yaml.safe_load((TABLES.shipped("conf") / "mode" / "bucketed-graph.yaml").read_text()))
+BUCKETED = mode_settings(
+    yaml.safe_load((TABLES.shipped("conf") / "mode" / "bucketed-graph.yaml").read_text())
+)
 
 
 def test_generated_tables_have_a_meaning_for_every_row():
@@ -29,13 +32,21 @@ def test_generated_tables_have_a_meaning_for_every_row():
         for kind, name in TABLES.MARK.findall(text):
             if kind != "notebook":
                 used.append(name)
-                for line in TABLES.MAKERS[kind](name).splitlines() if name not in ("models", "modes", "checks") else ():
+                for line in (
+                    TABLES.MAKERS[kind](name).splitlines()
+                    if name not in ("models", "modes", "checks")
+                    else ()
+                ):
                     assert not line.endswith("|  |"), f"{page}, {name}: {line}"
     assert set(used) == {*TABLES.TABLES, *cli.COMMANDS, *TABLES.MEASURED}
 
 
 def exceptions():
-    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ]
 
 
 def in_source(pattern, below="effbench"):
@@ -47,10 +58,16 @@ def in_source(pattern, below="effbench"):
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        ("reference/commands.md", {"0", "1", str(cli.INTERRUPTED), *(str(kind.exit_code) for kind in exceptions())}),
+        (
+            "reference/commands.md",
+            {"0", "1", str(cli.INTERRUPTED), *(str(kind.exit_code) for kind in exceptions())},
+        ),
         ("reference/settings.md", in_source(r"os\.environ\.get\(\"(\w+)\"")),
         ("how-to/your-model.md", set(KEYS)),
-        ("reference/statuses.md", {*SEVERITY, *in_source(r'run\.phase\("(\w+)"\)', "effbench/worker")}),
+        (
+            "reference/statuses.md",
+            {*SEVERITY, *in_source(r'run\.phase\("(\w+)"\)', "effbench/worker")},
+        ),
         ("how-to/serve.md", {*PRESETS, *streams.KINDS, *BUCKETED}),
     ],
 )
@@ -59,8 +76,13 @@ def test_every_name_is_in_a_table_of_its_page(page, names):
 
 
 def test_the_modes_that_train_are_in_a_table():
-    given = [yaml.safe_load(path.read_text()) for path in (TABLES.shipped("conf") / "mode").glob("*.yaml")]
-    modes = {mode["name"]: resolve_target(mode["_target_"])(**mode_settings(mode)) for mode in given}
+    given = [
+        yaml.safe_load(path.read_text())
+        for path in (TABLES.shipped("conf") / "mode").glob("*.yaml")
+    ]
+    modes = {
+        mode["name"]: resolve_target(mode["_target_"])(**mode_settings(mode)) for mode in given
+    }
     names = {name for name, mode in modes.items() if "training" in mode.phases}
     assert names and names <= pages.rows("how-to/train.md").keys()
 
@@ -74,9 +96,11 @@ def test_every_column_of_every_table_is_on_the_page_of_results():
 
 def test_public_names_and_variables_that_are_set():
     text = pages.pages()["reference/api.md"]
-    assert [name for name in effbench.__all__ if not re.search(rf"`(effbench\.)?{name}\b|\.{name}$", text, re.M)] == [
-        "__version__"
-    ]
+    assert [
+        name
+        for name in effbench.__all__
+        if not re.search(rf"`(effbench\.)?{name}\b|\.{name}$", text, re.M)
+    ] == ["__version__"]
     assert {kind.__name__ for kind in exceptions()} <= set(effbench.__all__) | {"MessageError"}
     set_here = in_source(r"os\.environ(?:\.setdefault\(|\[)\"(\w+)\"")
     text = pages.pages()["reference/settings.md"]
@@ -85,7 +109,15 @@ def test_public_names_and_variables_that_are_set():
 
 def test_the_site_builds_without_a_warning(tmp_path):
     # not --quiet, with which --strict counts no warnings
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "reference" / "results" / "index.html").read_text(encoding="utf-8")
@@ -93,7 +125,9 @@ def test_the_site_builds_without_a_warning(tmp_path):
 
 
 def test_every_page_is_in_the_navigation():
-    listed = re.findall(r": ([\w/-]+\.md)$", (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    listed = re.findall(
+        r": ([\w/-]+\.md)$", (pages.ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M
+    )
     assert sorted(listed) == sorted(page for page in pages.pages() if not page.startswith(".."))
 
 

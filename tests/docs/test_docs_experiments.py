@@ -25,7 +25,9 @@ def test_tables_are_complete():
     listed = set(re.findall(r"`(\w+)\(", " ".join(first_cells("function"))))
     assert listed == {name for name in effbench.experiments.__all__ if name.islower()}
     verdicts = pages.pages()["reference/statuses.md"].partition("## Verdicts of claims")[2]
-    assert re.findall(r"^\| `([^`]+)` \|", verdicts, re.M) == [str(verdict) for verdict in ClaimVerdict]
+    assert re.findall(r"^\| `([^`]+)` \|", verdicts, re.M) == [
+        str(verdict) for verdict in ClaimVerdict
+    ]
 
 
 def test_the_examples_run(cli):
@@ -35,8 +37,13 @@ def test_the_examples_run(cli):
     (command,) = re.findall(r"^effbench (reproduce widths\.py)$", PAGE, re.M)
     done = cli.run(*command.split(), *(word for word in cli.tiny if word != "protocol=quick"))
     assert done.code == 0, done
-    assert re.search(r"^wide A layer of 1024 takes twice as long as one of 256: .*bs=1\b.*bs=64", done.out, re.M)
-    assert re.findall(r"^ +bs=(\d+): [\d.]+×", done.out, re.M) == ["1", "64"], "each part has a figure of its own"
+    assert re.search(
+        r"^wide A layer of 1024 takes twice as long as one of 256: .*bs=1\b.*bs=64", done.out, re.M
+    )
+    assert re.findall(r"^ +bs=(\d+): [\d.]+×", done.out, re.M) == [
+        "1",
+        "64",
+    ], "each part has a figure of its own"
     done = cli.run("reproduce", "addresses.py", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
     assert "An optimizer's step changes parameters in place: confirmed · holds" in done.out

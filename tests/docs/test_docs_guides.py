@@ -1,4 +1,5 @@
-"""Every command of the README, the tutorial and the guides is run, on tiny models and for short times."""
+"""Every command of the README, the tutorial and the guides is run, on tiny models and for short
+times."""
 
 from __future__ import annotations
 
@@ -9,28 +10,50 @@ import pytest
 
 from effbench.cli import is_bare_word
 
-PAGES = ("../README.md", "tutorial.md", *(page for page in pages.pages() if page.startswith("how-to/")))
-#: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths, a change to acknowledge.
-ELSEWHERE = re.compile(
-    r"postgresql:|/envs/|ssh |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by |history ack"
+PAGES = (
+    "../README.md",
+    "tutorial.md",
+    *(page for page in pages.pages() if page.startswith("how-to/")),
 )
-FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=2", "device=cpu",
-        "protocol.compilations=1", "protocol.min_samples=2", "protocol.host_tolerance=1000"]  # fmt: skip
+#: What is not here: other machines, clusters, interpreters and checkouts, a GPU, swept widths, a
+#: change to acknowledge.
+ELSEWHERE = re.compile(
+    r"postgresql:|/envs/|ssh"
+    r" |gpu-box|executor\.gpus|my_pkg|executor=slurm|shard-\*|\.\./before|--by |history ack"
+)
+FAST = [
+    "protocol.budget_s=0.05",
+    "protocol.min_time_s=0",
+    "protocol.warmup_s=0.01",
+    "protocol.rounds=2",
+    "device=cpu",
+    "protocol.compilations=1",
+    "protocol.min_samples=2",
+    "protocol.host_tolerance=1000",
+]
 SMALL = [
-    f"model.module.{setting}" for setting in ("layers=1", "width=64", "heads=4", "kv_heads=2", "ffn=64", "vocab=99")
+    f"model.module.{setting}"
+    for setting in ("layers=1", "width=64", "heads=4", "kv_heads=2", "ffn=64", "vocab=99")
 ]
 SHIPPED = re.compile(r"model=(mlp|gpt2|attention|resnet50)\b")
 
 
 def quick(words):
     """The words of a sweep, with a tiny model, few modes and a short protocol."""
-    kept = ["model=tiny" if SHIPPED.match(word) else word for word in words if not word.startswith("protocol")]
+    kept = [
+        "model=tiny" if SHIPPED.match(word) else word
+        for word in words
+        if not word.startswith("protocol")
+    ]
     kept = ["stream.high=4" if word.startswith("stream.high=128") else word for word in kept]
     kept += ["model.config.num_hidden_layers=1"] * ("model=transformers" in kept)
     kept += SMALL * ("model=llama-1b-decode" in kept)
     kept += ["generate.new_tokens=4"] * ("phase=generate" in kept)
     modes = [word for word in kept if word.startswith("mode=")]
-    short = [",".join(dict.fromkeys(word.replace("max-autotune", "default").split(","))) for word in modes]
+    short = [
+        ",".join(dict.fromkeys(word.replace("max-autotune", "default").split(",")))
+        for word in modes
+    ]
     return [short[modes.index(word)] if word in modes else word for word in kept] + FAST
 
 
@@ -44,7 +67,15 @@ def guided(cli_in, tmp_path_factory):
     (cli.folder / "results" / "reference").symlink_to(pages.ROOT / "results" / "reference")
     for name in ("before", "after", "nightly", "push", "first"):
         modes = "eager,default" if name == "push" else "eager"
-        words = ["-m", "model=tiny", "model.name=mlp", "bs=1,8", f"mode={modes}", f"sweep.name={name}", *FAST]
+        words = [
+            "-m",
+            "model=tiny",
+            "model.name=mlp",
+            "bs=1,8",
+            f"mode={modes}",
+            f"sweep.name={name}",
+            *FAST,
+        ]
         assert cli.run(*words).code == 0
     cli.again = words
     assert cli.run("baseline", "set", "main", "push").code == 0
@@ -56,7 +87,9 @@ def guided(cli_in, tmp_path_factory):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_run(page, guided):
-    for line in (line for found, line in pages.commands() if found == page and not ELSEWHERE.search(line)):
+    for line in (
+        line for found, line in pages.commands() if found == page and not ELSEWHERE.search(line)
+    ):
         words = pages.arguments(line)
         is_sweep = not is_bare_word(words[0])
         if words[0] == "check":  # of another sweep than the baseline

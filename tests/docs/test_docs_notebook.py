@@ -1,4 +1,5 @@
-"""The notebook of the documentation: it runs, and its saved output is small and names no machine."""
+"""The notebook of the documentation: it runs, and its saved output is small and names no
+machine."""
 
 from __future__ import annotations
 
@@ -47,5 +48,9 @@ def test_the_notebook_runs(tmp_path):
     notebook = runpy.run_path(str(pages.DOCS / "run_notebook.py"))["executed"](tmp_path)
     assert sources(notebook.cells) == sources(committed())
     assert kinds(notebook.cells) == kinds(committed())
-    assert all(output["output_type"] != "stream" for cell in notebook.cells for output in cell.get("outputs", ()))
+    assert all(
+        output["output_type"] != "stream"
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+    )
     assert not list(tmp_path.iterdir()), "the notebook leaves nothing in the working directory"

@@ -16,11 +16,15 @@ from effbench.store.source import opened
 from effbench.store.transfer import copy
 
 TABLES = pages.tables()
-CLAIMS = json.loads((TABLES.ROOT / "experiments" / "verdicts-h200.json").read_text(encoding="utf-8"))
+CLAIMS = json.loads(
+    (TABLES.ROOT / "experiments" / "verdicts-h200.json").read_text(encoding="utf-8")
+)
 README = pages.pages()["../README.md"]
 
 
-@pytest.mark.parametrize("page", [page for page, text in pages.whole_pages().items() if "<!-- end -->" in text])
+@pytest.mark.parametrize(
+    "page", [page for page, text in pages.whole_pages().items() if "<!-- end -->" in text]
+)
 def test_tables_are_up_to_date(page):
     text = pages.whole_pages()[page]
     assert TABLES.refreshed(text) == text, "run python docs/tables.py"
@@ -28,7 +32,9 @@ def test_tables_are_up_to_date(page):
 
 def test_the_readme_has_its_two_commands_on_one_line():
     for marker in ("try", "test"):
-        assert re.search(rf"<!-- {marker} -->\n```sh\n.* -c constraints.txt.*\n```\n", README), marker
+        assert re.search(rf"<!-- {marker} -->\n```sh\n.* -c constraints.txt.*\n```\n", README), (
+            marker
+        )
 
 
 def test_the_sweeps_to_import_are_those_of_the_tables(tmp_path):
@@ -57,8 +63,19 @@ def test_no_reference_names_a_path_of_a_machine(path):
 
 def test_the_numbers_of_claims_are_right():
     found = Counter(row["verdict"] for row in CLAIMS)
-    page, readme = (" ".join(text.split()) for text in (pages.pages()["explanation/claims.md"], README))
-    assert f"{len(CLAIMS)} published statements" in page and f"{len(CLAIMS)} published claims" in readme
-    said = f"{found['confirmed']} were confirmed, {found['refuted']} refuted, {found['depends']} depend on the case"
+    page, readme = (
+        " ".join(text.split()) for text in (pages.pages()["explanation/claims.md"], README)
+    )
+    assert (
+        f"{len(CLAIMS)} published statements" in page
+        and f"{len(CLAIMS)} published claims" in readme
+    )
+    said = (
+        f"{found['confirmed']} were confirmed, {found['refuted']} refuted,"
+        f" {found['depends']} depend on the case"
+    )
     assert f"{said}, {found['undecided']} are undecided" in page
-    assert f"{found['confirmed']} confirmed, {found['refuted']} refuted, {found['depends']} depend" in readme
+    assert (
+        f"{found['confirmed']} confirmed, {found['refuted']} refuted, {found['depends']} depend"
+        in readme
+    )

@@ -1,4 +1,5 @@
-"""What the pages show is really done: sweeps of own models and modes, Python, SQL, refusals, a figure, a command."""
+"""What the pages show is really done: sweeps of own models and modes, Python, SQL, refusals, a
+figure, a command."""
 
 from __future__ import annotations
 
@@ -20,13 +21,20 @@ from effbench.sweeping import pool
 from effbench.sweeping.client import ForkServer
 
 PAGES = ("how-to/your-model.md", "how-to/train.md", "reference/modes.md", "reference/extending.md")
-FAST = ["protocol.budget_s=0.05", "protocol.min_time_s=0", "protocol.warmup_s=0.01", "protocol.rounds=1", "device=cpu",
-        "protocol.host_tolerance=1000"]  # fmt: skip
+FAST = [
+    "protocol.budget_s=0.05",
+    "protocol.min_time_s=0",
+    "protocol.warmup_s=0.01",
+    "protocol.rounds=1",
+    "device=cpu",
+    "protocol.host_tolerance=1000",
+]
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory, inductor_cache):
-    """A folder with the files that the pages show, as the working directory, and one fork server for all sweeps."""
+    """A folder with the files that the pages show, as the working directory, and one fork server
+    for all sweeps."""
     folder = tmp_path_factory.mktemp("run")
     pages.write_files(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -36,7 +44,9 @@ def here(tmp_path_factory, inductor_cache):
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", inductor_cache)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         server = ForkServer()
-        patch.setattr(pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server)
+        patch.setattr(
+            pool, "ForkServer", lambda **given: ForkServer(**given) if "python" in given else server
+        )
         really_close = server.close
         server.close = lambda: None
         yield folder
@@ -46,13 +56,17 @@ def here(tmp_path_factory, inductor_cache):
 def sweeps(page):
     """The page's sweeps over own files, tiny or torch's modules: those that are quick on a CPU."""
     lines = [line for found, line in pages.commands() if found == page]
-    return [line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line]
+    return [
+        line for line in lines if re.search(r"model=(tiny|score|custom)\b", line) and " -m " in line
+    ]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())  # that compiles
+        pytest.param(
+            line, marks=pytest.mark.slow if "mode=default" in line else ()
+        )  # that compiles
         for line in (line for page in PAGES for line in sweeps(page))
     ],
 )
@@ -64,7 +78,9 @@ def test_own_models_and_modes_run(line, here):
 
 def test_facts_of_a_mode_are_stored(here):
     effbench.sweep(["--config-dir=my_conf", "model=tiny", "mode=eager,exported", *FAST])
-    query = next(block.text for block in pages.blocks("sql") if block.page == "reference/extending.md")
+    query = next(
+        block.text for block in pages.blocks("sql") if block.page == "reference/extending.md"
+    )
     assert all(nodes > 3 for _, nodes in run_sql(query))
 
 
@@ -80,7 +96,9 @@ def results(here):
     return here
 
 
-@pytest.mark.parametrize("query", [block.text for block in pages.blocks("sql") if block.page == "reference/results.md"])
+@pytest.mark.parametrize(
+    "query", [block.text for block in pages.blocks("sql") if block.page == "reference/results.md"]
+)
 def test_sql(query, results):
     assert run_sql(query)
 
@@ -114,13 +132,19 @@ def test_the_figure_is_on_the_site(results, tmp_path, monkeypatch, capsys):
     make_package_file("effbench/report/figures/first_call.py", tmp_path, monkeypatch, figures)
     assert cli.run(["report", "--out", str(tmp_path / "site")]) == 0
     folder, *_ = (path.parent for path in (tmp_path / "site").glob("*/scaling.html"))
-    assert "Preparation and first call together." in (folder / "scaling.html").read_text(encoding="utf-8")
-    assert "seconds to the first output" in (folder / "data/scaling-first-call-0.js").read_text(encoding="utf-8")
+    assert "Preparation and first call together." in (folder / "scaling.html").read_text(
+        encoding="utf-8"
+    )
+    assert "seconds to the first output" in (folder / "data/scaling-first-call-0.js").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_subcommand_runs(results, tmp_path, monkeypatch, capsys):
     make_package_file("effbench/commands/count.py", tmp_path, monkeypatch, commands)
-    names = re.search(r"its name to `(\w+)` in `effbench/cli.py`", pages.pages()["reference/extending.md"])[1]
+    names = re.search(
+        r"its name to `(\w+)` in `effbench/cli.py`", pages.pages()["reference/extending.md"]
+    )[1]
     assert {*getattr(cli, names)} == cli.COMMANDS.keys()
     monkeypatch.setitem(cli.COMMANDS, "count", "count")
     assert cli.run(["count"]) == 0
@@ -137,8 +161,14 @@ def test_documented_reasons_are_reasons(results):
 
 
 def test_quoted_messages_about_databases_are_messages():
-    source = "".join(path.read_text(encoding="utf-8") for path in Path(effbench.__file__).parent.rglob("*.py"))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in Path(effbench.__file__).parent.rglob("*.py")
+    )
     table = pages.pages()["how-to/troubleshoot.md"].partition("## Databases")[2].partition("## ")[0]
-    quoted = [part.strip(" /") for message in re.findall(r"^\| `(.+?)` ", table, re.M) for part in message.split("…")]
+    quoted = [
+        part.strip(" /")
+        for message in re.findall(r"^\| `(.+?)` ", table, re.M)
+        for part in message.split("…")
+    ]
     assert len(quoted) > 6
     assert not [part for part in quoted if part not in source]

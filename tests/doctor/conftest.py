@@ -18,10 +18,17 @@ ANSWER: dict[str, Any] = {
     "errors": [],
     "settings": [],
     "notes": [],
-    "gpus": [{"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}],
+    "gpus": [
+        {"index": 0, "uuid": fake_nvml.UUID, "name": "NVIDIA H200", "memory_bytes": 150_000_000_000}
+    ],
     "environment": dataclasses.asdict(H200),
     "details": {
-        "packages": {"numpy": "2.4.6", "timm": "1.0.31", "torchvision": "0.28.0", "transformers": "5.23.0"},
+        "packages": {
+            "numpy": "2.4.6",
+            "timm": "1.0.31",
+            "torchvision": "0.28.0",
+            "transformers": "5.23.0",
+        },
         "compilers": {"gcc": True, "g++": True, "clang": False, "nvcc": True},
     },
 }
@@ -43,8 +50,11 @@ def cpu_answer(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]) -> Callable[..., Machine]:
-    """A machine with one H200, these changes to NVML's answers, and only the kernel's files (path -> text) given."""
+def machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> Callable[..., Machine]:
+    """A machine with one H200, these changes to NVML's answers, and only the kernel's files (path
+    -> text) given."""
 
     def make(
         files: dict[str, str] | None = None,

@@ -1,4 +1,5 @@
-"""NVML with the answers of one real machine: an H200 passed through to a virtual machine, asked from a container."""
+"""NVML with the answers of one real machine: an H200 passed through to a virtual machine, asked
+from a container."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,8 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """In the place of the module pynvml. A change is the new answer: NVMLError raises it, None takes the function away.
+    """In the place of the module pynvml. A change is the new answer: NVMLError raises it, None
+    takes the function away.
 
     A dict answers by the last argument; what it does not hold raises NVMLError.
     """

@@ -16,7 +16,13 @@ from effbench.store.store import Store
 
 
 def rows(cell, values):
-    known = {"cell_key": cell.key, "attempt": 0, "status": "ok", "reason": None, "disturbance": None}
+    known = {
+        "cell_key": cell.key,
+        "attempt": 0,
+        "status": "ok",
+        "reason": None,
+        "disturbance": None,
+    }
     return [{**known, "round": round, "latency_ms": value} for round, value in enumerate(values)]
 
 
@@ -31,7 +37,11 @@ def test_the_last_attempt_counts_and_only_ok():
     trials[2]["disturbance"] = "throttled"
     again = {**trials[3], "attempt": 1, "latency_ms": 1.5}
     found = judged(None, cell, trials=[*trials, again, *rows(a_cell(bs=2), [9.0] * 6)])
-    assert (found["trials"], found["statuses"], found["reason"]) == (5, {"ok": 5, "marked": 1}, "throttled")
+    assert (found["trials"], found["statuses"], found["reason"]) == (
+        5,
+        {"ok": 5, "marked": 1},
+        "throttled",
+    )
     assert found["median_ms"] == pytest.approx(1.5 ** (1 / 5))
     (finding,) = calibration.failed(found)
     assert (finding.level, "1 marked (throttled)" in finding.what) == ("warning", True)
@@ -42,7 +52,9 @@ def test_a_kind_is_as_noisy_as_its_noisiest_cell():
     for values in ([1.0, 1.0, 1.0], [1.0, None, 1.0, None, 1.0], []):
         assert judged(values)["sd"] is None
         assert calibration.kind_noise([judged(values)]) is None, "too few trials"
-    kind = calibration.kind_noise([judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])])
+    kind = calibration.kind_noise(
+        [judged([1.0, 1.1, 1.0, 1.1]), judged([1.0, 1.5, 1.0, 1.5]), judged([])]
+    )
     assert kind["sd"] == pytest.approx(math.log(1.5) / math.sqrt(3))
     assert kind["smallest_slowdown"] == pytest.approx(smallest_slowdown(kind["sd"], 5))
     assert len(kind["cells"]) == 3
@@ -59,11 +71,18 @@ def sweeps(monkeypatch, tmp_path, answer):
     def sweep(overrides, quiet=True):
         settings = dict(word.split("=", 1) for word in overrides)
         state.ran.append(settings)
-        width, rounds = int(settings.get("model.module.width", 64)), int(settings["protocol.rounds"])
-        figures = {name: [1 + part * (number // 2 % 2) for number in range(rounds)]
-                   for name, part in (("latency_ms", 0.1), ("period_ms", 0.001))}  # fmt: skip
-        cells = [a_cell(settings["mode"], f"{name} {width}", int(settings["bs"]))
-                 for name in settings["model"].split(",")]  # fmt: skip
+        width, rounds = (
+            int(settings.get("model.module.width", 64)),
+            int(settings["protocol.rounds"]),
+        )
+        figures = {
+            name: [1 + part * (number // 2 % 2) for number in range(rounds)]
+            for name, part in (("latency_ms", 0.1), ("period_ms", 0.001))
+        }
+        cells = [
+            a_cell(settings["mode"], f"{name} {width}", int(settings["bs"]))
+            for name in settings["model"].split(",")
+        ]
         planned = dict.fromkeys(cells, figures | {"status": state.status})
         environment = Environment(**answer["environment"])
         sweep_id = Made(state.db).sweep(planned, env=environment, rounds=rounds, state=state.end)
@@ -86,14 +105,19 @@ def test_on_a_gpu(sweeps, answer):
         assert shared == [f'"{sweeps.db}"', "calibration", "10"]
     stored = stored_noise(sweeps, answer)
     launch, gpu = stored["noise"]["launch_bound"], stored["noise"]["gpu_bound"]
-    assert [cell["metric"] for cell in (*launch["cells"], *gpu["cells"])] == ["latency_ms"] * 2 + ["period_ms"] * 2
+    assert [cell["metric"] for cell in (*launch["cells"], *gpu["cells"])] == ["latency_ms"] * 2 + [
+        "period_ms"
+    ] * 2
     assert gpu["sd"] < 0.001 < 0.04 < launch["sd"] < 0.06
     assert gpu["smallest_slowdown"] < 0.03 < launch["smallest_slowdown"]
     assert stored["gpu_uuid"] == answer["gpus"][0]["uuid"]
     answer["gpus"].append({**answer["gpus"][0], "index": 1, "uuid": "GPU-other"})
     calibration.measure_noise(sweeps.db, answer, quick=True, quiet=True)
     stored = stored_noise(sweeps, answer)
-    assert (stored["gpu_uuid"], stored["noise"]["rounds"]) == (None, 4), "several GPUs are no single one"
+    assert (stored["gpu_uuid"], stored["noise"]["rounds"]) == (
+        None,
+        4,
+    ), "several GPUs are no single one"
 
 
 def test_a_failed_calibration_stores_nothing(sweeps, answer):
@@ -107,20 +131,38 @@ def test_a_failed_calibration_stores_nothing(sweeps, answer):
 
 
 LAUNCH, GPU = {"smallest_slowdown": 0.44}, {"smallest_slowdown": 0.0208}
-NOISE = {"protocol": "standard", "rounds": 10, "device": "cuda", "launch_bound": LAUNCH, "gpu_bound": GPU}
+NOISE = {
+    "protocol": "standard",
+    "rounds": 10,
+    "device": "cuda",
+    "launch_bound": LAUNCH,
+    "gpu_bound": GPU,
+}
 FLOPS = {"bfloat16": 7.45e14, "float32": 5.1e13, "float64": None}
-CEILINGS = {"copy_bytes_per_s": 4.02e12, "flops_per_s": FLOPS, "launch_ms": 0.0041, "graph_replay_ms": 0.0062}
+CEILINGS = {
+    "copy_bytes_per_s": 4.02e12,
+    "flops_per_s": FLOPS,
+    "launch_ms": 0.0041,
+    "graph_replay_ms": 0.0062,
+}
 
 
 def test_what_is_known(monkeypatch, machine, cpu_answer):
     def report(noise=NOISE, ceilings=CEILINGS, **settings):
-        monkeypatch.setattr(calibration, "load", lambda machine: {"noise": noise, "ceilings": ceilings})
-        return [(finding.level, finding.what) for finding in calibration.stored(machine(**settings))]
+        monkeypatch.setattr(
+            calibration, "load", lambda machine: {"noise": noise, "ceilings": ceilings}
+        )
+        return [
+            (finding.level, finding.what) for finding in calibration.stored(machine(**settings))
+        ]
 
     noise, ceilings = report()
     assert noise[0] == ceilings[0] == "good"
     assert "from 44 % in launch-bound cells, 2.1 % in GPU-bound cells" in noise[1]
-    assert "copies 4.02 TB/s, bfloat16 745 TFLOP/s, float32 51.0 TFLOP/s, a launch 4.1 µs" in ceilings[1]
+    assert (
+        "copies 4.02 TB/s, bfloat16 745 TFLOP/s, float32 51.0 TFLOP/s, a launch 4.1 µs"
+        in ceilings[1]
+    )
     ((level, what),) = report({**NOISE, "device": "cpu", "gpu_bound": None}, None, probe=cpu_answer)
     assert level == "good" and "GPU-bound" not in what
     assert report(noise=None)[0] == ("note", "not calibrated")

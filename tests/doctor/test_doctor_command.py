@@ -41,8 +41,12 @@ def test_an_h200(here, answer, capsys):
     assert command_line.run(["doctor"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line[:1].isalpha() and "warnings" not in line] == [
-        "software", "GPU", "CPU", "storage", "calibration",
-    ]  # fmt: skip
+        "software",
+        "GPU",
+        "CPU",
+        "storage",
+        "calibration",
+    ]
     assert "✓ GPU 0: NVIDIA H200, 140 GiB" in said
     assert (said[-1], here.closed) == ("problems: 0, warnings: 0", 1)
 
@@ -73,7 +77,9 @@ def test_ceilings_that_cannot_be_measured(here, answer, capsys, monkeypatch):
 
     here.answer = {**answer, "facts": {"host_ms": 0.05}}
     monkeypatch.setattr(calibration.pool, "measure_ceilings", measure)
-    monkeypatch.setattr(calibration, "measure_noise", lambda *args: [] if args[-1] == {"host_ms": 0.05} else None)
+    monkeypatch.setattr(
+        calibration, "measure_noise", lambda *args: [] if args[-1] == {"host_ms": 0.05} else None
+    )
     for outcome in (None, "too little free device memory"):
         assert command_line.run(["doctor", "--calibrate"]) == (0 if outcome is None else 1)
         said = f"✗ GPU 0: its ceilings could not be measured: {outcome}"

@@ -27,27 +27,70 @@ MEMORY, BUSY = "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"
         (gpu.whole, {}, None, ""),
         (gpu.whole, {"nvmlDeviceGetMigMode": [1, 1]}, "warning", "sweeps measure an instance"),
         # an instance's own handle does not know the mode, but it has a parent
-        (gpu.whole, {"nvmlDeviceGetMigMode": NVMLError, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent"},
-         "warning", "sweeps measure an instance"),
+        (
+            gpu.whole,
+            {
+                "nvmlDeviceGetMigMode": NVMLError,
+                "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": "parent",
+            },
+            "warning",
+            "sweeps measure an instance",
+        ),
         (gpu.whole, {"nvmlDeviceGetComputeMode": 2}, "problem", "prohibited"),
         (gpu.processes, {}, "good", "no other process"),
-        (gpu.processes, {COMPUTE: [process(12, 5 * GIB), process(13), process(14, 2**64 - 1), process(os.getpid())]},
-         "warning", "other processes on it: pid 12 python, 5.00 GiB; pid 13; pid 14"),
-        (gpu.processes, {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]}, "warning", "pid 7"),
-        (gpu.processes, {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]}, "warning", "pid 7"),
-        (gpu.processes, {MEMORY: SimpleNamespace(used=3 * GIB)}, "warning", "3.00 GiB of its memory are in use"),
+        (
+            gpu.processes,
+            {
+                COMPUTE: [
+                    process(12, 5 * GIB),
+                    process(13),
+                    process(14, 2**64 - 1),
+                    process(os.getpid()),
+                ]
+            },
+            "warning",
+            "other processes on it: pid 12 python, 5.00 GiB; pid 13; pid 14",
+        ),
+        (
+            gpu.processes,
+            {"nvmlDeviceGetMPSComputeRunningProcesses": [process(7)]},
+            "warning",
+            "pid 7",
+        ),
+        (
+            gpu.processes,
+            {"nvmlDeviceGetGraphicsRunningProcesses": [process(7)]},
+            "warning",
+            "pid 7",
+        ),
+        (
+            gpu.processes,
+            {MEMORY: SimpleNamespace(used=3 * GIB)},
+            "warning",
+            "3.00 GiB of its memory are in use",
+        ),
         (gpu.processes, {BUSY: SimpleNamespace(gpu=97)}, "warning", "busy 97 %"),
-        (gpu.processes, {MEMORY: SimpleNamespace(used=GIB // 10), BUSY: SimpleNamespace(gpu=3)}, "good", ""),
+        (
+            gpu.processes,
+            {MEMORY: SimpleNamespace(used=GIB // 10), BUSY: SimpleNamespace(gpu=3)},
+            "good",
+            "",
+        ),
         (gpu.clocks, {}, "good", "not slowed down"),
         (gpu.clocks, {REASONS: 0x20}, "warning", "slowed down now: sw_thermal_slowdown"),
-        (gpu.clocks, {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40}, "warning", "hw_thermal"),
+        (
+            gpu.clocks,
+            {REASONS: None, "nvmlDeviceGetCurrentClocksThrottleReasons": 0x40},
+            "warning",
+            "hw_thermal",
+        ),
         (gpu.clocks, {REASONS: NVMLError}, None, ""),
         (gpu.power, {LIMIT: 600_000}, "warning", "power limit 600 W, below the default 700 W"),
         (gpu.power, {}, None, ""),
         (gpu.power, {LIMIT: NVMLError}, None, ""),
         (gpu.power, {"nvmlDeviceGetPersistenceMode": 0}, "note", "persistence mode is off"),
     ],
-)  # fmt: skip
+)
 def test_conditions(machine, check, changes, level, words):
     found = list(check(machine(files={"proc/12/comm": "python"}, **changes)))
     assert [finding.level for finding in found] == ([] if level is None else [level])
@@ -57,7 +100,11 @@ def test_conditions(machine, check, changes, level, words):
 
 
 def test_any_query_may_fail(machine):
-    names = [name for name in FakeNvml().answers if name.startswith("nvmlDeviceGet") and "UUID" not in name]
+    names = [
+        name
+        for name in FakeNvml().answers
+        if name.startswith("nvmlDeviceGet") and "UUID" not in name
+    ]
     for changes in (*({name: NVMLError} for name in names), dict.fromkeys(names, None)):
         found = [finding for check in CHECKS["GPU"] for finding in check(machine(**changes))]
         assert not any(finding.needs_attention for finding in found), changes
@@ -88,10 +135,17 @@ def test_a_mig_instance_is_found_by_its_own_name(machine):
 
 def test_gpus_that_torch_sees_or_not(machine, cpu_answer):
     def found(**settings):
-        return [(finding.level, finding.fix.split(",")[0]) for finding in gpu.visible(machine(**settings))]
+        return [
+            (finding.level, finding.fix.split(",")[0])
+            for finding in gpu.visible(machine(**settings))
+        ]
 
-    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [("note", "use a machine with an NVIDIA GPU")]
-    assert found(probe=cpu_answer) == [("problem", "install a CUDA build of torch: this one is built without CUDA")]
+    assert found(probe=cpu_answer, nvmlInit=NVMLError) == [
+        ("note", "use a machine with an NVIDIA GPU")
+    ]
+    assert found(probe=cpu_answer) == [
+        ("problem", "install a CUDA build of torch: this one is built without CUDA")
+    ]
     cpu_answer["environment"]["cuda_version"] = "13.0"
     assert found(probe=cpu_answer) == [
         ("problem", "run nvidia-smi and python -c 'import torch; torch.cuda.init()' to see why")

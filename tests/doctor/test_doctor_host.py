@@ -32,25 +32,64 @@ LOW_MEMORY = 3 * 2**30
         (checks.load, {"proc/loadavg": "9.0 1 1 1/2 3"}, 16, "CPU load 9.0"),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 16, None),
         (checks.load, {"proc/loadavg": "7.9 1 1 1/2 3"}, 8, "on 8 usable cores"),
-        (checks.load, {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"}, 16, "on 4 usable cores"),
-        (checks.load, {"proc/self/cgroup": "0::/pods/mine", f"{CG}/pods/cpu.max": "400000 100000",
-                      f"{CG}/pods/mine/cpu.max": "max 100000"}, 16, "CPU quota of 4 out of 16 cores (cgroup)"),
+        (
+            checks.load,
+            {"proc/loadavg": "3.0 1 1 1/2 3", f"{CG}/cpu.max": "400000 100000"},
+            16,
+            "on 4 usable cores",
+        ),
+        (
+            checks.load,
+            {
+                "proc/self/cgroup": "0::/pods/mine",
+                f"{CG}/pods/cpu.max": "400000 100000",
+                f"{CG}/pods/mine/cpu.max": "max 100000",
+            },
+            16,
+            "CPU quota of 4 out of 16 cores (cgroup)",
+        ),
         (checks.governor, {}, 2, None),
-        (checks.governor, {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)}, 2, None),
-        (checks.governor, {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"}, 2, "governor powersave"),
+        (
+            checks.governor,
+            {f"{CPU}/cpu{n}/cpufreq/scaling_governor": "performance" for n in range(2)},
+            2,
+            None,
+        ),
+        (
+            checks.governor,
+            {f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave"},
+            2,
+            "governor powersave",
+        ),
         (checks.memory, {}, 16, None),
-        (checks.memory, {"proc/meminfo": "MemAvailable: 1048576 kB"}, 16, "1.00 GiB of memory available"),
-        (checks.memory, {"proc/self/cgroup": "0::/x", f"{CG}/x/memory.max": str(LOW_MEMORY), f"{CG}/memory.max": "max",
-                       f"{CG}/x/memory.current": str(2**30), f"{CG}/x/memory.stat": f"inactive_file {2**29}"},
-         16, "2.50 GiB of memory available"),
+        (
+            checks.memory,
+            {"proc/meminfo": "MemAvailable: 1048576 kB"},
+            16,
+            "1.00 GiB of memory available",
+        ),
+        (
+            checks.memory,
+            {
+                "proc/self/cgroup": "0::/x",
+                f"{CG}/x/memory.max": str(LOW_MEMORY),
+                f"{CG}/memory.max": "max",
+                f"{CG}/x/memory.current": str(2**30),
+                f"{CG}/x/memory.stat": f"inactive_file {2**29}",
+            },
+            16,
+            "2.50 GiB of memory available",
+        ),
     ],
-)  # fmt: skip
+)
 def test_conditions(machine, monkeypatch, check, files, usable, warned):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(usable)))
     found = [finding.what for finding in check(machine({**VM, **files})) if finding.needs_attention]
     assert (found == []) is (warned is None)
     assert warned is None or warned in " ".join(found)
-    assert not any(finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, ""))))
+    assert not any(
+        finding.needs_attention for finding in check(machine(dict.fromkeys({**VM, **files}, "")))
+    )
 
 
 @pytest.fixture
@@ -76,7 +115,10 @@ def test_a_fresh_folder_and_a_database(here, machine):
 def test_little_room(here, machine, monkeypatch):
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
     caches, database = (what for _, what in attention(machine()))
-    assert "1.00 GiB free for compile caches" in caches and "1.00 GiB free for the database" in database
+    assert (
+        "1.00 GiB free for compile caches" in caches
+        and "1.00 GiB free for the database" in database
+    )
     fixes = [finding.fix.rpartition(" ")[2] for finding in checks.disk_space(machine())]
     assert fixes == ["XDG_CACHE_HOME", "db="]
 
@@ -99,7 +141,9 @@ def test_databases_that_cannot_be_used(here, machine, monkeypatch):
     Store.open("ro.db", mode="write").close()
     real = os.access
     is_ours = {(Path("ro.db"), os.W_OK)}
-    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: (path, mode) not in is_ours and real(path, mode)
+    )
     assert attention(machine(db="ro.db")) == [("problem", "ro.db is read-only")]
 
 
@@ -108,8 +152,15 @@ def levels(found):
 
 
 def test_packages(machine, answer, cpu_answer):
-    assert levels(checks.packages(machine())) == levels(checks.packages(machine(probe=cpu_answer))) == ["good"]
-    answer["errors"] = ["_target_=effbench.models.vision.torchvision_model: operator torchvision::nms does not exist"]
+    assert (
+        levels(checks.packages(machine()))
+        == levels(checks.packages(machine(probe=cpu_answer)))
+        == ["good"]
+    )
+    answer["errors"] = [
+        "_target_=effbench.models.vision.torchvision_model: operator torchvision::nms does not"
+        " exist"
+    ]
     assert levels(checks.packages(machine(probe=answer))) == ["good", "warning"]
     del answer["details"]["packages"]["torchvision"]
     assert levels(checks.packages(machine(probe=answer))) == ["good", "note"]
@@ -123,22 +174,36 @@ def test_missing_compilers(machine, answer):
     answer["gpus"] = []
     assert levels(checks.compilers(machine(probe=answer, environ={"CXX": sys.executable}))) == []
     answer["details"]["compilers"]["g++"] = True
-    (finding,) = checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))  # torch tries nothing else
-    assert (finding.what, finding.fix) == ("no C++ compiler (/opt/g++)", "unset CXX, or set it to a compiler")
+    (finding,) = checks.compilers(
+        machine(probe=answer, environ={"CXX": "/opt/g++"})
+    )  # torch tries nothing else
+    assert (finding.what, finding.fix) == (
+        "no C++ compiler (/opt/g++)",
+        "unset CXX, or set it to a compiler",
+    )
 
 
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
         ({"status": "ok", "reason": None, "facts": {}}, None),
-        ({"status": "error", "reason": "C++ compile error: g++: fatal error: no room"}, "g++: fatal error: no room"),
-        ({"status": "unsupported", "reason": "Inductor found no working C++ compiler"}, "no working C++ compiler"),
+        (
+            {"status": "error", "reason": "C++ compile error: g++: fatal error: no room"},
+            "g++: fatal error: no room",
+        ),
+        (
+            {"status": "unsupported", "reason": "Inductor found no working C++ compiler"},
+            "no working C++ compiler",
+        ),
         (WorkerError("check failed: killed by SIGKILL"), "killed by SIGKILL"),
     ],
 )
 def test_a_compiler_that_fails(here, machine, outcome, error):
     def call(task, payload, timeout_s):
-        assert (task, Path(payload["cache_dir"]).parent) == ("check", here / "cache" / "effbench" / "compile")
+        assert (task, Path(payload["cache_dir"]).parent) == (
+            "check",
+            here / "cache" / "effbench" / "compile",
+        )
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -154,7 +219,9 @@ def test_a_compiler_that_fails(here, machine, outcome, error):
 def test_a_compiler_is_not_tried_where_caches_cannot_be_written(here, monkeypatch):
     (here / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "file"))
-    assert checks.try_compiler(SimpleNamespace(call=None)) is None, "another check reports the folder"
+    assert checks.try_compiler(SimpleNamespace(call=None)) is None, (
+        "another check reports the folder"
+    )
 
 
 def test_variables(machine):

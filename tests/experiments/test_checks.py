@@ -1,4 +1,5 @@
-"""Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs them whole."""
+"""Parts of the shipped behaviour checks, with the opposite of what they find; test_command.py runs
+them whole."""
 
 import os
 import shutil
@@ -40,7 +41,11 @@ def test_what_a_call_raises_is_an_observation():
     def fails():
         raise ValueError("first\nsecond")
 
-    assert checks.attempt(fails).facts() == {"succeeded": False, "error_type": "ValueError", "error": "first"}
+    assert checks.attempt(fails).facts() == {
+        "succeeded": False,
+        "error_type": "ValueError",
+        "error": "first",
+    }
     done = checks.attempt(lambda: 3)
     assert (done.value, done.facts()) == (3, {"succeeded": True, "error_type": None, "error": None})
     with pytest.raises(KeyboardInterrupt):  # Ctrl-C is none
@@ -53,7 +58,9 @@ def test_tensors_as_facts():
     assert len(_tools.listed(torch.zeros(100), most=5)) == 5
     x, nan = torch.randn(3), torch.tensor([float("nan")])
     assert _tools.close(x, x + 1e-7)
-    assert not _tools.close(x, x + 0.01) and not _tools.close(x, x[:1]) and not _tools.close(nan, nan)
+    assert (
+        not _tools.close(x, x + 0.01) and not _tools.close(x, x[:1]) and not _tools.close(nan, nan)
+    )
 
 
 def test_needs(monkeypatch):
@@ -69,7 +76,9 @@ def test_needs(monkeypatch):
 def test_warnings_of_deprecation():
     assert not torchscript.is_deprecated(["script"])
     for kind, message in ((UserWarning, "slow"), (FutureWarning, "f is deprecated")):
-        found = torchscript.warned_by(lambda kind=kind, message=message: warnings.warn(message, kind, stacklevel=1))
+        found = torchscript.warned_by(
+            lambda kind=kind, message=message: warnings.warn(message, kind, stacklevel=1)
+        )
         assert found["is_deprecated"] is (kind is FutureWarning)
 
 
@@ -80,8 +89,14 @@ def test_operators_are_counted():
         library.define("add_(Tensor(a!) x) -> Tensor(a!)")
         library.define("_private(Tensor x) -> Tensor", tags=(torch.Tag.core,))
         names = torch._C._dispatch_get_all_op_names()
-        assert operators.count("counted_here", names) == {"overloads": 4, "names": 3, "public_functional_names": 1}
-        assert [str(op) for op in operators.core_overloads("counted_here", names)] == ["counted_here._private.default"]
+        assert operators.count("counted_here", names) == {
+            "overloads": 4,
+            "names": 3,
+            "public_functional_names": 1,
+        }
+        assert [str(op) for op in operators.core_overloads("counted_here", names)] == [
+            "counted_here._private.default"
+        ]
 
 
 def test_what_the_shipped_checks_find_can_be_otherwise():
@@ -107,15 +122,24 @@ def by_name(module, x):
 
 def test_weights():
     def observe(capture):
-        return graph_weights.observe(nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4), capture)
+        return graph_weights.observe(
+            nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4), capture
+        )
 
-    follows = ("replay_follows_in_place_update", "replay_follows_rebinding", "replay_follows_dtype_change")
+    follows = (
+        "replay_follows_in_place_update",
+        "replay_follows_rebinding",
+        "replay_follows_dtype_change",
+    )
     stale = ("replay_is_stale_after_rebinding", "replay_is_stale_after_dtype_change")
     for capture, expected in ((by_address, (1, 0, 0, 1, 1)), (by_name, (1, 1, 1, 0, 0))):
         facts = observe(capture)
         assert facts["replay_equals_eager_at_first"]
         assert tuple(facts[name] for name in (*follows, *stale)) == expected, capture
-        assert facts["capturing_again_follows_rebinding"] and facts["capturing_again_follows_dtype_change"]
+        assert (
+            facts["capturing_again_follows_rebinding"]
+            and facts["capturing_again_follows_dtype_change"]
+        )
 
 
 def test_padding():
@@ -133,18 +157,31 @@ def test_padding():
 
     for poison in (1e4, float("nan")):
         facts = pad(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), poison)
-        assert facts["rows_equal_eager"] and facts["wrong_sizes"] == [] and facts["sizes_tried"] == 8
+        assert (
+            facts["rows_equal_eager"] and facts["wrong_sizes"] == [] and facts["sizes_tried"] == 8
+        )
         facts = pad(graph_limits.MixesRows(), poison)
         assert facts["wrong_sizes"] == [3, 5, 6, 7], "those that are captured need none"
         assert facts["first_wrong"]["raw_size"] == 3
         assert facts["first_wrong"]["padded"] != facts["first_wrong"]["eager"]
-    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9)), "a stale buffer"
+    assert pad(nn.Linear(8, 8), capture=never_again)["wrong_sizes"] == list(range(1, 9)), (
+        "a stale buffer"
+    )
 
 
 def test_judging_peaks_and_first_calls():
-    peaks = {"as_shipped": 10, "memory_planning": 8, "no_locality": 10, "locality_alone": 12, "no_reordering": 14}
+    peaks = {
+        "as_shipped": 10,
+        "memory_planning": 8,
+        "no_locality": 10,
+        "locality_alone": 12,
+        "no_reordering": 14,
+    }
     names = ("memory_planning", "reorder_for_locality", "reorder_for_locality_alone")
-    for given, expected in ((peaks, [True, False, True]), ({"as_shipped": 10, "no_locality": 11}, [None, True, None])):
+    for given, expected in (
+        (peaks, [True, False, True]),
+        ({"as_shipped": 10, "no_locality": 11}, [None, True, None]),
+    ):
         found = inductor.judge(given)
         assert [found[f"{name}_lowers_the_peak"] for name in names] == expected
     answers = [{"ran": True, "first_ms": [100.0, 2.4, 2.1, 2.06, 2.0], "steady_ms": 2.0}] * 6
@@ -152,24 +189,47 @@ def test_judging_peaks_and_first_calls():
     facts = warmup_calls.judge(answers)
     assert (facts["first_steady_call"], facts["processes"]) == (3, 6)
     assert facts["equivalent_within_fraction"] == pytest.approx(0.03)
-    assert warmup_calls.judge([*answers[1:], late])["first_steady_call"] is None, "the whole interval counts"
+    assert warmup_calls.judge([*answers[1:], late])["first_steady_call"] is None, (
+        "the whole interval counts"
+    )
 
 
 def test_variants_in_turn(monkeypatch):
-    """Measurements next to slow host work do not count, and parts come from differences within a round."""
+    """Measurements next to slow host work do not count, and parts come from differences within a
+    round."""
     speeds = iter([1.0] * 40 + [3.0] * 2 + [1.0] * 100)
     monkeypatch.setattr(_timing, "reading", lambda: next(speeds))
     clock = iter(range(1000))
-    measured = _timing.in_turn({"a": lambda: 10.0 + next(clock), "b": lambda: float(next(clock))}, rounds=20)
+    measured = _timing.in_turn(
+        {"a": lambda: 10.0 + next(clock), "b": lambda: float(next(clock))}, rounds=20
+    )
     assert 0 < _timing.disturbed_fraction(measured) < 0.2
-    assert _timing.ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {"value": 2.5, "low": 2.0, "high": 3.0}
+    assert _timing.ratio([2.0, float("nan"), 6.0], [1.0, 1.0, 2.0]) == {
+        "value": 2.5,
+        "low": 2.0,
+        "high": 3.0,
+    }
     assert _timing.undisturbed([(5.0, 9.0)] * 3, limit=1.0) == [5.0] * 3, "too few others are left"
-    whole = {"default": 30.0, f"default, {compiled_call.SKIP_GUARDS}": 26.0, "default: AOT wrapper": 17.0,
-             "default: Inductor's code": 15.0, "one operator": 1.0, "one operator, force_eager": 4.0}  # fmt: skip
-    facts = compiled_call.taken_apart("default", {name: [value] * 7 for name, value in whole.items()})
+    whole = {
+        "default": 30.0,
+        f"default, {compiled_call.SKIP_GUARDS}": 26.0,
+        "default: AOT wrapper": 17.0,
+        "default: Inductor's code": 15.0,
+        "one operator": 1.0,
+        "one operator, force_eager": 4.0,
+    }
+    facts = compiled_call.taken_apart(
+        "default", {name: [value] * 7 for name, value in whole.items()}
+    )
     parts = {name: part["value"] for name, part in facts["parts_us"].items()}
-    assert list(parts.values()) == [3.0, 4.0, 6.0, 2.0, 15.0] and sum(parts.values()) == whole["default"]
-    assert facts["largest_part"].startswith("Inductor") and facts["saves_most"] == compiled_call.SKIP_GUARDS
+    assert (
+        list(parts.values()) == [3.0, 4.0, 6.0, 2.0, 15.0]
+        and sum(parts.values()) == whole["default"]
+    )
+    assert (
+        facts["largest_part"].startswith("Inductor")
+        and facts["saves_most"] == compiled_call.SKIP_GUARDS
+    )
 
 
 def test_a_fork_answers_and_its_tree_is_measured():
@@ -198,7 +258,8 @@ import os, sys, time
 
 def adds(device, one, two):
     print("not part of the answer")
-    return {"sum": one + two, "device": str(device), "pandas_is_found": sys.modules.get("pandas", True) is not None}
+    pandas_is_found = sys.modules.get("pandas", True) is not None
+    return {"sum": one + two, "device": str(device), "pandas_is_found": pandas_is_found}
 
 def raises(device):
     raise ValueError("what was wrong")
@@ -217,10 +278,21 @@ def test_a_fresh_process(tmp_path):
     path.write_text(FUNCTIONS)
     module = execute(path)
     assert fresh.in_fresh_process(module.adds, CPU, hide=("pandas",), one=1, two=2) == {
-        "succeeded": True, "error_type": None, "error": None, "sum": 3, "device": "cpu", "pandas_is_found": False
-    }  # fmt: skip
-    failures = {"raises": ("ValueError", "wrong"), "dies": ("killed by SIGABRT", ""), "hangs": ("timeout", "not done")}
+        "succeeded": True,
+        "error_type": None,
+        "error": None,
+        "sum": 3,
+        "device": "cpu",
+        "pandas_is_found": False,
+    }
+    failures = {
+        "raises": ("ValueError", "wrong"),
+        "dies": ("killed by SIGABRT", ""),
+        "hangs": ("timeout", "not done"),
+    }
     for name, (error_type, error) in failures.items():
-        found = fresh.in_fresh_process(getattr(module, name), CPU, timeout_s=3 if name == "hangs" else 60)
+        found = fresh.in_fresh_process(
+            getattr(module, name), CPU, timeout_s=3 if name == "hangs" else 60
+        )
         assert (found["succeeded"], found["error_type"]) == (False, error_type)
         assert error in found["error"]

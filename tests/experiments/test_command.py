@@ -15,7 +15,8 @@ MINE = '''"""Does a wider layer cost [more] :boom:?"""
 from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
 
 GPU_SECONDS = 5
-SWEEPS = {"main": ["model=tiny", "model.module.width=16,512", "bs=64", "mode=eager,cuda-graph", "protocol.rounds=2"]}
+WORDS = ["model=tiny", "model.module.width=16,512", "bs=64", "mode=eager,cuda-graph"]
+SWEEPS = {"main": [*WORDS, "protocol.rounds=2"]}
 TABLES = [Pivot("Latency [ms]", "latency_ms", rows=["bs", "width"])]
 
 
@@ -71,14 +72,20 @@ def verdicts(db):
 def test_verdicts_are_printed_and_kept(here):
     assert (here.done.code, here.done.err) == (0, ""), here.done
     for text in (
-        "mine: Does a wider layer cost [more] :boom:?", "Latency [ms]", "wide A wider layer [of 512] is slower: ",
+        "mine: Does a wider layer cost [more] :boom:?",
+        "Latency [ms]",
+        "wide A wider layer [of 512] is slower: ",
         "graph A CUDA graph is faster: not measurable here · a CUDA graph needs CUDA",
         "both Yes [and] no: depends · holds for yes; not for no",
-    ):  # fmt: skip
+    ):
         assert text in here.done.out, text
     rows = verdicts(here.db)
-    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))  # a busy machine may say anything
-    assert rows["wide"]["verdict"] == ("confirmed" if low > 1 else "refuted" if high <= 1 else "undecided")
+    low, high = (
+        rows["wide"]["measured"][name] for name in ("low", "high")
+    )  # a busy machine may say anything
+    assert rows["wide"]["verdict"] == (
+        "confirmed" if low > 1 else "refuted" if high <= 1 else "undecided"
+    )
     assert low < rows["wide"]["measured"]["value"] < high
     assert rows["graph"]["verdict"] == "not measurable here"
 
@@ -98,8 +105,13 @@ def test_again_nothing_is_measured_and_an_edited_claim_is_judged(here):
     assert all(f", environment {name})" in done.out for name in (row["id"], twin)), done.out
     (here.folder / "mine.py").write_text(MINE)
     done = here.run("reproduce", "mine.py", "--stored", "device=cpu")
-    assert done.code == 3 and "4 of 4 cells of the sweep main were not measured with these settings" in done.out
-    assert "no complete results" in done.err and "repeat the overrides of the measurement" in done.err
+    assert (
+        done.code == 3
+        and "4 of 4 cells of the sweep main were not measured with these settings" in done.out
+    )
+    assert (
+        "no complete results" in done.err and "repeat the overrides of the measurement" in done.err
+    )
 
 
 def test_claims(here):
@@ -110,26 +122,43 @@ def test_claims(here):
 
     def by_id(*args):
         shipped, mine = (
-            json.loads(claims("--format", "json", *args, own=own)) for own in ((), ("--experiment", "mine.py"))
+            json.loads(claims("--format", "json", *args, own=own))
+            for own in ((), ("--experiment", "mine.py"))
         )
-        assert {"P1", "O1", "S1"} <= {row["claim"] for row in shipped} and len(mine) == 3, "those of the file alone"
+        assert {"P1", "O1", "S1"} <= {row["claim"] for row in shipped} and len(mine) == 3, (
+            "those of the file alone"
+        )
         return {row["claim"]: row for row in (*shipped, *mine)}
 
     rows = by_id()
     assert rows["wide"]["measured"]["unit"] == "×" and rows["wide"]["machine"]
-    assert rows["P1"]["reference"] and rows["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+    assert (
+        rows["P1"]["reference"]
+        and rows["P1"]["machine"] == "NVIDIA H200, torch 2.11.0+cu130 (reference)"
+    )
     assert not rows["wide"]["reference"] and "sweeps" not in rows["P1"]["measured"]
     assert claims("--format", "markdown", "--out", "site/claims.md") == ""
     text = (here.folder / "site" / "claims.md").read_text()
-    assert "| graph | A CUDA graph is faster. | not measurable here |" in text and "| 1.70x elsewhere |" in text
+    assert (
+        "| graph | A CUDA graph is faster. | not measurable here |" in text
+        and "| 1.70x elsewhere |" in text
+    )
     other = by_id("--gpu", "H200")
-    assert (other["wide"]["verdict"], other["wide"]["reason"]) == ("not measured yet", "effbench reproduce mine.py")
-    assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, "named twice"
+    assert (other["wide"]["verdict"], other["wide"]["reason"]) == (
+        "not measured yet",
+        "effbench reproduce mine.py",
+    )
+    assert claims("--format", "json", "--experiment", "mine.py").count('"claim": "wide"') == 1, (
+        "named twice"
+    )
     assert other["P1"] == rows["P1"], "the reference machine has an H200"
     cpu = rows["wide"]["machine"].rpartition(", torch")[0]
     own = by_id("--gpu", cpu)
     assert own["wide"] == rows["wide"]
-    assert (own["P1"]["verdict"], own["P1"]["reason"]) == ("not measured yet", "effbench reproduce small-batches")
+    assert (own["P1"]["verdict"], own["P1"]["reason"]) == (
+        "not measured yet",
+        "effbench reproduce small-batches",
+    )
     (here.folder / "none.py").write_text(MINE.partition("@Claim")[0])
     done = here.run("claims", "--experiment", "none.py")
     assert (done.code, done.out) == (3, "") and "no claim in none.py" in done.err
@@ -138,13 +167,20 @@ def test_claims(here):
     done = here.run("claims", "--experiment", "mine.py", "--experiment", "other/mine.py")
     assert (done.code, done.out) == (2, "") and "need different names" in done.err
     done = here.run("claims", "--gpu", "foo")
-    assert (done.code, done.out) == (2, "") and "no GPU or CPU has 'foo' in its name; known: " in done.err
-    assert "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
+    assert (done.code, done.out) == (
+        2,
+        "",
+    ) and "no GPU or CPU has 'foo' in its name; known: " in done.err
+    assert (
+        "NVIDIA H200" in done.err and rows["wide"]["machine"].rpartition(", torch")[0] in done.err
+    )
 
 
 def test_checks_that_fail_or_are_unsupported(here):
     (here.folder / "raises.py").write_text(CHECKED.replace("{body}", "raise ValueError('no')"))
-    done = here.run("reproduce", "raises.py", "--fresh", "graph-weights", "s4", "db=other.db", "device=cpu")
+    done = here.run(
+        "reproduce", "raises.py", "--fresh", "graph-weights", "s4", "db=other.db", "device=cpu"
+    )
     assert done.code == 0, done
     assert "c a :fire:: not measured yet · error: ValueError: no" in done.out
     assert "weights needs CUDA" in done.out and "4 not measurable here" in done.out
@@ -156,7 +192,11 @@ def test_a_mistake_costs_itself_alone(here):
     (here.folder / "typo.py").write_text(CHECKED.replace("{body}", "return {'okay': True}"))
     done = here.run("reproduce", "wrong.py", "typo.py", "operators", "db=third.db")
     assert done.code == 2, done
-    assert "wrong: unknown model 'tinny'" in done.err and "typo.py: claim c: " in done.err and "not run" in done.out
+    assert (
+        "wrong: unknown model 'tinny'" in done.err
+        and "typo.py: claim c: " in done.err
+        and "not run" in done.out
+    )
     assert verdicts(here.folder / "third.db").keys() == {"c", "S14"}
 
 
@@ -179,23 +219,38 @@ def test_mistakes(here):
 def truths(facts, path=""):
     """Dotted name -> value of every fact that is true or false."""
     if isinstance(facts, dict):
-        return {key: held for name in facts for key, held in truths(facts[name], f"{path}.{name}").items()}
+        return {
+            key: held
+            for name in facts
+            for key, held in truths(facts[name], f"{path}.{name}").items()
+        }
     return {path: facts} if isinstance(facts, bool) else {}
 
 
 @pytest.mark.slow
 def test_without_a_gpu_the_shipped_checks_observe_what_they_observed_beside_one(here):
-    names = [one.name for one in load_all() if not one.sweeps or all(claim.needs for claim in one.claims)]
+    names = [
+        one.name for one in load_all() if not one.sweeps or all(claim.needs for claim in one.claims)
+    ]
     names = [name for name in names if name not in ("warmup-calls", "habits")]  # of times
     done = here.run("reproduce", *names, "--db", "all.db", "--quiet", "device=cpu")
     assert (done.code, done.err) == (0, ""), done
     assert "not measured yet" not in done.out
-    assert "S16 Inductor does not need Triton: undecided · holds for the CPU; not measured for a GPU (" in done.out
+    assert (
+        "S16 Inductor does not need Triton: undecided · holds for the CPU; not measured for a GPU ("
+        in done.out
+    )
     expected = {row["claim"]: row for row in json.loads(REFERENCE.read_text())}
     rows = verdicts(here.folder / "all.db")
-    cpu, before = (found["S16"]["measured"]["evidence"]["triton"]["facts"]["cpu"] for found in (rows, expected))
+    cpu, before = (
+        found["S16"]["measured"]["evidence"]["triton"]["facts"]["cpu"] for found in (rows, expected)
+    )
     assert truths(cpu) == truths(before)
-    judged = {claim for claim, row in rows.items() if row["verdict"] in ("confirmed", "refuted", "depends")}
+    judged = {
+        claim
+        for claim, row in rows.items()
+        if row["verdict"] in ("confirmed", "refuted", "depends")
+    }
     assert judged == {"O9", "O10", "S5", "S6", "S7", "S8", "S9", "S10", "S12", "S14", "S17", "S18"}
     for claim in judged:
         found, known = rows[claim], expected[claim]

@@ -1,4 +1,5 @@
-"""Experiment files: every kind of mistake is named with its file and claim, and listing them runs nothing."""
+"""Experiment files: every kind of mistake is named with its file and claim, and listing them runs
+nothing."""
 
 import re
 
@@ -51,7 +52,11 @@ def write(tmp_path):
 
 def test_what_a_file_says(write):
     found = load(write(GOOD, "my_own.py"))
-    assert (found.name, found.question, found.gpu_seconds) == ("my-own", "Is a wider layer slower?", 20)
+    assert (found.name, found.question, found.gpu_seconds) == (
+        "my-own",
+        "Is a wider layer slower?",
+        20,
+    )
     assert (found.swept, found.checks) == ({"width": "model.module.width"}, ["count"])
     (wider, about), (table,) = found.claims, found.tables
     assert (wider.id, wider.inputs, wider.axes) == ("wider", ["main", "count"], ["bs"])
@@ -59,12 +64,22 @@ def test_what_a_file_says(write):
 
 
 def test_columns_of_swept_parameters(write):
-    words = ["mode.mode=a,b", "model.arch=a,b", "model.module.width=1,2", "mode.width=3", "training.lr=1,2", "bs=1,2"]
+    words = [
+        "mode.mode=a,b",
+        "model.arch=a,b",
+        "model.module.width=1,2",
+        "mode.width=3",
+        "training.lr=1,2",
+        "bs=1,2",
+    ]
     experiment = outline(write(GOOD.replace('"model.module.width=16,64"', str(words)[1:-1])))
     assert experiment.swept == {
-        "mode.mode": "mode.mode", "arch": "model.module.arch", "model.module.width": "model.module.width",
-        "mode.width": "mode.width", "lr": "training.lr",
-    }  # fmt: skip
+        "mode.mode": "mode.mode",
+        "arch": "model.module.arch",
+        "model.module.width": "model.module.width",
+        "mode.width": "mode.width",
+        "lr": "training.lr",
+    }
 
 
 #: (what is replaced, by what, what is said)
@@ -72,8 +87,16 @@ MISTAKES = [
     ('"""Is a wider\nlayer slower?\n\nNotes.\n"""', "", "the question is missing"),
     ("GPU_SECONDS = 20", "GPU_SECONDS = 4 * 5", "write a literal"),
     ("GPU_SECONDS = 20", "GPU_SECONDS =", "line 12: invalid syntax"),
-    ("import torch\n", "import nosuch\n", "running it raised ModuleNotFoundError: No module named 'nosuch'"),
-    ('{"main": ["model=tiny", "model.module.width=16,64"]}', "[1]", "SWEEPS: expected name -> overrides"),
+    (
+        "import torch\n",
+        "import nosuch\n",
+        "running it raised ModuleNotFoundError: No module named 'nosuch'",
+    ),
+    (
+        '{"main": ["model=tiny", "model.module.width=16,64"]}',
+        "[1]",
+        "SWEEPS: expected name -> overrides",
+    ),
     ('{"main"', '{"a b"', "sweep 'a b': choose another name"),
     ('{"main": [', '{"count": ["bs=1"], "main": [', "same name; rename one of count, main"),
     ('rows=["bs", "width"])', 'sweep="first")', "table 'Latency (ms)': no sweep 'first'"),
@@ -82,10 +105,18 @@ MISTAKES = [
     ("about = Claim(", "about = [Claim][0](", "write @Claim(…) at the top level of the file"),
     ('each="bs"', 'each="batch"', "claim wider: each: expected columns among model, bs"),
     (', not_measurable="it is about words"', "", "claim about needs either a function"),
-    ("def wider(main, count)", "def wider(other, count)", "takes other, count; expected some of rows, main, count"),
+    (
+        "def wider(main, count)",
+        "def wider(other, count)",
+        "takes other, count; expected some of rows, main, count",
+    ),
     ("def wider(main, count)", "def wider(count)", "each splits the rows of one sweep, not 0"),
-    ('each="bs")\ndef wider(main, count)', ")\ndef wider()", "claim wider: its function takes ; expected"),
-]  # fmt: skip
+    (
+        'each="bs")\ndef wider(main, count)',
+        ")\ndef wider()",
+        "claim wider: its function takes ; expected",
+    ),
+]
 
 
 def test_every_mistake_is_named_with_its_file(write):
@@ -111,9 +142,14 @@ def test_files_that_cannot_be_read(write, tmp_path):
 
 
 def test_an_outline_runs_nothing(write, tmp_path, monkeypatch):
-    path = write(GOOD.replace("import torch", "import pathlib\npathlib.Path(__file__ + '.ran').touch()"))
+    path = write(
+        GOOD.replace("import torch", "import pathlib\npathlib.Path(__file__ + '.ran').touch()")
+    )
     found = outline(path)
-    assert [claim.id for claim in found.claims] == ["wider", "about"] and found.question == "Is a wider layer slower?"
+    assert [claim.id for claim in found.claims] == [
+        "wider",
+        "about",
+    ] and found.question == "Is a wider layer slower?"
     monkeypatch.setattr(effbench.experiments, "FOLDER", tmp_path)
     assert load_all()[0].name == "mine"
     assert not (tmp_path / "mine.py.ran").exists()
@@ -135,6 +171,10 @@ def test_find(write, tmp_path, monkeypatch):
     assert names("P2") == names("p2") == ["two"]
     assert names("all") == names("P1", "one", "all") == ["one", "two"], "each once"
     assert names(str(write(GOOD)), "one") == ["mine", "one"]
-    for word, said in (("tow", "nearest: two"), ("zzz", "lists them"), ("x.yaml", "give a Python file")):
+    for word, said in (
+        ("tow", "nearest: two"),
+        ("zzz", "lists them"),
+        ("x.yaml", "give a Python file"),
+    ):
         with pytest.raises(ConfigError, match=said):
             find([word])

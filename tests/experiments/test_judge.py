@@ -11,18 +11,33 @@ from effbench.experiments.judge import judge
 from effbench.store.decisions import ClaimVerdict as Verdict
 
 
-def row(mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, settings=(), **more):
-    """`settings`: of the mode. `spread`: half the width of the speedup's interval; None: a single trial."""
+def row(
+    mode="cuda-graph", speedup=2.0, bs=1, model="mlp", status="ok", spread=0.05, settings=(), **more
+):
+    """`settings`: of the mode. `spread`: half the width of the speedup's interval; None: a single
+    trial."""
     alone = spread is None or mode == "eager"
     is_ok = status == "ok"
     return {
-        "sweep_id": "s", "environment_id": "here", "model": model, "bs": bs, "mode": mode, "status": status,
-        "reason": None if is_ok else "why", "trials": 3, "latency_ms": 1.0 / speedup if is_ok else None,
-        "latency_ci_low_ms": 0.9 / speedup, "latency_ci_high_ms": 1.1 / speedup, "speedup": speedup if is_ok else None,
-        "speedup_ci_low": None if alone else speedup - spread, "speedup_ci_high": None if alone else speedup + spread,
-        "graph_pool_bytes": 5, "cell_key": f"{model}{bs}{mode}{dict(settings)}",
-        "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs}, **more,
-    }  # fmt: skip
+        "sweep_id": "s",
+        "environment_id": "here",
+        "model": model,
+        "bs": bs,
+        "mode": mode,
+        "status": status,
+        "reason": None if is_ok else "why",
+        "trials": 3,
+        "latency_ms": 1.0 / speedup if is_ok else None,
+        "latency_ci_low_ms": 0.9 / speedup,
+        "latency_ci_high_ms": 1.1 / speedup,
+        "speedup": speedup if is_ok else None,
+        "speedup_ci_low": None if alone else speedup - spread,
+        "speedup_ci_high": None if alone else speedup + spread,
+        "graph_pool_bytes": 5,
+        "cell_key": f"{model}{bs}{mode}{dict(settings)}",
+        "params": {"model": {"name": model}, "mode": {"name": mode, **dict(settings)}, "bs": bs},
+        **more,
+    }
 
 
 def eager(**more):
@@ -62,7 +77,14 @@ def test_a_claim_follows_its_interval():
 
 
 def test_parts():
-    rows = [eager(), row(speedup=2.0), eager(bs=8), row(speedup=1.0, bs=8), eager(bs=64), row(speedup=1.11, bs=64)]
+    rows = [
+        eager(),
+        row(speedup=2.0),
+        eager(bs=8),
+        row(speedup=1.0, bs=8),
+        eager(bs=64),
+        row(speedup=1.11, bs=64),
+    ]
     found = of(*rows, each=["model", "bs"])
     assert found.verdict == Verdict.DEPENDS
     assert found.reason == "holds for mlp bs=1; not for mlp bs=8; open for mlp bs=64"
@@ -79,7 +101,10 @@ def test_parts():
         return Found(figure > 1.1, figure)
 
     found = of(eager(), row(), eager(bs=8), row(speedup=1.0, bs=8), each="bs", function=single)
-    assert (found.verdict, found.value) == (Verdict.DEPENDS, None), "a figure of each part need not be one of all"
+    assert (found.verdict, found.value) == (
+        Verdict.DEPENDS,
+        None,
+    ), "a figure of each part need not be one of all"
     for each in ("bs", ()):
         with pytest.raises(ClaimError, match="but 2 are left"):
             of(eager(), row(), row(model="gpt2"), each=each, function=single)
@@ -89,9 +114,10 @@ def test_failed_rows_are_left_out_and_named():
     failed = [row(bs=bs, status="error") for bs in (2, 4, 8, 16)]
     found = of(eager(), row(), *failed, row("default", status="oom"))
     assert found.verdict == Verdict.CONFIRMED
-    assert found.reason == (
-        "holds; left out: mlp bs 2 cuda-graph error, mlp bs 4 cuda-graph error, mlp bs 8 cuda-graph error"
-        " and 1 more (why)"
+    assert (
+        found.reason
+        == "holds; left out: mlp bs 2 cuda-graph error, mlp bs 4 cuda-graph error, mlp bs 8"
+        " cuda-graph error and 1 more (why)"
     ), "not those of a mode that is not meant"
     assert [part.label for part in of(eager(), row(), *failed, each="bs").parts] == ["bs=1"]
 
@@ -102,7 +128,9 @@ def test_a_comparison_with_a_missing_figure_decides_nothing():
 
     assert of(row(), function=first).verdict == Verdict.CONFIRMED
     assert of(row(status="error"), row(bs=8), function=first).verdict == Verdict.NOT_MEASURED
-    assert of(row(status="error"), row(bs=8), function=first, each="bs").verdict == Verdict.CONFIRMED
+    assert (
+        of(row(status="error"), row(bs=8), function=first, each="bs").verdict == Verdict.CONFIRMED
+    )
 
 
 def test_nothing_was_measured():
@@ -112,23 +140,39 @@ def test_nothing_was_measured():
             assert (found.verdict, found.value) == (verdict, None)
             assert found.reason.endswith(f"left out: mlp bs 1 cuda-graph {status} (why)")
     assert of().verdict == Verdict.NOT_MEASURED
-    found = of(eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5))
-    assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "why"), "a baseline alone says something else"
+    found = of(
+        eager(), row(status="unsupported"), function=lambda rows: Found(highest(rows.speedup) > 0.5)
+    )
+    assert (found.verdict, found.reason) == (
+        Verdict.NOT_MEASURABLE,
+        "why",
+    ), "a baseline alone says something else"
     found = judge(Claim("S13", "x", not_measurable="it is about code"), {})
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURABLE, "it is about code")
 
 
 def test_facts_of_checks():
     def works(warm):
-        return Found((warm.fewest == 2) & warm.works, warm.fewest, {"list": warm["sizes"], "other": warm.works})
+        return Found(
+            (warm.fewest == 2) & warm.works,
+            warm.fewest,
+            {"list": warm["sizes"], "other": warm.works},
+        )
 
-    for fewest, held, verdict in ((2, True, Verdict.CONFIRMED), (3, True, "refuted"), (2, False, "refuted")):
+    for fewest, held, verdict in (
+        (2, True, Verdict.CONFIRMED),
+        (3, True, "refuted"),
+        (2, False, "refuted"),
+    ):
         assert by_checks(works, warm=Facts(fewest=fewest, works=held, sizes=[1])).verdict == verdict
     found = by_checks(works, warm=Facts(fewest=None, works=True, sizes=[]))
     assert (found.verdict, found.reason) == (Verdict.NOT_MEASURED, "it has no value")
     with pytest.raises(ClaimError, match="it has fewest"):
         by_checks(works, warm=Facts(fewest=2))
-    missing = {"unsupported: needs CUDA": Verdict.NOT_MEASURABLE, "error: ValueError: no": Verdict.NOT_MEASURED}
+    missing = {
+        "unsupported: needs CUDA": Verdict.NOT_MEASURABLE,
+        "error: ValueError: no": Verdict.NOT_MEASURED,
+    }
     for reason, verdict in missing.items():
         assert by_checks(works, warm=Missing(reason)).verdict == verdict
 
@@ -139,17 +183,28 @@ def test_a_part_of_a_check_that_could_not_be_shown():
 
     for part, verdict, reason in (
         ({"unsupported": "no CUDA here"}, Verdict.NOT_MEASURABLE, "unsupported: no CUDA here"),
-        ({"succeeded": False, "error_type": "timeout", "error": "180 s"}, Verdict.NOT_MEASURED, "timeout: 180 s"),
+        (
+            {"succeeded": False, "error_type": "timeout", "error": "180 s"},
+            Verdict.NOT_MEASURED,
+            "timeout: 180 s",
+        ),
     ):
         facts = Facts(cpu={"compiles": True}, cuda=part)
-        assert by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts).verdict == verdict
+        assert (
+            by_checks(lambda triton: Found(triton.cuda.compiles), triton=facts).verdict == verdict
+        )
         found = by_checks(both, triton=facts)
         assert found.verdict == Verdict.UNDECIDED
         assert found.reason == f"holds for a CPU; not measured for a GPU ({reason})"
 
 
 def test_relative():
-    measured = [eager(graph_pool_bytes=10), row(), row(bs=8), row(model="gpt2", settings={"pool": "a"})]
+    measured = [
+        eager(graph_pool_bytes=10),
+        row(),
+        row(bs=8),
+        row(model="gpt2", settings={"pool": "a"}),
+    ]
     measured.append(eager(sweep_id="other", graph_pool_bytes=30))
     measured.append(eager(model="gpt2", sweep_id="other", graph_pool_bytes=20))
     rows = frame_of(measured, {"pool": "mode.pool"})
@@ -162,7 +217,9 @@ def test_relative():
     eight = relative(rows, "latency_ms", "bs", 1).iloc[2]
     assert eight.low < 1 < eight.high
     broken = frame_of([eager(status="error"), row()])
-    assert broken.speedup.size == 2 and all(math.isnan(one) for one in relative(broken, "latency_ms", "mode", "eager"))
+    assert broken.speedup.size == 2 and all(
+        math.isnan(one) for one in relative(broken, "latency_ms", "mode", "eager")
+    )
     with pytest.raises(ClaimError, match="nearest: graph_pool_bytes"):
         relative(rows, "graph_pool_byte", "mode", "eager")
     twice = frame_of([eager(), eager(cell_key="again"), row()])
@@ -173,7 +230,11 @@ def test_relative():
 def test_rows_as_claims_see_them():
     alone = row("default", spread=None, settings={"shape": [1, 2]})
     rows = frame_of([eager(), row(status="oom"), alone], {"shape": "mode.shape"})
-    assert rows.speedup.iloc[0].is_exact and math.isnan(rows.speedup.iloc[1]) and rows.speedup.iloc[2].high == math.inf
+    assert (
+        rows.speedup.iloc[0].is_exact
+        and math.isnan(rows.speedup.iloc[1])
+        and rows.speedup.iloc[2].high == math.inf
+    )
     assert math.isnan(rows.graph_pool_bytes.iloc[1]) and rows.status.iloc[1] == "oom"
     assert list(where(rows, shape="[1, 2]")["mode"]) == ["default"]
     assert list(where(rows, mode=["eager", "default"]).bs) == [1, 1]
@@ -184,14 +245,23 @@ def test_rows_as_claims_see_them():
 def test_inputs_and_settings_that_cells_omit():
     """The shapes of inputs are in a list, and cells omit numerics that have their default."""
     params = [
-        {"model": {"name": "m", "inputs": [{"name": "x", "shape": [size]}]}, "numerics": numerics, "bs": 1}
+        {
+            "model": {"name": "m", "inputs": [{"name": "x", "shape": [size]}]},
+            "numerics": numerics,
+            "bs": 1,
+        }
         for size, numerics in ((16, {}), (64, {}), (16, {"channels_last": True}))
     ]
     measured = [row(params=one, cell_key=str(one)) for one in params]
-    rows = frame_of(measured, {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"})
+    rows = frame_of(
+        measured, {"shape": "model.inputs.x.shape", "channels_last": "numerics.channels_last"}
+    )
     assert list(rows["shape"]) == ["[16]", "[64]", "[16]"]
     assert list(rows.channels_last) == [False, False, True]
-    for name, reference, compared in (("shape", "[16]", [1, 1, 1]), ("channels_last", False, [1, 1, 1])):
+    for name, reference, compared in (
+        ("shape", "[16]", [1, 1, 1]),
+        ("channels_last", False, [1, 1, 1]),
+    ):
         assert [one.value for one in relative(rows, "latency_ms", name, reference)] == compared
 
 
@@ -217,7 +287,10 @@ def test_marked_rows_decide_nothing_and_are_named():
     assert (found.verdict, found.value) == (Verdict.NOT_MEASURED, None)
     assert found.reason.endswith("left out: mlp bs 1 cuda-graph marked (host busy)")
     mixed = of(eager(), row(), row(bs=8, speedup=0.5, **BUSY), row("default", **BUSY))
-    assert (mixed.verdict, mixed.value.value) == (Verdict.CONFIRMED, pytest.approx(2.0)), "the unmarked one alone"
+    assert (mixed.verdict, mixed.value.value) == (
+        Verdict.CONFIRMED,
+        pytest.approx(2.0),
+    ), "the unmarked one alone"
     assert mixed.reason == "holds; left out: mlp bs 8 cuda-graph marked (host busy)"
     unmarked = of(eager(), row(marked=False, disturbance=None))
     assert (unmarked.verdict, unmarked.reason) == (Verdict.CONFIRMED, "holds")
@@ -246,7 +319,9 @@ def test_a_speedup_over_a_marked_baseline_decides_nothing():
     assert of(eager(**BUSY), row(**OVER_BUSY), function=quick).verdict == Verdict.CONFIRMED, (
         "its own time is not marked"
     )
-    counts = of(eager(), row(**BUSY), function=lambda rows: Found(highest(rows.graph_pool_bytes) > 1))
+    counts = of(
+        eager(), row(**BUSY), function=lambda rows: Found(highest(rows.graph_pool_bytes) > 1)
+    )
     assert counts.verdict == Verdict.CONFIRMED and "marked (host busy)" in counts.reason, "eager's"
 
 
@@ -256,4 +331,7 @@ def test_relative_to_a_marked_row():
 
     assert of(eager(), row(), row(bs=8), function=pools).verdict == Verdict.CONFIRMED
     found = of(row(**BUSY), row(bs=8), function=pools)
-    assert found.verdict == Verdict.NOT_MEASURED and "bs 1 cuda-graph marked (host busy)" in found.reason
+    assert (
+        found.verdict == Verdict.NOT_MEASURED
+        and "bs 1 cuda-graph marked (host busy)" in found.reason
+    )

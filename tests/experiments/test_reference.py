@@ -1,4 +1,5 @@
-"""All claims, judged again from the rows and facts of a run on an H200: the same verdicts, figures and intervals."""
+"""All claims, judged again from the rows and facts of a run on an H200: the same verdicts, figures
+and intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +16,14 @@ REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 def chosen(experiment, sweeps, rows):
-    """The rows of the experiment's sweeps, in the order of its models; some were reused from other experiments."""
+    """The rows of the experiment's sweeps, in the order of its models; some were reused from other
+    experiments."""
     axes = []
     for words in experiment.sweeps.values():
         pairs = (word.partition("=")[::2] for word in words)
-        axes.append({key: value.split(",") for key, value in pairs if key in ("model", "bs", "mode")})
+        axes.append(
+            {key: value.split(",") for key, value in pairs if key in ("model", "bs", "mode")}
+        )
     models = [model for axis in axes for model in axis["model"]]
     own = [
         row
@@ -32,7 +36,9 @@ def chosen(experiment, sweeps, rows):
 
 def same(found, expected):
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(same(found[key], expected[key]) for key in expected)
+        return found.keys() == expected.keys() and all(
+            same(found[key], expected[key]) for key in expected
+        )
     if isinstance(expected, list):
         return len(found) == len(expected) and all(map(same, found, expected))
     if isinstance(expected, float):
@@ -48,7 +54,9 @@ def cases():
 
 @pytest.fixture(scope="module")
 def rows():
-    return [json.loads(line) for line in (REFERENCE / "claims-rows-h200.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (REFERENCE / "claims-rows-h200.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +84,8 @@ def test_a_claim_has_its_verdict_figures_and_intervals(path, name, rows, expecte
 
 def test_every_claim_has_a_shipped_verdict(expected):
     outlines = load_all()
-    assert all(outline.question.endswith("?") and 0 < outline.gpu_seconds <= 3600 for outline in outlines)
+    assert all(
+        outline.question.endswith("?") and 0 < outline.gpu_seconds <= 3600 for outline in outlines
+    )
     judged = [claim.id for outline in outlines for claim in outline.claims]
     assert sorted(judged) == sorted(expected) and len(judged) == 45

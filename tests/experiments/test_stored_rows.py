@@ -7,7 +7,9 @@ from made_sweeps import DEFAULT, EAGER, environment, sql
 from effbench.experiments.run import stored_rows
 from effbench.store import Store
 
-SETTINGS = SimpleNamespace(protocol={"name": "standard", "rounds": 5, "eliminate": None}, baseline_mode="eager")
+SETTINGS = SimpleNamespace(
+    protocol={"name": "standard", "rounds": 5, "eliminate": None}, baseline_mode="eager"
+)
 BUSY = {"disturbance": "host busy"}
 
 

@@ -1,8 +1,8 @@
 """Every test below needs a CUDA device: marked `gpu`, skipped without one (CI has none).
 
-All sweeps of a process share a fork server and a database, because a server takes seconds to start. Several processes
-of pytest share the GPU: most tests check facts rather than times. Those marked `alone` wait until no other test runs.
-"""
+All sweeps of a process share a fork server and a database, because a server takes seconds to start.
+Several processes of pytest share the GPU: most tests check facts rather than times. Those marked
+`alone` wait until no other test runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ from effbench.sweeping.devices import Slot
 
 HERE = Path(__file__).parent
 #: Trials of about a second.
-SHORT = ("protocol=quick", "protocol.budget_s=0.2", "protocol.min_time_s=0.05", "protocol.warmup_s=0.05",
-         "protocol.load_s=0", "protocol.host_tolerance=1000", "executor.foreign_wait_s=0",
-         "executor.renew_server=false", "sweep.seed=1")  # fmt: skip
+SHORT = (
+    "protocol=quick",
+    "protocol.budget_s=0.2",
+    "protocol.min_time_s=0.05",
+    "protocol.warmup_s=0.05",
+    "protocol.load_s=0",
+    "protocol.host_tolerance=1000",
+    "executor.foreign_wait_s=0",
+    "executor.renew_server=false",
+    "sweep.seed=1",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let a test marked `alone` wait for all others, and others for it, before its fixtures and its time begin."""
+    """Let a test marked `alone` wait for all others, and others for it, before its fixtures and its
+    time begin."""
     if HERE not in item.path.parents:
         return (yield)
     with (Path(tempfile.gettempdir()) / "effbench-gpu-tests.lock").open("w") as file:
@@ -74,15 +83,21 @@ def server(folder: Path) -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="session")
 def run(folder: Path, server: ForkServer) -> Any:
-    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the view."""
+    """Run a sweep; return its trials in order, each with its `cell` and `mode`, and its rows of the
+    view."""
 
     def run(*overrides: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         with contextlib.chdir(folder):
-            outcome = hydra_sweep(["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server)
+            outcome = hydra_sweep(
+                ["--config-dir=conf", *SHORT, *overrides], quiet=True, server=server
+            )
             assert outcome.state == "completed"
             with Store.open(outcome.db) as store:
                 cells = {cell.key: cell for cell in store.planned(outcome.sweep_id)}
-                trials = [{**trial, "cell": cells[trial["cell_key"]]} for trial in store.trials(outcome.sweep_id)]
+                trials = [
+                    {**trial, "cell": cells[trial["cell_key"]]}
+                    for trial in store.trials(outcome.sweep_id)
+                ]
                 rows = [dict(row) for row in store.results(outcome.sweep_id)]
         return [{**trial, "mode": trial["cell"].mode_name} for trial in trials], rows
 
@@ -109,10 +124,11 @@ def custom(run: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def sweep_of_variants(run: Any, folder: Path) -> Any:
-    """Run a sweep over shipped models with other settings, each by a name of its own; return the view's rows.
+    """Run a sweep over shipped models with other settings, each by a name of its own; return the
+    view's rows.
 
-    variants: by name, the shipped model, its module's settings and the shape of its input x, if another one.
-    """
+    variants: by name, the shipped model, its module's settings and the shape of its input x, if
+    another one."""
 
     def sweep(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
         for name, (model, settings, *shape) in variants.items():

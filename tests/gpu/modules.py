@@ -1,4 +1,5 @@
-"""Modules whose kernels and memory are known, and modules that misbehave; imported by cells, not by the tests."""
+"""Modules whose kernels and memory are known, and modules that misbehave; imported by cells, not by
+the tests."""
 
 import torch
 from torch import nn
@@ -108,7 +109,8 @@ class ChangesItsInput(nn.Module):
 
 
 class CallsTheHost(nn.Module):
-    """An operator on the CPU between two on the GPU: Inductor cuts the graph, and other backends capture none."""
+    """An operator on the CPU between two on the GPU: Inductor cuts the graph, and other backends
+    capture none."""
 
     def __init__(self) -> None:
         super().__init__()

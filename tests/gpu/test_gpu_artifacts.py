@@ -1,4 +1,5 @@
-"""Artifacts of a GPU: kernels in the trace, the memory history, CUDA graphs as DOT; no figure changes by them."""
+"""Artifacts of a GPU: kernels in the trace, the memory history, CUDA graphs as DOT; no figure
+changes by them."""
 
 from __future__ import annotations
 
@@ -16,8 +17,16 @@ MODES = {"inference": "eager,reduce-overhead,cuda-graph", "training": "cuda-grap
 def made(request, folder, swept):
     """The folder of the database, and the trials by mode."""
     phase = request.param
-    trials = swept("model=mlp", "model.module.width=128", "model.module.depth=3", "bs=4", f"mode={MODES[phase]}",
-                   f"phase={phase}", "artifacts=[trace,code,snapshot,graph]", "protocol.profile=false")  # fmt: skip
+    trials = swept(
+        "model=mlp",
+        "model.module.width=128",
+        "model.module.depth=3",
+        "bs=4",
+        f"mode={MODES[phase]}",
+        f"phase={phase}",
+        "artifacts=[trace,code,snapshot,graph]",
+        "protocol.profile=false",
+    )
     return folder / "results", {trial["mode"]: trial for trial in trials}
 
 
@@ -29,7 +38,9 @@ def files(made, mode) -> dict[str, Path]:
 def test_every_artifact_and_no_figure_changes(made):
     for mode, trial in made[1].items():
         assert (trial["status"], trial["reason"]) == ("ok", None), mode
-        assert set(trial["extra"].get("artifact_notes", {})) <= {"code"}, trial["extra"]["artifact_notes"]
+        assert set(trial["extra"].get("artifact_notes", {})) <= {"code"}, trial["extra"][
+            "artifact_notes"
+        ]
         saved = files(made, mode)
         events = json.loads(gzip.decompress(saved["trace.json.gz"].read_bytes()))["traceEvents"]
         assert sum(event.get("cat") == "kernel" for event in events) >= 9, mode

@@ -1,4 +1,5 @@
-"""Every behaviour check on a GPU, as `reproduce` runs them; the undisputed facts, and the shape of the others."""
+"""Every behaviour check on a GPU, as `reproduce` runs them; the undisputed facts, and the shape of
+the others."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ SETTINGS = {
     "memory": {"batch": 1024, "branches": 3},
     "calls": {"width": 64, "depth": 1, "processes": 2},
     "small": {"seq": 64, "count": 2, "layers": 2, "width": 256, "vocab": 512},
-    "large": {"seq": 64, "count": 1, "layers": 2, "width": 256, "heads": 8, "kv_heads": 8, "vocab": 512},
+    "large": {
+        "seq": 64,
+        "count": 1,
+        "layers": 2,
+        "width": 256,
+        "heads": 8,
+        "kv_heads": 8,
+        "vocab": 512,
+    },
     "host_time": {"rounds": 20},
     "batch_sizes": {"models": ["mlp"], "batches": [1], "rounds": 8},
     "streams": {"length": 32, "largest": 8, "rounds": 8},
@@ -30,7 +39,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def facts(server):
-    """Facts by the check's name. No check measures times that matter here, so several run at once."""
+    """Facts by the check's name. No check measures times that matter here, so several run at
+    once."""
     asked = {
         name: CheckRequest(f"{outline.path}:{name}", SETTINGS.get(name, {}), device="cuda")
         for outline in load_all()
@@ -38,7 +48,9 @@ def facts(server):
     }
     gpus = Machine.here(server, "cuda").probed["gpus"]
     with ThreadPoolExecutor(6) as threads:
-        answers = threads.map(lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values())
+        answers = threads.map(
+            lambda request: run_checks([request], server, gpus, timeout_s=240)[0], asked.values()
+        )
         outcomes = dict(zip(asked, answers, strict=True))
     failed = {name: outcome for name, outcome in outcomes.items() if outcome["status"] != Status.OK}
     assert {name: outcome["reason"] or outcome.get("log") for name, outcome in failed.items()} == {}
@@ -50,9 +62,13 @@ def test_a_replay_follows_values_and_not_addresses(facts):
     assert found["replay_equals_eager_at_first"]
     assert found["replay_follows_in_place_update"]
     assert found["replay_is_stale_after_rebinding"] and not found["replay_follows_rebinding"]
-    assert found["rebinding"]["replay"] == pytest.approx(found["rebinding"]["eager_before"], rel=1e-4, abs=1e-5)
+    assert found["rebinding"]["replay"] == pytest.approx(
+        found["rebinding"]["eager_before"], rel=1e-4, abs=1e-5
+    )
     assert found["replay_is_stale_after_dtype_change"] and not found["replay_follows_dtype_change"]
-    assert found["capturing_again_follows_rebinding"] and found["capturing_again_follows_dtype_change"]
+    assert (
+        found["capturing_again_follows_rebinding"] and found["capturing_again_follows_dtype_change"]
+    )
     if found["freed_address_was_given_away"]:
         assert found["replay_reads_what_took_the_freed_address"]
         assert found["freed_weight"]["replay"] == pytest.approx([28.0] * 4)
@@ -84,7 +100,10 @@ def test_what_capture_takes(facts):
 
 def test_padding_and_warmups(facts):
     found = facts["padding"]
-    assert found["rows_apart"]["rows_equal_eager"] and found["rows_apart_tail_of_nan"]["rows_equal_eager"]
+    assert (
+        found["rows_apart"]["rows_equal_eager"]
+        and found["rows_apart_tail_of_nan"]["rows_equal_eager"]
+    )
     assert found["rows_apart"]["sizes_tried"] == 16
     assert found["rows_mixed"]["wrong_sizes"] == [3, 5, 6, 7, *range(9, 16)]
     found = facts["warmups"]
@@ -100,7 +119,9 @@ def test_memory_options(facts):
     assert facts["memory"]["defaults"]["memory_planning"] is False
     for found in facts["memory"]["cases"].values():
         for name, one in found["variants"].items():
-            if name == "memory_planning" and not one["ran"]:  # off by default, and known to fail: that is a fact too
+            if (
+                name == "memory_planning" and not one["ran"]
+            ):  # off by default, and known to fail: that is a fact too
                 assert one["error"]
                 assert found["memory_planning_lowers_the_peak"] is None
                 continue
@@ -126,18 +147,28 @@ def test_first_calls_and_seconds_of_recompiling(facts):
 def test_the_parts_of_a_call_and_what_a_wait_is_for(facts):
     found = facts["host_time"]
     for mode in ("default", "reduce-overhead"):
-        assert found["guards"][mode] > 10 and len(found[mode]["parts_us"]) >= 5, found["not_available"]
+        assert found["guards"][mode] > 10 and len(found[mode]["parts_us"]) >= 5, found[
+            "not_available"
+        ]
     assert facts["waits"]["bs 4096"]["forward_runs_after"]["nonzero"] == 0
     for kinds in (value for name, value in facts["pools"].items() if name != "sizes"):
         assert kinds["shared"]["reserved_bytes"] <= kinds["private"]["reserved_bytes"]
-    cycles = {name: level["cycles"]["value"] for name, level in facts["levels"].items() if "cycles" in level}
+    cycles = {
+        name: level["cycles"]["value"]
+        for name, level in facts["levels"].items()
+        if "cycles" in level
+    }
     # the counter also runs while other processes have the GPU, which hits the long chains
     assert cycles["L1"] == min(cycles[name] for name in ("L1", "L2", "memory"))
 
 
 def test_without_triton(facts):
     found = facts["triton"]
-    assert found["cpu"]["compiles"] and found["cpu"]["kernels_in_cpp"] and not found["cpu"]["triton_is_found"]
+    assert (
+        found["cpu"]["compiles"]
+        and found["cpu"]["kernels_in_cpp"]
+        and not found["cpu"]["triton_is_found"]
+    )
     assert found["cuda_with_triton"]["compiles"] and found["cuda_with_triton"]["kernels_in_triton"]
     assert found["cuda"]["triton_is_found"] is False
     assert found["cuda"]["compiles"] in (True, False)

@@ -1,12 +1,24 @@
-"""Generated tokens on a GPU: the same in all modes, from one graph per step, with times that fit together."""
+"""Generated tokens on a GPU: the same in all modes, from one graph per step, with times that fit
+together."""
 
 from __future__ import annotations
 
 import pytest
 
-TINY = ("model=llama-1b-decode", "model.module.layers=4", "model.module.width=256", "model.module.heads=8",
-        "model.module.kv_heads=2", "model.module.ffn=512", "model.module.vocab=1000", "model.module.max_seq=96",
-        "model.module.context=1", "phase=generate", "generate.prompt=32", "bs=4")  # fmt: skip
+TINY = (
+    "model=llama-1b-decode",
+    "model.module.layers=4",
+    "model.module.width=256",
+    "model.module.heads=8",
+    "model.module.kv_heads=2",
+    "model.module.ffn=512",
+    "model.module.vocab=1000",
+    "model.module.max_seq=96",
+    "model.module.context=1",
+    "phase=generate",
+    "generate.prompt=32",
+    "bs=4",
+)
 
 
 @pytest.fixture(scope="module")

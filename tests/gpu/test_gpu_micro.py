@@ -1,5 +1,5 @@
-"""The micro-workloads and the larger models on a GPU: every variant once through a sweep, and kernels against known
-results."""
+"""The micro-workloads and the larger models on a GPU: every variant once through a sweep, and
+kernels against known results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ HOPS = 16384
 #: By model: its settings by name in this sweep (none is a shipped one).
 WORKLOADS = {
     "matmul32": {"matmul": {}},
-    "elements": {f"elements-{variant}": {"variant": variant, "count": 16} for variant in ("whole", "loop")},
+    "elements": {
+        f"elements-{variant}": {"variant": variant, "count": 16} for variant in ("whole", "loop")
+    },
     "creation": {
         "creation-device": {"variant": "device", "elements": 1000},
         "creation-host": {"variant": "host", "elements": 1000},
@@ -33,15 +35,26 @@ WORKLOADS = {
     },
     "nonzero": {
         f"select-{variant}": {"variant": variant, "sizes": [64, 512, 512]}
-        for variant in ("nonzero", "nonzero-static", "mask", "nonzero-then-work", "work-then-nonzero")
+        for variant in (
+            "nonzero",
+            "nonzero-static",
+            "mask",
+            "nonzero-then-work",
+            "work-then-nonzero",
+        )
     },
-    "gradmode": {variant: {"variant": variant} for variant in ("grad", "no_grad", "inference_mode")},
+    "gradmode": {
+        variant: {"variant": variant} for variant in ("grad", "no_grad", "inference_mode")
+    },
     "transfer": {
         f"transfer-{variant}{'-pinned' * pinned}": {"variant": variant, "pinned": pinned}
         for variant in ("uint8", "float32")
         for pinned in (False, True)
     },
-    "optimizer": {f"adam-{variant}": {"variant": variant} for variant in ("loop", "foreach", "fused", "capturable")},
+    "optimizer": {
+        f"adam-{variant}": {"variant": variant}
+        for variant in ("loop", "foreach", "fused", "capturable")
+    },
     "fusion-layer": {f"fusion-{variant}": {"variant": variant} for variant in ("eval", "train")},
     "pointwise51": {"pointwise": {"features": 2000}},
     "pointer-chase": {
@@ -57,7 +70,9 @@ WORKLOADS = {
         "add-cuda": {"variant": "cuda", "elements": MIB},
     },
 }
-CELLS = {name: (model, settings) for model, some in WORKLOADS.items() for name, settings in some.items()}
+CELLS = {
+    name: (model, settings) for model, some in WORKLOADS.items() for name, settings in some.items()
+}
 LLAMA = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2, "ffn": 96, "vocab": 97}
 CACHE = {**LLAMA, "max_seq": 64, "context": 24}
 MOE = {**CACHE, "experts": 6, "top_k": 2}
@@ -97,7 +112,9 @@ IN_A_GRAPH = {
 def eager(sweep_of_variants):
     """Rows by name."""
     rows = {row["model"]: row for row in sweep_of_variants(CELLS, "mode=eager", *FLOAT)}
-    assert {name: (row["status"], row["reason"]) for name, row in rows.items() if row["status"] != "ok"} == {}
+    assert {
+        name: (row["status"], row["reason"]) for name, row in rows.items() if row["status"] != "ok"
+    } == {}
     assert set(rows) == set(CELLS)
     return rows
 
@@ -105,7 +122,9 @@ def eager(sweep_of_variants):
 def test_what_a_graph_can_hold(sweep_of_variants):
     variants = {name: CELLS[name] for name in IN_A_GRAPH}
     rows = sweep_of_variants(variants, "mode=cuda-graph", "protocol.profile=false", *FLOAT)
-    assert {row["model"]: row["status"] for row in rows} == IN_A_GRAPH, {row["model"]: row["reason"] for row in rows}
+    assert {row["model"]: row["status"] for row in rows} == IN_A_GRAPH, {
+        row["model"]: row["reason"] for row in rows
+    }
 
 
 def test_in_place_allocates_nothing(eager):
@@ -119,7 +138,9 @@ def test_kernels(eager):
     assert kernels["elements-whole"] == 1
     assert kernels["elements-loop"] == 2 * 16, "a product and a copy for each"
     assert kernels["fusion-train"] == kernels["fusion-eval"] + 1, "dropout"
-    assert 52 <= kernels["pointwise"] <= 54, "50 products, ReLU, and a linear layer, which may be split"
+    assert 52 <= kernels["pointwise"] <= 54, (
+        "50 products, ReLU, and a linear layer, which may be split"
+    )
     assert kernels["adam-loop"] > kernels["adam-foreach"] > kernels["adam-fused"]
     assert kernels["chase-l1"] == kernels["add-cuda"] == kernels["add-triton"] == 1
 
@@ -136,7 +157,11 @@ def test_farther_memory_takes_longer(sweep_of_variants):
 
 
 def test_models_are_ok(sweep_of_variants):
-    usable = {name: model for name, model in SMALL.items() if IMAGES not in model or find_spec("torchvision")}
+    usable = {
+        name: model
+        for name, model in SMALL.items()
+        if IMAGES not in model or find_spec("torchvision")
+    }
     rows = sweep_of_variants(usable, "mode=eager,cuda-graph", "bs=2")
     assert len(rows) == 2 * len(usable)
     for row in rows:
@@ -160,7 +185,9 @@ def test_a_chase_goes_as_far_as_it_should():
     ):
         for hops in (1, 1000, 16384):
             module = memory_levels.PointerChase(variant, bytes=size, hops=hops)
-            assert [int(module(like)) for _ in range(3)] == [hops % memory_levels.odd(size // word)] * 3
+            assert [int(module(like)) for _ in range(3)] == [
+                hops % memory_levels.odd(size // word)
+            ] * 3
     for hops in (1, 31, 32, 1000, 16384):
         value = memory_levels.SEED
         for _ in range(hops):
@@ -177,7 +204,9 @@ def test_sums_are_those_of_torch(dtype, elements):
     assert torch.equal(VectorAdd("cuda")(x, y), x + y)
     wide = [tensor.repeat(8, 1) for tensor in (x, y)]
     assert torch.equal(VectorAdd("cuda-vectorised")(*wide), sum(wide))
-    assert torch.equal(VectorAdd("cuda", threads=32, blocks=3)(x, y), x + y), "blocks that go over the rest"
+    assert torch.equal(VectorAdd("cuda", threads=32, blocks=3)(x, y), x + y), (
+        "blocks that go over the rest"
+    )
     for block, warps in ((32, 1), (1024, 4), (16384, 32)):
         # half types may be added without the detour over float32: a last bit
         torch.testing.assert_close(VectorAdd("triton", block=block, num_warps=warps)(x, y), x + y)

@@ -1,4 +1,5 @@
-"""Graphed callables, the backend cudagraphs, AOTInductor, guards against stale weights, and parts under CUDA graphs."""
+"""Graphed callables, the backend cudagraphs, AOTInductor, guards against stale weights, and parts
+under CUDA graphs."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def inputs(bs: int = 4) -> tuple[tuple, dict]:
 
 def agrees(prepared, module: nn.Module):
     args, kwargs = inputs()
-    torch.testing.assert_close(prepared.step(*args, **kwargs).clone(), module(*args, **kwargs), **CLOSE)
+    torch.testing.assert_close(
+        prepared.step(*args, **kwargs).clone(), module(*args, **kwargs), **CLOSE
+    )
 
 
 def follows(mode, module: nn.Module, calls: int = 5):
@@ -139,7 +142,10 @@ def test_rebound_weights_are_refused(make):
     prepared = follows(make(guard="refuse"), module)
     module.layers[2].layer.weight = doubled(module.layers[2].layer)
     given, named = inputs()
-    with torch.inference_mode(), pytest.raises(StaleWeightsError, match=r"layers.2.layer.weight: different address"):
+    with (
+        torch.inference_mode(),
+        pytest.raises(StaleWeightsError, match=r"layers.2.layer.weight: different address"),
+    ):
         prepared.step(*given, **named)
 
 
@@ -169,7 +175,10 @@ def test_sweep(swept):
     assert {(trial["status"], trial["reason"]) for trial in by_mode.values()} == {("ok", None)}
     assert by_mode["graphed-callables"]["graph_pool_bytes"] > 0
     assert by_mode["cudagraphs"]["graph_pool_bytes"] > 0
-    assert (by_mode["cudagraphs"]["cudagraph_skips"], by_mode["cudagraphs"]["compile_cache"]) == (0, "cold")
+    assert (by_mode["cudagraphs"]["cudagraph_skips"], by_mode["cudagraphs"]["compile_cache"]) == (
+        0,
+        "cold",
+    )
 
 
 def test_aot_inductor(swept):

@@ -38,12 +38,22 @@ WRITES = "the module writes to its input x, but this mode leaves the caller's te
 )
 def test_mutation(swept, folder, name, mode, status, reason):
     (folder / "mutation.py").write_text(MODULES)
-    trial = swept("model=custom", f"model.module._target_=mutation.{name}", "model.inputs.x.shape=[64]", f"mode={mode}",
-                  "baseline_mode=eager", "dtype=float32", "on_failure=ignore", "protocol.budget_s=0.4")[-1]  # fmt: skip
+    trial = swept(
+        "model=custom",
+        f"model.module._target_=mutation.{name}",
+        "model.inputs.x.shape=[64]",
+        f"mode={mode}",
+        "baseline_mode=eager",
+        "dtype=float32",
+        "on_failure=ignore",
+        "protocol.budget_s=0.4",
+    )[-1]
     assert trial["status"] == status, trial["reason"]
     assert reason in (trial["reason"] or "")
 
 
 def test_fused_optimizers_are_captured(swept):
-    for trial in swept("model=tiny", "phase=training", "training.optimizer=adam,adamw,sgd", "mode=eager,cuda-graph"):
+    for trial in swept(
+        "model=tiny", "phase=training", "training.optimizer=adam,adamw,sgd", "mode=eager,cuda-graph"
+    ):
         assert trial["status"] == "ok", trial["reason"]

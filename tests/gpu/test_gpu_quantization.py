@@ -1,4 +1,5 @@
-"""Quantized layers on a GPU: their errors, and modes that are checked against the quantized module."""
+"""Quantized layers on a GPU: their errors, and modes that are checked against the quantized
+module."""
 
 import pytest
 
@@ -13,11 +14,22 @@ ERRORS = {
 
 
 def test_every_kind_in_three_modes(swept):
-    mlp = ["model=mlp", "model.module.width=1024", "model.module.depth=3", "bs=16", "dtype=bfloat16"]
-    trials = swept(*mlp, "mode=eager,default,cuda-graph", f"numerics.quantize=null,{','.join(ERRORS)}")
+    mlp = [
+        "model=mlp",
+        "model.module.width=1024",
+        "model.module.depth=3",
+        "bs=16",
+        "dtype=bfloat16",
+    ]
+    trials = swept(
+        *mlp, "mode=eager,default,cuda-graph", f"numerics.quantize=null,{','.join(ERRORS)}"
+    )
     assert {(trial["status"], trial["reason"]) for trial in trials} == {("ok", None)}
     for trial in trials:
         kind = trial["cell"].numerics.get("quantize")
         least, most = ERRORS.get(kind, (0, 0))
-        assert least <= (trial["quantization_error"] or 0) <= most, (kind, trial["quantization_error"])
+        assert least <= (trial["quantization_error"] or 0) <= most, (
+            kind,
+            trial["quantization_error"],
+        )
         assert trial["min_bytes"], trial["extra"].get("profile_failed")

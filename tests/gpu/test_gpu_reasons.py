@@ -12,9 +12,14 @@ alone = pytest.mark.alone
 
 @alone
 def test_memory_in_place_and_out_of_place(custom):
-    rows = custom("InPlace,OutOfPlace", "eager", f"[{64 * MIB}]", "dtype=float32", "protocol.input_sets=3")
+    rows = custom(
+        "InPlace,OutOfPlace", "eager", f"[{64 * MIB}]", "dtype=float32", "protocol.input_sets=3"
+    )
     peaks = {row["model"]: row["peak_allocated_bytes"] for row in rows}
-    assert peaks == {"InPlace": 3 * 256 * MIB, "OutOfPlace": 4 * 256 * MIB}, "three input sets, and the output"
+    assert peaks == {
+        "InPlace": 3 * 256 * MIB,
+        "OutOfPlace": 4 * 256 * MIB,
+    }, "three input sets, and the output"
     assert {row["build_peak_allocated_bytes"] for row in rows} >= {3 * 256 * MIB}
     (copying,) = (row for row in rows if row["model"] == "OutOfPlace")
     assert copying["bound"] == "memory"
@@ -25,8 +30,13 @@ def test_memory_in_place_and_out_of_place(custom):
 @pytest.fixture(scope="module")
 def two_steps(run):
     """Trials and rows."""
-    return run("model=custom", "model.module._target_=modules.TwoSteps", f"model.inputs.x.shape=[{16 * MIB}]",
-               "mode=eager,default,cuda-graph", "dtype=float32")  # fmt: skip
+    return run(
+        "model=custom",
+        "model.module._target_=modules.TwoSteps",
+        f"model.inputs.x.shape=[{16 * MIB}]",
+        "mode=eager,default,cuda-graph",
+        "dtype=float32",
+    )
 
 
 def test_the_pool_of_a_graph_holds_what_its_kernels_need(two_steps):
@@ -42,8 +52,10 @@ def test_the_pool_of_a_graph_holds_what_its_kernels_need(two_steps):
 
 
 def test_kernels_are_counted_and_those_of_a_graph_are_known(two_steps):
-    kernels = {trial["mode"]: (trial["kernels"], trial["extra"]["profile"]["kernels_in_graphs"])
-               for trial in two_steps[0]}  # fmt: skip
+    kernels = {
+        trial["mode"]: (trial["kernels"], trial["extra"]["profile"]["kernels_in_graphs"])
+        for trial in two_steps[0]
+    }
     # fused by Inductor; a copy goes before the graph
     assert kernels == {"eager": (2, 0), "default": (1, 0), "cuda-graph": (3, 2)}
 
@@ -51,7 +63,9 @@ def test_kernels_are_counted_and_those_of_a_graph_are_known(two_steps):
 @alone
 def test_what_bounds_a_cell(custom):
     timing = ("protocol.budget_s=0.8", "protocol.load_s=0.3")  # the GPU's clocks adapt to the load
-    small, large = custom("Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing)
+    small, large = custom(
+        "Products", "cuda-graph", "[4096]", "dtype=bfloat16", "bs=1,4096", *timing
+    )
     assert large["bound"] == "compute"
     assert large["flops"] == 4 * 2 * 4096**3
     assert 0.5 < large["roofline_fraction"] < 1.1

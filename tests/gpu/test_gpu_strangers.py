@@ -43,7 +43,9 @@ def stranger(request):
         process.communicate()
 
 
-@pytest.mark.parametrize(("stranger", "is_named"), [("works", True), ("sleeps", False)], indirect=["stranger"])
+@pytest.mark.parametrize(
+    ("stranger", "is_named"), [("works", True), ("sleeps", False)], indirect=["stranger"]
+)
 def test_one_that_works_marks_a_trial_and_one_that_holds_memory_does_not(run, stranger, is_named):
     overrides = ["model=mlp", "bs=8", "mode=eager", "protocol.profile=false"]
     _, (row,) = run(*overrides, "executor.foreign_wait_s=1")
@@ -91,7 +93,9 @@ def test_no_context_changes_the_speed_of_a_graph_after_one_of_its_own():
     period_ms()
     assert shorten_gaps() == 0
     short, free = period_ms(), torch.cuda.mem_get_info()[0]
-    subprocess.run([sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], check=True
+    )
     assert period_ms() == pytest.approx(short, rel=0.03)
     assert shorten_gaps() == 0
     assert period_ms() == pytest.approx(short, rel=0.03)

@@ -1,4 +1,5 @@
-"""Streams of batch sizes on CUDA: every raw size right over captured graphs, memory by pool, and a whole sweep."""
+"""Streams of batch sizes on CUDA: every raw size right over captured graphs, memory by pool, and a
+whole sweep."""
 
 from __future__ import annotations
 
@@ -15,14 +16,21 @@ from effbench.modes.bucketed import BucketedGraph
 
 MLP_SPECS = parse_inputs({"x": {"shape": [64]}})
 GPT2_SPECS = parse_inputs(
-    {"token": {"shape": [1], "dtype": "int64", "low": 0, "high": 50},
-     "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None}}
-)  # fmt: skip
+    {
+        "token": {"shape": [1], "dtype": "int64", "low": 0, "high": 50},
+        "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None},
+    }
+)
 
 
 def mlp():
     with torch.inference_mode(False):  # as a trial builds them
-        layers = [torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 64)]
+        layers = [
+            torch.nn.Linear(64, 64),
+            torch.nn.GELU(),
+            torch.nn.LayerNorm(64),
+            torch.nn.Linear(64, 64),
+        ]
         return torch.nn.Sequential(*layers).cuda().eval()
 
 
@@ -43,7 +51,8 @@ def prepare(mode, module, specs, sizes):
 
 
 def check_every_size(runner, module, specs, most, poison_size, tolerance=1e-4):
-    """Against eager, from beyond the largest graph down and up again, each after a full batch of other values."""
+    """Against eager, from beyond the largest graph down and up again, each after a full batch of
+    other values."""
     for raw in (*range(most, 0, -1), *range(1, most + 1)):
         poison = inputs(specs, poison_size, 1000 + raw)
         runner(*poison[0], **poison[1])
@@ -60,9 +69,13 @@ def inference():
 
 @pytest.mark.parametrize(
     ("padding", "pool", "order"),
-    [("keep", "shared", "largest-first"), ("zero", "private", "smallest-first"),
-     ("sentinel", "shared", "smallest-first"), ("sentinel", "private", "largest-first")],
-)  # fmt: skip
+    [
+        ("keep", "shared", "largest-first"),
+        ("zero", "private", "smallest-first"),
+        ("sentinel", "shared", "smallest-first"),
+        ("sentinel", "private", "largest-first"),
+    ],
+)
 def test_every_raw_size_after_a_poisoned_tail(padding, pool, order):
     module = mlp()
     mode = BucketedGraph([1, 2, 4, 8], padding=padding, pool=pool, order=order)
@@ -74,7 +87,9 @@ def test_every_raw_size_after_a_poisoned_tail(padding, pool, order):
 
 def test_a_model_with_buffers_of_the_batch_and_an_input_without():
     module = gpt2(12)
-    prepared = prepare(BucketedGraph("sglang", outputs="short-lived"), module, GPT2_SPECS, range(1, 13))
+    prepared = prepare(
+        BucketedGraph("sglang", outputs="short-lived"), module, GPT2_SPECS, range(1, 13)
+    )
     assert prepared.facts["buckets"] == [1, 2, 4, 8, 12]
     check_every_size(prepared.step, module, GPT2_SPECS, 12, 12)
     assert prepared.late_facts()["fallbacks"] == 0
@@ -118,10 +133,18 @@ def test_small_sizes_are_compiled_and_the_rest_is_not():
 
 
 def test_a_stream_through_a_sweep(swept):
-    found = {trial["mode"]: trial for trial in swept(
-        "model=mlp", "model.module.width=64", "stream=uniform", "stream.high=12", "stream.length=24",
-        "mode=eager,default,cuda-graph,bucketed-graph", "protocol.budget_s=0.6"
-    )}  # fmt: skip
+    found = {
+        trial["mode"]: trial
+        for trial in swept(
+            "model=mlp",
+            "model.module.width=64",
+            "stream=uniform",
+            "stream.high=12",
+            "stream.length=24",
+            "mode=eager,default,cuda-graph,bucketed-graph",
+            "protocol.budget_s=0.6",
+        )
+    }
     unsupported = found.pop("cuda-graph")
     assert unsupported["status"] == "unsupported" and "one static shape" in unsupported["reason"]
     sizes = unsupported["cell"].stream["sizes"]
@@ -140,9 +163,26 @@ def test_a_stream_through_a_sweep(swept):
 
 
 def test_lengths_through_a_sweep(swept):
-    lengths = ("stream=uniform", "stream.dim=1", "stream.low=16", "stream.high=64", "stream.length=24", "bs=2")
-    attention = ("model=attention", "model.module.seq=64", "model.module.width=64", "model.module.heads=2")
-    found = swept(*attention, *lengths, "mode=eager,default,reduce-overhead,bucketed-graph", "protocol.budget_s=0.6")
+    lengths = (
+        "stream=uniform",
+        "stream.dim=1",
+        "stream.low=16",
+        "stream.high=64",
+        "stream.length=24",
+        "bs=2",
+    )
+    attention = (
+        "model=attention",
+        "model.module.seq=64",
+        "model.module.width=64",
+        "model.module.heads=2",
+    )
+    found = swept(
+        *attention,
+        *lengths,
+        "mode=eager,default,reduce-overhead,bucketed-graph",
+        "protocol.budget_s=0.6",
+    )
     by_mode = {trial["mode"]: trial for trial in found}
     assert by_mode.pop("bucketed-graph")["status"] == "unsupported"
     for mode, trial in by_mode.items():
@@ -154,12 +194,18 @@ def test_lengths_through_a_sweep(swept):
 @pytest.mark.alone
 def test_a_server_at_two_rates(swept):
     found = swept(
-        "model=mlp", "stream=arrivals", "stream.high=4", "stream.rate=500,100000",
-        "mode=eager,bucketed-graph", "protocol.budget_s=0.6",
-    )  # fmt: skip
+        "model=mlp",
+        "stream=arrivals",
+        "stream.high=4",
+        "stream.rate=500,100000",
+        "mode=eager,bucketed-graph",
+        "protocol.budget_s=0.6",
+    )
     for trial in found:
         facts, rate = trial["extra"]["facts"], trial["cell"].stream["rate"]
-        assert (trial["status"], facts["stream"]["saturated"]) == (("ok", False) if rate == 500 else ("degraded", True))
+        assert (trial["status"], facts["stream"]["saturated"]) == (
+            ("ok", False) if rate == 500 else ("degraded", True)
+        )
         assert trial["period_ms"] is None and trial["gpu_busy_ms"] is None
         assert facts["stream"]["requests"] == trial["latency_samples"]
         assert {int(size) for size in facts["stream"]["calls_by_size"]} <= set(range(1, 5))

@@ -10,14 +10,26 @@ TWICE = ("eager", "default", "reduce-overhead", "cuda-graph")
 #: Autotuning takes seconds: one round.
 ONCE = ("max-autotune", "max-autotune-no-cudagraphs", "compile+graph")
 GRAPHS = {"reduce-overhead", "max-autotune", "cuda-graph", "compile+graph"}
-COMPILED = {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "compile+graph"}
+COMPILED = {
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+    "compile+graph",
+}
 
 
 @pytest.fixture(scope="module")
 def seven(swept) -> dict[str, list[dict]]:
     """Trials by mode of a small model in all seven modes."""
     small = ("bs=4",)
-    trials = swept("model=mlp", "model.module.width=256", f"mode={','.join(TWICE)}", *small, "protocol.rounds=2")
+    trials = swept(
+        "model=mlp",
+        "model.module.width=256",
+        f"mode={','.join(TWICE)}",
+        *small,
+        "protocol.rounds=2",
+    )
     trials += swept("model=tiny", f"mode={','.join(ONCE)}", *small)
     return {mode: [trial for trial in trials if trial["mode"] == mode] for mode in (*TWICE, *ONCE)}
 
@@ -27,13 +39,26 @@ def test_every_mode_has_its_figures(seven):
         counted = (0, 0, 0) if mode in COMPILED else (None, None, None)
         for trial in trials:
             assert trial["status"] == "ok", (mode, trial["reason"])
-            for name in ("latency_ms", "period_ms", "peak_reserved_bytes", "sm_clock_mhz", "power_w", "temperature_c"):
+            for name in (
+                "latency_ms",
+                "period_ms",
+                "peak_reserved_bytes",
+                "sm_clock_mhz",
+                "power_w",
+                "temperature_c",
+            ):
                 assert trial[name] > 0, (mode, name)
             assert trial["rel_error"] < 0.05
             assert trial["gpu_uuid"].startswith("GPU-")
             assert (trial["graph_pool_bytes"] is not None) == (mode in GRAPHS), mode
-            assert (trial["graph_breaks"], trial["recompiles"], trial["cudagraph_skips"]) == counted, mode
-        states = [trial["compile_cache"] for trial in sorted(trials, key=lambda trial: trial["round"])]
+            assert (
+                trial["graph_breaks"],
+                trial["recompiles"],
+                trial["cudagraph_skips"],
+            ) == counted, mode
+        states = [
+            trial["compile_cache"] for trial in sorted(trials, key=lambda trial: trial["round"])
+        ]
         wanted = ["cold", "warm"] if mode in COMPILED else [None, None]
         assert states == wanted[: 2 if mode in TWICE else 1], mode
         kernels = {trial["kernel_fingerprint"] for trial in trials}
@@ -43,14 +68,18 @@ def test_every_mode_has_its_figures(seven):
 
 
 def test_trials_that_prepare_ahead_compile_once(swept):
-    trials = swept("model=tiny", "bs=4,8,16", "mode=default", "protocol.rounds=2", "executor.ahead=2")
+    trials = swept(
+        "model=tiny", "bs=4,8,16", "mode=default", "protocol.rounds=2", "executor.ahead=2"
+    )
     assert any(trial["compile_s"] is None for trial in trials), "none prepared ahead"
     assert {trial["recompiles"] for trial in trials} == {0}
     assert {trial["extra"]["graphs"] for trial in trials} == {1}
 
 
 def test_out_of_memory_and_a_poisoned_context_cost_one_trial(custom):
-    rows = {row["model"]: row for row in custom("TooMuch,OutOfRange,Whole", "eager", "[32]", "bs=4")}
+    rows = {
+        row["model"]: row for row in custom("TooMuch,OutOfRange,Whole", "eager", "[32]", "bs=4")
+    }
     assert rows["TooMuch"]["status"] == "oom"
     assert rows["OutOfRange"]["status"] in ("error", "crashed")
     assert (rows["Whole"]["status"], rows["Whole"]["reason"]) == ("ok", None)
@@ -63,13 +92,28 @@ def test_a_skipped_cuda_graph_is_degraded_with_inductors_reason(custom):
 
 
 def test_a_graph_that_inductor_cuts_is_degraded_cold_and_warm(swept):
-    trials = swept("model=custom", "model.module._target_=modules.CallsTheHost", "model.inputs.x.shape=[32]", "bs=4",
-                   "mode=default,reduce-overhead", "protocol.rounds=2", "protocol.profile=false")  # fmt: skip
+    trials = swept(
+        "model=custom",
+        "model.module._target_=modules.CallsTheHost",
+        "model.inputs.x.shape=[32]",
+        "bs=4",
+        "mode=default,reduce-overhead",
+        "protocol.rounds=2",
+        "protocol.profile=false",
+    )
     names = ("mode", "compile_cache", "status", "reason", "cudagraph_skips")
-    facts = "\n".join(str([*(trial[name] for name in names), trial["extra"].get("log")]) for trial in trials)
+    facts = "\n".join(
+        str([*(trial[name] for name in names), trial["extra"].get("log")]) for trial in trials
+    )
     statuses = Counter((trial["mode"], trial["compile_cache"], trial["status"]) for trial in trials)
     expected = {"default": "ok", "reduce-overhead": "degraded"}
-    assert statuses == Counter((mode, cache, expected[mode]) for mode in expected for cache in ("cold", "warm")), facts
-    cut = {trial["compile_cache"]: trial["reason"] for trial in trials if trial["mode"] == "reduce-overhead"}
+    assert statuses == Counter(
+        (mode, cache, expected[mode]) for mode in expected for cache in ("cold", "warm")
+    ), facts
+    cut = {
+        trial["compile_cache"]: trial["reason"]
+        for trial in trials
+        if trial["mode"] == "reduce-overhead"
+    }
     assert all("parts ran outside a CUDA graph" in reason for reason in cut.values()), facts
     assert "cpu" in cut["cold"].lower(), facts

@@ -34,7 +34,15 @@ def all_ok(trials, count):
 
 def test_every_training_trial_has_its_figures(mlp):
     for trial in mlp:
-        for name in ("latency_ms", "period_ms", "gpu_busy_ms", "kernels", "flops", "min_bytes", "peak_reserved_bytes"):
+        for name in (
+            "latency_ms",
+            "period_ms",
+            "gpu_busy_ms",
+            "kernels",
+            "flops",
+            "min_bytes",
+            "peak_reserved_bytes",
+        ):
             assert trial[name] and trial[name] > 0, (trial["mode"], name)
         assert trial["rel_error"] < 0.2, trial["mode"]
         pools = trial["mode"] in (*GRAPHS, "reduce-overhead")
@@ -52,19 +60,42 @@ def test_a_captured_step_is_launched_as_one(mlp):
 
 
 def test_every_optimizer_in_eager_and_in_a_graph(trials):
-    small = ("model=attention", "model.module.width=128", "model.module.heads=4", "model.module.seq=32", "bs=4")
+    small = (
+        "model=attention",
+        "model.module.width=128",
+        "model.module.heads=4",
+        "model.module.seq=32",
+        "bs=4",
+    )
     implementations = "training.implementation=foreach,fused,capturable"
-    assert all_ok(trials(*small, "mode=eager,cuda-graph", implementations, "protocol.profile=false"), 6)
-    adamw = trials("model=tiny", "bs=8", "mode=cuda-graph", "training.optimizer=sgd,adamw", "protocol.profile=false",
-                   "training.implementation=for-loop", "training.set_to_none=false", "training.lr=1e-3")  # fmt: skip
+    assert all_ok(
+        trials(*small, "mode=eager,cuda-graph", implementations, "protocol.profile=false"), 6
+    )
+    adamw = trials(
+        "model=tiny",
+        "bs=8",
+        "mode=cuda-graph",
+        "training.optimizer=sgd,adamw",
+        "protocol.profile=false",
+        "training.implementation=for-loop",
+        "training.set_to_none=false",
+        "training.lr=1e-3",
+    )
     assert all_ok(adamw, 2)
 
 
 def training(module, **settings):
     """Steps that will be in a CUDA graph, over a module whose input is x."""
     settings = {"loss": "mean-square", "implementation": "foreach", "set_to_none": True, **settings}
-    cell = Cell({"name": "m", "inputs": [{"name": "x"}]}, 4, {"name": "cuda-graph"}, "float32", "training", "cuda",
-                training=settings)  # fmt: skip
+    cell = Cell(
+        {"name": "m", "inputs": [{"name": "x"}]},
+        4,
+        {"name": "cuda-graph"},
+        "float32",
+        "training",
+        "cuda",
+        training=settings,
+    )
     return Training(cell, CudaGraph(), module, Trial(cell.key, 0, Status.OK), check_steps=10)
 
 
@@ -72,7 +103,9 @@ def training(module, **settings):
 def test_a_replayed_step_learns_what_eager_learns(set_to_none):
     """Ten replays against ten eager steps, from the same state, with the inputs changing."""
     torch.manual_seed(0)
-    made = training(MLP(width=64, depth=3).cuda(), optimizer="adam", lr=1e-3, set_to_none=set_to_none)
+    made = training(
+        MLP(width=64, depth=3).cuda(), optimizer="adam", lr=1e-3, set_to_none=set_to_none
+    )
     inputs = [((torch.randn(4, 64, device="cuda"),), {}) for _ in range(3)]
     eager = made.reference(inputs)
     prepared = made.prepare(*inputs[0])
@@ -81,11 +114,14 @@ def test_a_replayed_step_learns_what_eager_learns(set_to_none):
     assert eager.losses[-1] < eager.losses[0]
     for name, value in eager.parameters.items():
         torch.testing.assert_close(replayed.parameters[name], value, rtol=1e-4, atol=1e-5)
-    assert made.follow(prepared.step, inputs).losses == replayed.losses, "it went back to the initial state"
+    assert made.follow(prepared.step, inputs).losses == replayed.losses, (
+        "it went back to the initial state"
+    )
 
 
 def test_random_numbers_in_a_graph_are_drawn_anew():
-    """The default generator is known to a captured graph: what is random stays random from replay to replay."""
+    """The default generator is known to a captured graph: what is random stays random from replay
+    to replay."""
     module = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()).cuda()
     x = torch.randn(4, 32, device="cuda")
 

@@ -9,8 +9,8 @@ import pytest
 
 @pytest.fixture
 def start_waiting(cli, processes, wait_gone):
-    """Starts a sweep with `mischief.Waits`, and returns it once a trial waits, with the `pids` of that trial, its
-    server and its children; in the end all of them must be gone."""
+    """Starts a sweep with `mischief.Waits`, and returns it once a trial waits, with the `pids` of
+    that trial, its server and its children; in the end all of them must be gone."""
     shutil.copy(Path(__file__).parent / "misbehaving.py", cli.folder / "mischief.py")
     os.mkfifo(cli.folder / "begun")
     pids = []

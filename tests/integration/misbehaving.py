@@ -89,7 +89,8 @@ class Sleeps(Base):
 
 
 class Waits(Base):
-    """Says that it has begun, by its process id in the pipe `begun`, and waits to be ended unless `go` is there."""
+    """Says that it has begun, by its process id in the pipe `begun`, and waits to be ended unless
+    `go` is there."""
 
     def mischief(self, x):
         if Path("go").exists():
@@ -101,7 +102,8 @@ class Waits(Base):
 
 
 class SeesItsEnvironment(Base):
-    """Right only where FOO is set, no GPU is visible and the process came from a fresh interpreter."""
+    """Right only where FOO is set, no GPU is visible and the process came from a fresh
+    interpreter."""
 
     def mischief(self, x):
         assert os.environ["FOO"] == "1"
@@ -112,7 +114,8 @@ class SeesItsEnvironment(Base):
 
 
 class Product(nn.Module):
-    """Of its input and itself: Inductor generates no C++ for it, which takes a second to compile for each shape."""
+    """Of its input and itself: Inductor generates no C++ for it, which takes a second to compile
+    for each shape."""
 
     def forward(self, x):
         return x.T @ x

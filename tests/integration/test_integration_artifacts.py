@@ -1,4 +1,5 @@
-"""Artifacts on request, from the command line to the files; and a process that dies while they are made."""
+"""Artifacts on request, from the command line to the files; and a process that dies while they are
+made."""
 
 import gzip
 import json
@@ -17,7 +18,8 @@ class Dies(torch.nn.Linear):
         self.hangs = hangs
 
     def forward(self, x):
-        if torch.compiler.is_compiling():  # where the graph is looked for: the trace is there by then
+        # where the graph is looked for: the trace is there by then
+        if torch.compiler.is_compiling():
             time.sleep(60) if self.hangs else os._exit(3)
         return super().forward(x)
 
@@ -32,18 +34,26 @@ CUSTOM = ("model=custom", "model.inputs.x.shape=[4]")
 @pytest.fixture(scope="module")
 def swept(cli_in, tmp_path_factory):
     cli = cli_in(tmp_path_factory.mktemp("artifacts"))
-    cli.done = cli.sweep("model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=2", "db=mine/x.db", KINDS)
+    cli.done = cli.sweep(
+        "model=tiny", "bs=2", "mode=eager,default", "protocol.rounds=2", "db=mine/x.db", KINDS
+    )
     return cli
 
 
 @pytest.fixture(scope="module")
 def trials(swept):
     """(mode, round) -> trial."""
-    return {(trial["mode"], trial["round"]): trial for trial in trials_of(swept.folder / "mine" / "x.db")}
+    return {
+        (trial["mode"], trial["round"]): trial
+        for trial in trials_of(swept.folder / "mine" / "x.db")
+    }
 
 
 def files(swept, trial):
-    return {name.rpartition("/")[2]: swept.folder / "mine" / name for name in trial["extra"]["artifacts"]}
+    return {
+        name.rpartition("/")[2]: swept.folder / "mine" / name
+        for name in trial["extra"]["artifacts"]
+    }
 
 
 def test_every_kind_that_the_cpu_has(swept, trials):
@@ -56,7 +66,11 @@ def test_every_kind_that_the_cpu_has(swept, trials):
         assert ("code" in notes) == (not code)
         assert (trial["status"], trial["phase"]) == ("ok", "artifacts")
         events = json.loads(gzip.decompress(found["trace.json.gz"].read_bytes()))["traceEvents"]
-        linear = [event for event in events if "addmm" in str(event.get("name")) and event.get("ph") == "X"]
+        linear = [
+            event
+            for event in events
+            if "addmm" in str(event.get("name")) and event.get("ph") == "X"
+        ]
         assert len(linear) >= 3 * 2, "two layers, three calls"
         graph = found["graph-1.txt"].read_text()
         assert "class GraphModule" in graph and "linear" in graph and "relu" in graph
@@ -65,7 +79,8 @@ def test_every_kind_that_the_cpu_has(swept, trials):
 
 
 def test_measured_compilation_is_that_of_the_mode(trials):
-    """A graph looked for at the end is no recompilation, and leaves the cache warm for the next round."""
+    """A graph looked for at the end is no recompilation, and leaves the cache warm for the next
+    round."""
     for round, state in ((0, "cold"), (1, "warm")):
         trial = trials["default", round]
         assert (trial["compile_cache"], trial["recompiles"], trial["graph_breaks"]) == (state, 0, 0)
@@ -84,7 +99,11 @@ def test_they_are_listed(swept, trials):
 
 
 def left(cli):
-    return [path for path in cli.db.parent.rglob("artifacts/*/*") if path.is_file() or any(path.iterdir())]
+    return [
+        path
+        for path in cli.db.parent.rglob("artifacts/*/*")
+        if path.is_file() or any(path.iterdir())
+    ]
 
 
 def test_what_fails_is_a_note(cli):
@@ -101,8 +120,13 @@ def test_what_fails_is_a_note(cli):
 @pytest.mark.parametrize("hangs, status", [("false", "crashed"), ("true", "timeout")])
 def test_what_is_half_made_is_not_left_behind(cli, hangs, status):
     (cli.folder / "dies.py").write_text(DIES)
-    done = cli.sweep(*CUSTOM, "model.module._target_=dies.Dies", f"model.module.hangs={hangs}",
-                     "artifacts=[trace,graph]", "timeout_s=8")  # fmt: skip
+    done = cli.sweep(
+        *CUSTOM,
+        "model.module._target_=dies.Dies",
+        f"model.module.hangs={hangs}",
+        "artifacts=[trace,graph]",
+        "timeout_s=8",
+    )
     assert done.code == 1, done
     (trial,) = trials_of(cli.db)
     assert (trial["status"], trial["phase"]) == (status, "artifacts"), trial

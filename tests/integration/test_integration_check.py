@@ -22,14 +22,26 @@ class Net(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def repository(cli_in, tmp_path_factory):
-    """A baseline `main` of the first revision, and a sweep of the second one, which sleeps four times as long."""
+    """A baseline `main` of the first revision, and a sweep of the second one, which sleeps four
+    times as long."""
     folder = tmp_path_factory.mktemp("check") / "here"
     folder.mkdir()
     cli = cli_in(folder)
     cli.git = lambda *args: subprocess.run(
-        ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false", *args],
-        cwd=cli.folder, check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "git",
+            "-c",
+            "user.name=x",
+            "-c",
+            "user.email=x@example.org",
+            "-c",
+            "commit.gpgsign=false",
+            *args,
+        ],
+        cwd=cli.folder,
+        check=True,
+        capture_output=True,
+    )
     (cli.folder / ".gitignore").write_text("results\n*.xml\n__pycache__\n")
     cli.git("init", "-q")
     write(cli, 0.02)
@@ -49,17 +61,35 @@ def write(cli, seconds):
 
 def sweep(cli, name, *more):
     done = cli.run(
-        "-m", "model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[8]", "mode=eager",
-        "protocol.rounds=3", f"sweep.name={name}", "on_failure=ignore", *cli.tiny, *more,
-    )  # fmt: skip
+        "-m",
+        "model=custom",
+        "model.module._target_=net.py:Net",
+        "model.inputs.x.shape=[8]",
+        "mode=eager",
+        "protocol.rounds=3",
+        f"sweep.name={name}",
+        "on_failure=ignore",
+        *cli.tiny,
+        *more,
+    )
     assert done.code == 0, done
 
 
 def test_slower_is_found_and_confirmed_in_turns(repository):
     done = repository.run(
-        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5", "--junit", "check.xml",
-        "--across", "hardware",
-    )  # fmt: skip
+        "check",
+        "--baseline",
+        "main",
+        "--floor",
+        "15%",
+        "--confirm",
+        "--rounds",
+        "5",
+        "--junit",
+        "check.xml",
+        "--across",
+        "hardware",
+    )
     assert done.code == 1, done
     assert re.search(r"▲ slower .*latency_ms", done.out)
     # on a busy machine marked rounds do not count if there are enough others
@@ -67,7 +97,11 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
     # the 95th percentile of a busy machine may stay ambiguous
     (failed,) = re.findall("check failed: ([12]) slower against main", done.out)
     assert f'failures="{failed}"' in (repository.folder / "check.xml").read_text()
-    command = next(line.split() for line in done.out.splitlines() if line.strip().startswith("effbench compare"))
+    command = next(
+        line.split()
+        for line in done.out.splitlines()
+        if line.strip().startswith("effbench compare")
+    )
     shown = repository.run(*command[1:])
     assert shown.code == 0
     assert "--by folder" in " ".join(command) and "slower" in shown.out, "the figures of the re-run"
@@ -77,14 +111,20 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
         assert confirming.name == f"confirm:{checked.id}"
         assert store.find_sweep("last").id == checked.id, "a re-run is no sweep to be checked"
         trials = store.trials(confirming.id)
-    order = [trial["environment_id"] for trial in sorted(trials, key=lambda trial: trial["started_at"])]
+    order = [
+        trial["environment_id"] for trial in sorted(trials, key=lambda trial: trial["started_at"])
+    ]
     assert len(order) in (6, 8, 10), "they end once the change is decided"
     pairs = list(zip(order[::2], order[1::2], strict=True))
     assert all(first != second for first, second in pairs), "a pair in each round"
     assert pairs[0] == pairs[1][::-1], "A-B, B-A"
     assert all(ALONE not in trial["extra"][DUET] for trial in trials)
     worktrees = subprocess.run(
-        ["git", "worktree", "list"], cwd=repository.folder, capture_output=True, text=True, check=True
+        ["git", "worktree", "list"],
+        cwd=repository.folder,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert len(worktrees.splitlines()) == 1
 
@@ -92,8 +132,12 @@ def test_slower_is_found_and_confirmed_in_turns(repository):
 def test_what_cannot_be_run_again_stays_slower(repository):
     """Nobody may clear a regression by code that is not the sweep's."""
     (repository.folder / "net.py").write_text(NET.format(seconds=0.02))
-    done = repository.run("check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5")
+    done = repository.run(
+        "check", "--baseline", "main", "--floor", "15%", "--confirm", "--rounds", "5"
+    )
     repository.git("checkout", "net.py")
     assert done.code == 1, done
     assert "neither confirmed nor refuted: not run again" in done.out
-    assert re.search(r"nothing was run again: .*-dirty now; the sweep ran", " ".join(done.out.split()))
+    assert re.search(
+        r"nothing was run again: .*-dirty now; the sweep ran", " ".join(done.out.split())
+    )

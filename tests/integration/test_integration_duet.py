@@ -1,4 +1,5 @@
-"""Duets for real, on the CPU: their records, the command, and members that die, hang or are interrupted."""
+"""Duets for real, on the CPU: their records, the command, and members that die, hang or are
+interrupted."""
 
 import json
 import os
@@ -51,7 +52,13 @@ class Net(torch.nn.Module):
             time.sleep(1000)
         return x * 2
 """
-MODEL = ("model=custom", "model.module._target_=net.py:Net", "model.inputs.x.shape=[8]", "mode=eager", "threads=1")
+MODEL = (
+    "model=custom",
+    "model.module._target_=net.py:Net",
+    "model.inputs.x.shape=[8]",
+    "mode=eager",
+    "threads=1",
+)
 GOOD, BAD = "+model.module.what=nothing", "+model.module.what={}"
 
 
@@ -89,7 +96,10 @@ def test_the_command_answers_and_records(place):
     answer = json.loads((place.folder / "answer.json").read_text())
     (cell,) = answer["cells"]
     latency = cell["figures"][0]
-    assert re.match(rf"{re.escape(fast)} is [12]\.\d+× as fast as {re.escape(slow)} \(.*; 3 duets\)$", cell["sentence"])
+    assert re.match(
+        rf"{re.escape(fast)} is [12]\.\d+× as fast as {re.escape(slow)} \(.*; 3 duets\)$",
+        cell["sentence"],
+    )
     assert 0.4 < latency["ratio"] < 0.7 and cell["duets"] == 3
     with Store.open(place.db) as store:
         sweep = store.find_sweep("last")
@@ -142,7 +152,10 @@ def test_a_member_that_hangs_times_out_and_the_other_one_is_timed_alone(place):
     _, sides = trials_of_last(place)
     (bad,), (good,) = sides["hang"], sides["nothing"]
     assert (bad.status, bad.reason) == (Status.TIMEOUT, "not done after 8 s (in timing)")
-    assert (good.status, good.extra[DUET][ALONE]) == (Status.OK, "the other member of the duet did not answer for 2 s")
+    assert (good.status, good.extra[DUET][ALONE]) == (
+        Status.OK,
+        "the other member of the duet did not answer for 2 s",
+    )
 
 
 def wait_for(condition, timeout_s=60):
@@ -155,7 +168,9 @@ def wait_for(condition, timeout_s=60):
 def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
     for name in ("hang", "hangs"):
         (place.folder / name).unlink(missing_ok=True)
-    process = place.start("duet", GOOD, BAD.format("later"), *MODEL, *place.tiny, "--db", "interrupted.db")
+    process = place.start(
+        "duet", GOOD, BAD.format("later"), *MODEL, *place.tiny, "--db", "interrupted.db"
+    )
     processes.append(process)
     own = Path(place.folder / "interrupted.db")
 
@@ -180,7 +195,10 @@ def test_ctrl_c_ends_both_and_complete_duets_count(place, processes):
     (place.folder / "hang").unlink()
     done = place.run("-m", "resume=last", "db=interrupted.db")
     assert done.code == 2
-    assert f"sweep {sweep.id} is a duet, which cannot be resumed; run it again: effbench duet " in done.err
+    assert (
+        f"sweep {sweep.id} is a duet, which cannot be resumed; run it again: effbench duet "
+        in done.err
+    )
 
 
 def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
@@ -188,7 +206,12 @@ def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "net.py").write_text(NET.replace("seconds=0.001", f"seconds={seconds}"))
     done = place.run(
-        "-m", *MODEL, *place.tiny, f"folder={tmp_path}/old,{tmp_path}/new", "protocol.rounds=2", "sweep.name=folders"
+        "-m",
+        *MODEL,
+        *place.tiny,
+        f"folder={tmp_path}/old,{tmp_path}/new",
+        "protocol.rounds=2",
+        "sweep.name=folders",
     )
     assert done.code == 0, done
     with Store.open(place.db) as store:
@@ -206,7 +229,9 @@ def test_two_folders_of_a_sweep_are_duets(place, cli_in, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [((), 0), (("--fail-above", "10"), 1), (("--fail-above", "300%"), 0)], ids=str
+    ("words", "code"),
+    [((), 0), (("--fail-above", "10"), 1), (("--fail-above", "300%"), 0)],
+    ids=str,
 )
 def test_the_exit_code_of_fail_above(place, words, code):
     fast, slow = "+model.module.seconds=0.002", "+model.module.seconds=0.004"
@@ -238,7 +263,17 @@ def test_a_slowdown_of_5_percent_is_found(place):
     """42 layers take 5 % longer than 40."""
     first, second = "model.module.depth=40", "model.module.depth=42"
     model = ("model=mlp", "model.module.width=64", "bs=1", "mode=eager", "device=cpu", "threads=1")
-    done = place.run("duet", first, second, *model, "protocol.budget_s=2", "--fail-above", "1", "--format", "json")
+    done = place.run(
+        "duet",
+        first,
+        second,
+        *model,
+        "protocol.budget_s=2",
+        "--fail-above",
+        "1",
+        "--format",
+        "json",
+    )
     assert done.code == 1, done
     (cell,) = json.loads(done.out)["cells"]
     assert 1.03 < cell["figures"][0]["ratio"] < 1.07

@@ -1,4 +1,5 @@
-"""Faults at random moments of sweeps (benchmarks/faults.py): nothing is lost, counted twice or left behind."""
+"""Faults at random moments of sweeps (benchmarks/faults.py): nothing is lost, counted twice or left
+behind."""
 
 import importlib
 import sys
@@ -6,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))  # its scripts import each other by plain names
+sys.path.append(
+    str(Path(__file__).resolve().parents[2] / "benchmarks")
+)  # its scripts import each other by plain names
 faults = importlib.import_module("faults")
 
 
 @pytest.mark.timeout(900)  # 70 s on two idle cores
 @pytest.mark.parametrize(
-    "numbers", [range(faults.SLOW), pytest.param(range(faults.SLOW, len(faults.KINDS)), marks=pytest.mark.slow)]
+    "numbers",
+    [
+        range(faults.SLOW),
+        pytest.param(range(faults.SLOW, len(faults.KINDS)), marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_is_lost_when_things_break(numbers):
     tallies, problems = faults.inject(numbers, seed=0, jobs=2, each=-(-len(numbers) // 2))

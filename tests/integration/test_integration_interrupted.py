@@ -1,4 +1,5 @@
-"""Ctrl-C and what comes after: recorded trials are kept, nothing runs on, resume goes on where it stopped."""
+"""Ctrl-C and what comes after: recorded trials are kept, nothing runs on, resume goes on where it
+stopped."""
 
 import os
 import pty
@@ -14,8 +15,13 @@ from whole_sweeps import info_of, results_of
 from effbench.store import Store
 
 #: Base is quick; Waits never ends unless the file `go` is there
-MATRIX = ("model=custom", "model.module._target_=mischief.Base,mischief.Waits", "model.inputs.x.shape=[4]", "bs=1,2,3",
-          "protocol.rounds=2")  # fmt: skip
+MATRIX = (
+    "model=custom",
+    "model.module._target_=mischief.Base,mischief.Waits",
+    "model.inputs.x.shape=[4]",
+    "bs=1,2,3",
+    "protocol.rounds=2",
+)
 TRIALS = 12
 
 
@@ -28,7 +34,9 @@ def recorded(cli) -> tuple[str, list[tuple[str, int]]]:
     """The only sweep's state, and (cell key, round) of its trials."""
     with Store.open(cli.db) as store:
         (sweep,) = store.sweeps()
-        return sweep.state, [(trial["cell_key"], trial["round"]) for trial in store.trials(sweep.id)]
+        return sweep.state, [
+            (trial["cell_key"], trial["round"]) for trial in store.trials(sweep.id)
+        ]
 
 
 def finish(cli, before: list[tuple[str, int]]) -> None:

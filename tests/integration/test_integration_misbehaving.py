@@ -27,7 +27,12 @@ def results(cli) -> dict[tuple[str, str], dict]:
 def swept(workshop):
     """One sweep over all that misbehaves."""
     targets = ",".join(f"mischief.{name}" for name in EXPECTED)
-    done = workshop.sweep("model=custom", f"model.module._target_={targets}", "model.inputs.x.shape=[4]", "timeout_s=6")
+    done = workshop.sweep(
+        "model=custom",
+        f"model.module._target_={targets}",
+        "model.inputs.x.shape=[4]",
+        "timeout_s=6",
+    )
     return done, results(workshop), {trial["model"]: trial for trial in trials_of(workshop.db)}
 
 
@@ -53,17 +58,30 @@ def test_the_end_of_the_sweep_prints_the_command_that_shows_failures(workshop, s
 
 def test_modes_of_ones_own(workshop):
     done = workshop.sweep(
-        "--config-dir", "conf", "mode=eager,right,wrong,raises,missing,degraded,forgets,tells", "on_failure=ignore",
-        "model=custom", "model.module._target_=nets/mine.py:Base", "model.inputs.x.shape=[4]",
-    )  # fmt: skip
+        "--config-dir",
+        "conf",
+        "mode=eager,right,wrong,raises,missing,degraded,forgets,tells",
+        "on_failure=ignore",
+        "model=custom",
+        "model.module._target_=nets/mine.py:Base",
+        "model.inputs.x.shape=[4]",
+    )
     rows = results(workshop)
     assert done.code == 0, "failures can be ignored"
     for kind, status, reason in (
         ("right", "ok", ""),
         ("wrong", "incorrect", "relative error 0.01"),
         ("raises", "error", "in prepare: RuntimeError: cannot be prepared"),
-        ("forgets", "error", "OwnMode.prepare must return effbench.modes.base.Prepared, got NoneType"),
-        ("tells", "error", "facts of the mode must be plain values, but 'weight' is not: Object of type Tensor"),
+        (
+            "forgets",
+            "error",
+            "OwnMode.prepare must return effbench.modes.base.Prepared, got NoneType",
+        ),
+        (
+            "tells",
+            "error",
+            "facts of the mode must be plain values, but 'weight' is not: Object of type Tensor",
+        ),
         ("missing", "unsupported", "this mode is never there"),
         ("degraded", "degraded", "it was not in the mood"),
     ):

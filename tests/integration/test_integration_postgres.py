@@ -1,4 +1,5 @@
-"""A real PostgreSQL server: everything that a database is asked for, and whole sweeps from and to it."""
+"""A real PostgreSQL server: everything that a database is asked for, and whole sweeps from and to
+it."""
 
 import concurrent.futures
 from pathlib import Path
@@ -22,7 +23,10 @@ from effbench.store.trials import rebuild_results
 
 def test_whole_sweeps_there_and_back(odd, postgres, tmp_path):
     """Whatever the administrator has set."""
-    odd_settings = "TimeZone = 'Asia/Kolkata'; DateStyle = German; client_encoding = LATIN1; extra_float_digits = 0"
+    odd_settings = (
+        "TimeZone = 'Asia/Kolkata'; DateStyle = German; client_encoding = LATIN1;"
+        " extra_float_digits = 0"
+    )
     with psycopg.connect(postgres, autocommit=True) as admin:
         for setting in odd_settings.split("; "):
             admin.execute(f"ALTER DATABASE {admin.info.dbname} SET {setting}")
@@ -65,9 +69,16 @@ def test_an_encoding_that_cannot_hold_all_text_is_refused(own_server):
 
 @pytest.fixture
 def meanwhile(postgres):
-    """Start a function in a thread and wait until it ends, or waits for a lock; its result is that of `.result()`."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with concurrent.futures.ThreadPoolExecutor() as pool, psycopg.connect(postgres, autocommit=True) as admin:
+    """Start a function in a thread and wait until it ends, or waits for a lock; its result is that
+    of `.result()`."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname ="
+        " current_database()"
+    )
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        psycopg.connect(postgres, autocommit=True) as admin,
+    ):
 
         def start(function, *arguments, **options):
             future = pool.submit(function, *arguments, **options)
@@ -95,7 +106,10 @@ def test_of_two_imports_at_once_the_second_waits(odd, postgres, meanwhile, monke
         others.append(other)
         assert outcomes(odd, postgres, sweeps=[one]) == ["imported"]
         assert found.pop().result() == [outcome]
-    assert [len(whole.contents(postgres)[table]) for table in ("calibration", "claim_verdict")] == [2, 1]
+    assert [len(whole.contents(postgres)[table]) for table in ("calibration", "claim_verdict")] == [
+        2,
+        1,
+    ]
     assert Store.check(postgres) == []
 
 
@@ -142,9 +156,14 @@ def test_by_command_and_the_password_stays_here(odd, own_postgres, tmp_path, cap
     assert command_line.run(["import", own_postgres, "--db", "back.db"]) == 0
     assert command_line.run(["export", "--db", own_postgres, "--out", "x.db"]) == 0
     assert command_line.run(["import", own_postgres, "--db", own_postgres]) == 2, "into itself"
-    assert command_line.run(["import", "x.db", "--db", own_postgres.replace(PASSWORD, "wr0ng")]) == 2
+    assert (
+        command_line.run(["import", "x.db", "--db", own_postgres.replace(PASSWORD, "wr0ng")]) == 2
+    )
     said = capsys.readouterr()
     assert "3 sweeps: 3 imported · database postgresql://me:***@127.0.0.1" in said.out
     assert "cannot be reached" in said.err and "is the target itself" in said.err
-    assert not any(word in said.out + said.err + Path("x.db").read_text("latin-1") for word in (PASSWORD, "wr0ng"))
+    assert not any(
+        word in said.out + said.err + Path("x.db").read_text("latin-1")
+        for word in (PASSWORD, "wr0ng")
+    )
     assert whole.contents("back.db")["trial"] == whole.contents(odd)["trial"]

@@ -1,4 +1,5 @@
-"""A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is recorded twice."""
+"""A PostgreSQL server that restarts, cuts connections or goes away: no trial is lost, none is
+recorded twice."""
 
 import random
 import select
@@ -22,7 +23,8 @@ from effbench.store.values import now
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A relay to a server. It breaks one connection at its next COMMIT, before or after the server gets it."""
+    """A relay to a server. It breaks one connection at its next COMMIT, before or after the server
+    gets it."""
 
     moment: str | None = None
 
@@ -53,14 +55,20 @@ def test_a_connection_that_breaks_during_a_commit(moment, own_server, own_postgr
     started, cells = now(), [a_cell(), a_cell("default")]
     with Relay(own_server.port) as relay:
         threading.Thread(target=relay.serve_forever, daemon=True).start()
-        with Store.open(own_postgres.replace(str(own_server.port), str(relay.port)), mode="write") as store:
+        with Store.open(
+            own_postgres.replace(str(own_server.port), str(relay.port)), mode="write"
+        ) as store:
             here = store.add_environment(environment(), {})
             relay.moment = moment
             sweep = begun(store, cells, started_at=started)
             assert relay.moment is None
             for number, cell in enumerate(cells):
                 relay.moment = moment
-                store.record(sweep, here, Trial(cell.key, 0, Status.OK, latency_ms=number + 1.0, samples={"x": [1.0]}))
+                store.record(
+                    sweep,
+                    here,
+                    Trial(cell.key, 0, Status.OK, latency_ms=number + 1.0, samples={"x": [1.0]}),
+                )
                 assert relay.moment is None
             relay.moment = moment
             store.finish_sweep(sweep, "completed")
@@ -80,10 +88,15 @@ def test_connections_that_are_ended_at_random(own_postgres):
     writers = [writer(own_postgres, sweep, here, range(first, first + 6)) for first in (0, 6, 12)]
     killed = 0
     with psycopg.connect(own_postgres, autocommit=True) as admin:
-        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid !="
+            " pg_backend_pid()"
+        )
         while any(one.poll() is None for one in writers):
             if pids := [row[0] for row in admin.execute(query)]:
-                killed += admin.execute("SELECT pg_terminate_backend(%s)", [random.choice(pids)]).fetchone()[0]
+                killed += admin.execute(
+                    "SELECT pg_terminate_backend(%s)", [random.choice(pids)]
+                ).fetchone()[0]
             time.sleep(random.uniform(0.05, 0.2))
     assert all(map(ended_well, writers))
     assert killed > 3
@@ -107,7 +120,10 @@ def test_a_server_without_a_free_connection_is_waited_for(monkeypatch):
     monkeypatch.setattr(connect, "POLL_S", 0)
     slots = "FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute"
     attempt = Mock(side_effect=[psycopg.OperationalError(slots), "connected"])
-    assert connect._reach(sa.make_url("postgresql://me@h/db"), attempt, psycopg.OperationalError) == "connected"
+    assert (
+        connect._reach(sa.make_url("postgresql://me@h/db"), attempt, psycopg.OperationalError)
+        == "connected"
+    )
 
 
 SWEEP = ("model=tiny", "bs=1,2", "mode=eager", "protocol.rounds=2")
@@ -153,7 +169,9 @@ def test_a_server_that_does_not_come_back(cli, own_server, own_postgres, monkeyp
     thread.join()
     assert done.code == 2
     last = [line for line in done.err.splitlines() if "waiting" not in line][-2:]
-    assert "was not reachable for 1 s" in last[0] and "Continue with: effbench -m resume=" in last[1]
+    assert (
+        "was not reachable for 1 s" in last[0] and "Continue with: effbench -m resume=" in last[1]
+    )
     assert PASSWORD not in done.err
     own_server.start()
     done = cli.sweep(f"db={own_postgres}", "resume=last")

@@ -1,8 +1,8 @@
-"""A real SLURM cluster of one node: whole sweeps as jobs, which are killed, time out and lose their node.
+"""A real SLURM cluster of one node: whole sweeps as jobs, which are killed, time out and lose their
+node.
 
-The cluster has ports and folders of its own and ends with the tests. They fail without an installed SLURM, as they are
-worth nothing where they are skipped.
-"""
+The cluster has ports and folders of its own and ends with the tests. They fail without an installed
+SLURM, as they are worth nothing where they are skipped."""
 
 import os
 import re
@@ -44,8 +44,13 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
 """
 SLURM = ("executor=slurm", "executor.gres=gpu:1")
-MATRIX = ("model=custom", "model.module._target_=mischief.Base,mischief.Waits", "model.inputs.x.shape=[4]",
-          "protocol.rounds=2", "executor.cells_per_job=2")  # fmt: skip
+MATRIX = (
+    "model=custom",
+    "model.module._target_=mischief.Base,mischief.Waits",
+    "model.inputs.x.shape=[4]",
+    "protocol.rounds=2",
+    "executor.cells_per_job=2",
+)
 
 
 class Cluster:
@@ -73,12 +78,19 @@ class Cluster:
     def wait(self, condition, what: str, timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            logs = "".join((self.folder / f"{name}.log").read_text()[-2000:] for name in ("slurmctld", "slurmd"))
-            assert time.monotonic() < deadline, f"{what} after {timeout_s} s:\n{self.run('squeue')}\n{logs}"
+            logs = "".join(
+                (self.folder / f"{name}.log").read_text()[-2000:]
+                for name in ("slurmctld", "slurmd")
+            )
+            assert time.monotonic() < deadline, (
+                f"{what} after {timeout_s} s:\n{self.run('squeue')}\n{logs}"
+            )
             time.sleep(0.1)
 
     def is_idle(self) -> bool:
-        done = subprocess.run(["sinfo", "-h", "-o", "%T"], env={**os.environ, **self.env}, capture_output=True)
+        done = subprocess.run(
+            ["sinfo", "-h", "-o", "%T"], env={**os.environ, **self.env}, capture_output=True
+        )
         return done.stdout.strip() == b"idle"
 
 
@@ -101,10 +113,20 @@ def cluster():
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
-    paths = {"key-file": key, "socket": folder / "munge.socket", "pid-file": folder / "munge.pid",
-             "log-file": folder / "munge.log", "seed-file": folder / "munge.seed"}  # fmt: skip
+    paths = {
+        "key-file": key,
+        "socket": folder / "munge.socket",
+        "pid-file": folder / "munge.pid",
+        "log-file": folder / "munge.log",
+        "seed-file": folder / "munge.seed",
+    }
     try:
-        made.start("munged", "--foreground", "--force", *(f"--{name}={path}" for name, path in paths.items()))
+        made.start(
+            "munged",
+            "--foreground",
+            "--force",
+            *(f"--{name}={path}" for name, path in paths.items()),
+        )
         made.start("slurmctld", "-D")
         made.start("slurmd", "-D")
         made.wait(made.is_idle, "the cluster is not ready")
@@ -118,14 +140,24 @@ def cluster():
 
 def outcomes(db: Path) -> list[tuple]:
     """Model, batch size, mode, status and number of trials of each cell of the newest sweep."""
-    return [(row["model"], row["bs"], row["mode"], row["status"], row["trials"]) for row in results_of(db)]
+    return [
+        (row["model"], row["bs"], row["mode"], row["status"], row["trials"])
+        for row in results_of(db)
+    ]
 
 
-@pytest.mark.parametrize("sizes", [(2,), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=["1 job", "3 jobs"])
+@pytest.mark.parametrize(
+    "sizes", [(2,), pytest.param((1, 2, 4), marks=pytest.mark.slow)], ids=["1 job", "3 jobs"]
+)
 def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     cli.env |= cluster.env
     matrix = ("model=tiny", f"bs={','.join(map(str, sizes))}", "mode=eager,cuda-graph")
-    options = ("executor.partition=main", "executor.cpus=1", "executor.ahead=1", "executor.sbatch.comment=hello")
+    options = (
+        "executor.partition=main",
+        "executor.cpus=1",
+        "executor.ahead=1",
+        "executor.sbatch.comment=hello",
+    )
     done = cli.sweep(*matrix, *SLURM, *options, "sweep.name=there")
     assert (done.code, done.err) == (0, ""), done
     there = outcomes(cli.db)
@@ -145,8 +177,14 @@ def test_a_sweep_on_the_cluster_equals_a_local_one(cli, cluster, sizes):
     ("overrides", "error"),
     [
         (["executor.partition=nowhere"], "SLURM refused a job: .*partition"),
-        (["executor.sbatch.array=1-3"], "executor.sbatch.array: not an option that a sweep can set"),
-        (["executor.time_limit_min=0"], "executor.time_limit_min: expected a whole number of at least 1"),
+        (
+            ["executor.sbatch.array=1-3"],
+            "executor.sbatch.array: not an option that a sweep can set",
+        ),
+        (
+            ["executor.time_limit_min=0"],
+            "executor.time_limit_min: expected a whole number of at least 1",
+        ),
         (["executor=slurm", "executor.name=pbs"], "executor.name"),
     ],
 )
@@ -166,7 +204,8 @@ def test_missing_programs(cli):
 
 @pytest.fixture
 def waiting(cli, cluster, start_waiting):
-    """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's pid."""
+    """Starts a sweep with a cell that waits; returns it when that trial has begun, with the job's
+    pid."""
 
     def start(*overrides):
         process = start_waiting(*cli.tiny, *MATRIX, *SLURM, *overrides, env=cluster.env)
@@ -185,7 +224,9 @@ def crashed_and_repeated(cli, status="crashed") -> str:
     assert (lost["attempt"], lost["status"]) == (0, status)
     assert lost["extra"]["lost_job"]
     turn = (lost["cell_key"], lost["round"], 1)
-    again = [trial for trial in trials if (trial["cell_key"], trial["round"], trial["attempt"]) == turn]
+    again = [
+        trial for trial in trials if (trial["cell_key"], trial["round"], trial["attempt"]) == turn
+    ]
     assert [trial["status"] for trial in again] == ["ok"]
     assert [row[3:] for row in outcomes(cli.db)] == [("ok", 2)] * 2
     assert len(trials) == 5
@@ -223,7 +264,9 @@ def test_a_lost_node_and_resume(cli, cluster, waiting):
     cluster.stop("slurmd", signal.SIGKILL)
     try:
         cluster.wait(
-            lambda: any(trial["status"] == "crashed" for trial in trials_of(cli.db)), "the node is not lost", 120
+            lambda: any(trial["status"] == "crashed" for trial in trials_of(cli.db)),
+            "the node is not lost",
+            120,
         )
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(120) == 130
@@ -258,7 +301,9 @@ def test_ctrl_c_cancels_the_jobs(cli, cluster, waiting):
 @pytest.mark.slow
 def test_kill_9_loses_nothing(cli, cluster, processes):
     """The job runs on; resume commits what it has measured, and measures nothing again."""
-    process = cli.start("-m", *cli.tiny, "model=tiny", "bs=1,2", *SLURM, "executor.cells_per_job=2", env=cluster.env)
+    process = cli.start(
+        "-m", *cli.tiny, "model=tiny", "bs=1,2", *SLURM, "executor.cells_per_job=2", env=cluster.env
+    )
     processes.append(process)
     cluster.wait(lambda: cluster.run("squeue", "-h", "-t", "running"), "the job does not run")
     process.kill()

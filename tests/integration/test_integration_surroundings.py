@@ -1,4 +1,5 @@
-"""Whole sweeps in odd surroundings: a user without a home, odd folder names, a warning filter that raises."""
+"""Whole sweeps in odd surroundings: a user without a home, odd folder names, a warning filter that
+raises."""
 
 import json
 import os
@@ -54,7 +55,9 @@ def test_odd_folders_and_a_filter_that_raises(cli, processes, tmp_path):
         "PYTHONWARNINGS": "error",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    process = cli.start("-m", *cli.tiny, "model=tiny", "mode=eager,default", "executor.keep_cache=true", env=env)
+    process = cli.start(
+        "-m", *cli.tiny, "model=tiny", "mode=eager,default", "executor.keep_cache=true", env=env
+    )
     processes.append(process)
     finish(process)
     assert [row["status"] for row in results_of(cli.db)] == ["ok", "ok"]
@@ -70,10 +73,14 @@ exit 1
 """
     broken.write_text(script)
     broken.chmod(0o755)
-    process = cli.start("doctor", "--format", "json", env={"CXX": str(broken), "CUDA_VISIBLE_DEVICES": ""})
+    process = cli.start(
+        "doctor", "--format", "json", env={"CXX": str(broken), "CUDA_VISIBLE_DEVICES": ""}
+    )
     processes.append(process)
     out, _ = process.communicate(timeout=200)
-    found = [finding for finding in json.loads(out)["findings"] if "C++ compiler" in finding["what"]]
+    found = [
+        finding for finding in json.loads(out)["findings"] if "C++ compiler" in finding["what"]
+    ]
     assert len(found) == 1
     assert found[0]["level"] == "warning"
     assert "cc1plus: fatal error: no room" in found[0]["what"]

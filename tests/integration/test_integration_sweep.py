@@ -1,4 +1,5 @@
-"""One ordinary sweep, from the command line to the database, and everything that reads it afterwards."""
+"""One ordinary sweep, from the command line to the database, and everything that reads it
+afterwards."""
 
 import os
 import shlex
@@ -19,7 +20,9 @@ def measured(cli_in, tmp_path_factory):
     """A sweep of `tiny` in four modes and two rounds; `done` is how it ended. Only to be read."""
     cli = cli_in(tmp_path_factory.mktemp("measured"))
     modes = "eager,default,reduce-overhead,cuda-graph"
-    cli.done = cli.sweep("model=tiny", "bs=2", f"mode={modes}", "protocol.rounds=2", "sweep.name=first")
+    cli.done = cli.sweep(
+        "model=tiny", "bs=2", f"mode={modes}", "protocol.rounds=2", "sweep.name=first"
+    )
     return cli
 
 
@@ -49,13 +52,22 @@ def test_states_of_the_sweep_and_its_results(measured, trials):
     rows = {row["mode"]: row for row in results_of(measured.db)}
     assert (sweep.name, sweep.state, sweep.rounds, sweep.cells) == ("first", "completed", 2, 4)
     assert {mode: row["status"] for mode, row in rows.items()} == {
-        "eager": "ok", "default": "ok", "reduce-overhead": "unsupported", "cuda-graph": "unsupported",
-    }  # fmt: skip
+        "eager": "ok",
+        "default": "ok",
+        "reduce-overhead": "unsupported",
+        "cuda-graph": "unsupported",
+    }
     assert {mode: len(found) for mode, found in trials.items()} == {
-        "eager": 2, "default": 2, "reduce-overhead": 1, "cuda-graph": 1,
-    }  # fmt: skip
+        "eager": 2,
+        "default": 2,
+        "reduce-overhead": 1,
+        "cuda-graph": 1,
+    }
     assert rows["eager"]["speedup"] == 1
-    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (None, 1), "the protocol is quick"
+    assert (rows["eager"]["compilations"], rows["default"]["compilations"]) == (
+        None,
+        1,
+    ), "the protocol is quick"
     separate = rows["eager"]["latency_ms"] / rows["default"]["latency_ms"]
     assert rows["default"]["separate_speedup"] == pytest.approx(separate)
     ratios = [trial["pair_speedup"] for trial in trials["default"]]
@@ -74,8 +86,12 @@ def test_what_a_trial_records(trials):
         for trial in trials[mode]:
             samples = trial["samples"]["latency_ms"]
             assert len(samples) == min(trial["latency_samples"], SAMPLE_LIMIT)
-            assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, "least samples, or the budget is spent"
-            assert trial["latency_ms"] == pytest.approx(statistics.median(map(float, samples)), rel=0.1)
+            assert trial["latency_samples"] >= 30 or trial["timing_s"] >= 0.2, (
+                "least samples, or the budget is spent"
+            )
+            assert trial["latency_ms"] == pytest.approx(
+                statistics.median(map(float, samples)), rel=0.1
+            )
             assert 0 < trial["latency_min_ms"] <= trial["latency_ms"] <= trial["latency_p95_ms"]
             assert len(trial["samples"]["warmup_ms"]) == trial["warmup_calls"] >= 10
             assert trial["period_ms"] is None, "CPU: latency only"
@@ -172,5 +188,11 @@ print("torch" in sys.modules)
 @pytest.mark.slow
 def test_the_python_api(cli):
     words = [sys.executable, "-W", "error", "-c", API.format(tiny=list(cli.tiny))]
-    done = subprocess.run(words, cwd=cli.folder, env=cli.env, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "False\n"), "quiet, and without torch"
+    done = subprocess.run(
+        words, cwd=cli.folder, env=cli.env, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (
+        0,
+        "",
+        "False\n",
+    ), "quiet, and without torch"

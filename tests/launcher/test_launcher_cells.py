@@ -19,8 +19,14 @@ from effbench.sweeping.progress import Progress
 from effbench.sweeping.run import Command
 
 PART = {
-    "model": {"name": None, "description": "words", "module": {"_target_": "a.b.Net"}, "inputs": {"x": {"shape": [4]}},
-              "tolerance": None, "allow_nonfinite": False},
+    "model": {
+        "name": None,
+        "description": "words",
+        "module": {"_target_": "a.b.Net"},
+        "inputs": {"x": {"shape": [4]}},
+        "tolerance": None,
+        "allow_nonfinite": False,
+    },
     "bs": 1,
     "mode": {"name": "eager", "description": "words", "_target_": "effbench.modes.eager.Eager"},
     "dtype": "auto",
@@ -28,7 +34,7 @@ PART = {
     "device": "auto",
     "numerics": {"seed": 0},
     "env": {},
-}  # fmt: skip
+}
 
 
 def part(**changed):
@@ -55,24 +61,38 @@ def test_auto_is_decided_by_the_machine():
 
 def test_what_defines_a_cell():
     assert len(keys(part(), part(model=model(description="other words")))) == 1
-    orders = [part(model=model(inputs={name: {"shape": [4]} for name in order})) for order in ("xy", "yx")]
+    orders = [
+        part(model=model(inputs={name: {"shape": [4]} for name in order})) for order in ("xy", "yx")
+    ]
     assert len(keys(*orders)) == 2, "the order of inputs is that of forward's arguments"
     (cell,) = resolve([part(env={"A": 1, "B": True, "C": "x", "D": 0.5})], has_cuda=False)
     assert cell.env == {"A": "1", "B": "true", "C": "x", "D": "0.5"}, "as it was typed"
 
 
 def test_names_of_models():
-    for target, name in (("a.b.Net", "Net"), ("nets/mine.py:Net", "Net"), ("nets/mine.py:Net.Inner", "Inner")):
+    for target, name in (
+        ("a.b.Net", "Net"),
+        ("nets/mine.py:Net", "Net"),
+        ("nets/mine.py:Net.Inner", "Inner"),
+    ):
         (cell,) = resolve([part(model=model(module={"_target_": target}))], has_cuda=False)
         assert cell.model_name == name
     assert len(keys(part(), part(model=model(name="Net2", module={"_target_": "c.Net"})))) == 2
 
 
 def test_training_belongs_to_a_cell_only_in_its_phase():
-    training = {"optimizer": "adam", "implementation": "foreach", "lr": 1e-4, "loss": "mean", "set_to_none": True}
+    training = {
+        "optimizer": "adam",
+        "implementation": "foreach",
+        "lr": 1e-4,
+        "loss": "mean",
+        "set_to_none": True,
+    }
     slower = {**training, "lr": 1e-5}
     assert len(keys(part(training=training), part(training=slower))) == 1
-    trained, other = resolve([part(phase="training", training=one) for one in (training, slower)], has_cuda=False)
+    trained, other = resolve(
+        [part(phase="training", training=one) for one in (training, slower)], has_cuda=False
+    )
     assert trained.params()["training"] == training
     assert trained.key != other.key
     assert Cell.from_params(trained.params()) == trained
@@ -82,9 +102,15 @@ def test_numerics_of_later_versions_leave_the_keys_of_older_cells(compose):
     ((old,), _) = cells.split([cells.Job([], compose([]))])
     later = {"channels_last": False, "quantize": None, "grad_mode": "auto"}
     assert later.items() <= old["numerics"].items()
-    older = {**old, "numerics": {key: value for key, value in old["numerics"].items() if key not in later}}
+    older = {
+        **old,
+        "numerics": {key: value for key, value in old["numerics"].items() if key not in later},
+    }
     assert len(keys(old, older)) == 1
-    changed = [{**old, "numerics": {**old["numerics"], "grad_mode": mode}} for mode in ("inference", "no_grad", "grad")]
+    changed = [
+        {**old, "numerics": {**old["numerics"], "grad_mode": mode}}
+        for mode in ("inference", "no_grad", "grad")
+    ]
     assert len(keys(old, *changed)) == 4
 
 
@@ -108,7 +134,11 @@ def test_training_records_gradients_whatever_the_setting(compose):
         (["numerics.grad_mode=no_grad"], False),
     ):
         config = compose(words)
-        with pytest.raises(ConfigError, match="grad_mode=no_grad: phase=training") if is_refused else nullcontext():
+        with (
+            pytest.raises(ConfigError, match="grad_mode=no_grad: phase=training")
+            if is_refused
+            else nullcontext()
+        ):
             cells.validate(config, set(), words)
 
 
@@ -135,7 +165,9 @@ def test_threads_are_an_axis_whose_values_are_not_compared_with_each_other():
     assert Cell.from_params(two.params()) == two
 
 
-@pytest.mark.parametrize(("words", "expected"), [([], None), (["threads=3"], 3), (["threads=null"], None)])
+@pytest.mark.parametrize(
+    ("words", "expected"), [([], None), (["threads=3"], 3), (["threads=null"], None)]
+)
 def test_threads_are_composed(compose, words, expected):
     (cell,) = resolve([compose(words)], has_cuda=False)
     assert cell.threads == expected
@@ -156,7 +188,9 @@ def test_threads_and_patience_have_a_least_value(compose, path, value, error):
         cells.validate(OmegaConf.to_container(config), set(), [])
 
 
-@pytest.mark.parametrize(("protocol", "patience"), [("quick", 1.5), ("standard", 2.0), ("advise", 1.5)])
+@pytest.mark.parametrize(
+    ("protocol", "patience"), [("quick", 1.5), ("standard", 2.0), ("advise", 1.5)]
+)
 def test_how_long_each_protocol_waits_for_a_quiet_host(compose, protocol, patience):
     settings = compose([f"protocol={protocol}"])["protocol"]
     assert settings["patience"] == patience
@@ -177,12 +211,20 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
         ("model.module.how", float("nan"), "nan and inf are not allowed"),
         ("model.module.how", [1.0, float("inf")], "nan and inf are not allowed"),
         ("protocol.max_samples", 10, r"max_samples must be at least protocol\.min_samples"),
-        ("protocol.enough_interval", 0.0, r"protocol\.enough_interval: expected a number above 0, or null, got 0"),
+        (
+            "protocol.enough_interval",
+            0.0,
+            r"protocol\.enough_interval: expected a number above 0, or null, got 0",
+        ),
         ("sweep.name", "last", "sweep.name=last is reserved for the newest sweep"),
         ("sweep.name", "confirm:x", "reserved for reruns by effbench check"),
         ("env", "x", "env: expected texts or numbers by names .*, got 'x'"),
         ("env", {"CUDA_VISIBLE_DEVICES": 1}, "select GPUs with executor.gpus"),
-        ("mode.name", 5, "mode: name must be text, got 5; the YAML of a mode requires name and _target_"),
+        (
+            "mode.name",
+            5,
+            "mode: name must be text, got 5; the YAML of a mode requires name and _target_",
+        ),
     ):
         config = OmegaConf.create(valid)
         OmegaConf.update(config, path, value)
@@ -192,7 +234,9 @@ def test_what_validation_refuses_beyond_the_command_lines_of_the_cli_tests(compo
 
 def test_defaults_of_a_sweep_without_a_command_line(compose):
     settings = Settings.with_defaults(db="x.db", protocol={"rounds": 10}, timeout_s=5.0)
-    _, composed = cells.split([cells.Job([], compose(["db=x.db", "timeout_s=5", "protocol.rounds=10"]))])
+    _, composed = cells.split(
+        [cells.Job([], compose(["db=x.db", "timeout_s=5", "protocol.rounds=10"]))]
+    )
     assert settings == composed
 
 
@@ -208,9 +252,24 @@ class TestAgain:
         "words",
         [
             ["model=bert-base", "model.module.seq=16", "~model.inputs.attention_mask"],
-            ["model=custom", "model.module._target_=a.B", "model.module.how='so, {it} is'", "model.inputs.b.shape=[1]"],
-            ["mode=default", "mode.options={max_autotune:true,triton.cudagraphs:false}", "+mode.extra=x"],
-            ["numerics.tf32=true", "dtype=float16", "env.TEXT='a b'", "phase=training", "training.lr=0.01"],
+            [
+                "model=custom",
+                "model.module._target_=a.B",
+                "model.module.how='so, {it} is'",
+                "model.inputs.b.shape=[1]",
+            ],
+            [
+                "mode=default",
+                "mode.options={max_autotune:true,triton.cudagraphs:false}",
+                "+mode.extra=x",
+            ],
+            [
+                "numerics.tf32=true",
+                "dtype=float16",
+                "env.TEXT='a b'",
+                "phase=training",
+                "training.lr=0.01",
+            ],
             ["model=gpt2", "stream=uniform", "stream.length=8", "stream.high=9"],
             ["model=mlp", "numerics.channels_last=true"],
             ["model=mlp", "threads=2"],
@@ -219,8 +278,15 @@ class TestAgain:
     )
     def test_the_same_key(self, compose, words):
         (cell,) = resolve([compose(words)], has_cuda=False)
-        of_sweep = ["sweep.name=x", "baseline_mode=default", "db=y.db", "resume=null", "folder=/x", "python=/y",
-                    "hydra/sweeper=basic"]  # fmt: skip
+        of_sweep = [
+            "sweep.name=x",
+            "baseline_mode=default",
+            "db=y.db",
+            "resume=null",
+            "folder=/x",
+            "python=/y",
+            "hydra/sweeper=basic",
+        ]
         assert self.again(compose, [*of_sweep, *words]) == [cell.key]
         assert overrides.overrides_of_cell(of_sweep) == []
 
@@ -248,13 +314,24 @@ class TestWords:
         assert overrides.expand(["-m", "resume=null"]) == (["-m", "resume=null"], ["resume=null"])
         path = tmp_path / "x.db"
         with Store.open(path, mode="write") as store:
-            sweep_id = whole.sweep(store, overrides=["bs=1", "db=postgresql://me:***@host/x", "mode=eager",
-                                                        "protocol.max_warmup_calls=9"])  # fmt: skip
+            sweep_id = whole.sweep(
+                store,
+                overrides=[
+                    "bs=1",
+                    "db=postgresql://me:***@host/x",
+                    "mode=eager",
+                    "protocol.max_warmup_calls=9",
+                ],
+            )
         words, _ = overrides.expand(["resume=last", f"db={path}"])
         assert words == ["bs=1", "mode=eager", f"db={path}", f"resume={sweep_id}"]
         with Store.open(path, mode="write") as store:
-            sweep_id = whole.sweep(store, overrides=["--config-dir=own"], host={"folder": "/of/the/sweep"})
-        with pytest.raises(UsageError, match=f"own: no such folder here; sweep {sweep_id} began in /of/the/sweep: "):
+            sweep_id = whole.sweep(
+                store, overrides=["--config-dir=own"], host={"folder": "/of/the/sweep"}
+            )
+        with pytest.raises(
+            UsageError, match=f"own: no such folder here; sweep {sweep_id} began in /of/the/sweep: "
+        ):
             overrides.expand([f"resume={sweep_id}", f"db={path}"])
         words, _ = overrides.expand(["--config-dir=other", f"resume={sweep_id}", f"db={path}"])
         assert words[0] == "--config-dir=other"

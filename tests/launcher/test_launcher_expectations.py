@@ -7,7 +7,14 @@ import pytest
 from effbench import streams
 from effbench.errors import ConfigError
 from effbench.launcher.cells import validate
-from effbench.launcher.expectations import SETTINGS, as_typed, check_bounds, example, expectation, wrong_value
+from effbench.launcher.expectations import (
+    SETTINGS,
+    as_typed,
+    check_bounds,
+    example,
+    expectation,
+    wrong_value,
+)
 
 
 def test_settings_of_every_type_say_what_they_take():
@@ -28,7 +35,15 @@ def test_settings_of_every_type_say_what_they_take():
 
 
 #: Settings whose examples are valid only together with others.
-TOGETHER = ("model.arch", "model.task", "model.seq", "model.image_size", "executor.name", "shard", "stream.")
+TOGETHER = (
+    "model.arch",
+    "model.task",
+    "model.seq",
+    "model.image_size",
+    "executor.name",
+    "shard",
+    "stream.",
+)
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
@@ -36,7 +51,9 @@ def test_the_example_of_every_setting_is_valid(name, compose):
     (word,) = shlex.split(example(SETTINGS[name]))
     assert word.startswith(f"{name}=")
     key = name.removeprefix("stream.")
-    kinds = [kind for kind, defaults in streams.KINDS.items() if key in defaults] if key != name else []
+    kinds = (
+        [kind for kind, defaults in streams.KINDS.items() if key in defaults] if key != name else []
+    )
     if kinds == ["csv"]:
         return  # there is no such file
     composed = compose([*(f"stream={kind}" for kind in kinds[:1]), word])
@@ -63,6 +80,13 @@ def test_values_out_of_bounds():
 
 
 def test_values_as_they_were_typed():
-    for value, text in (("one", "'one'"), ("", "''"), ("1.5", "1.5"), ("null", "null"), ("[a]", "[a]"), ("1e5", "1e5")):
+    for value, text in (
+        ("one", "'one'"),
+        ("", "''"),
+        ("1.5", "1.5"),
+        ("null", "null"),
+        ("[a]", "[a]"),
+        ("1e5", "1e5"),
+    ):
         assert as_typed(value) == text
     assert wrong_value("nothing", "1") is None

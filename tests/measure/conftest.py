@@ -9,7 +9,9 @@ def other_processes():
     started = []
 
     def start(function, *args):
-        process = multiprocessing.get_context("fork").Process(target=function, args=args, daemon=True)
+        process = multiprocessing.get_context("fork").Process(
+            target=function, args=args, daemon=True
+        )
         process.start()
         started.append(process)
         return process

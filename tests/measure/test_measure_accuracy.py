@@ -1,4 +1,5 @@
-"""Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too coarse."""
+"""Which outputs count as right: by dtype, by kind, and by a float64 reference where a dtype is too
+coarse."""
 
 import dataclasses
 import re
@@ -55,7 +56,9 @@ def test_the_reason_counts_values_if_the_error_of_all_is_within_the_tolerance():
     out, ref = reference(torch.float32), reference(torch.float32)
     out[0, :3] += 0.01
     verdict = compare(out, ref, 1e-3)
-    assert verdict.error < 1e-3 and verdict.reason.endswith("tolerance 0.001, which 3 of 2,048 values exceed")
+    assert verdict.error < 1e-3 and verdict.reason.endswith(
+        "tolerance 0.001, which 3 of 2,048 values exceed"
+    )
     assert "values" not in compare(out * 1.1, ref, 1e-3).reason
 
 
@@ -68,7 +71,10 @@ def test_a_wider_output_of_a_half_model_has_its_tolerance():
     shifted = (ref * 1.002, ref * 1.001, exact)
     assert with_float64(*shifted) is None
     far = [accuracy.parts(value) for value in (ref * 1.0027, ref * 1.001, exact)]
-    assert accuracy.compare_with_float64(*far) and accuracy.compare_with_float64(*far, dtype=torch.bfloat16) is None
+    assert (
+        accuracy.compare_with_float64(*far)
+        and accuracy.compare_with_float64(*far, dtype=torch.bfloat16) is None
+    )
 
 
 @pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
@@ -90,7 +96,9 @@ def test_masked_values_do_not_hide_wrong_ones(mask):
 def test_float8(dtype):
     exact = reference(torch.float64)
     ref, near, far = (exact * factor for factor in (1.0, 1.001, 1.5))
-    assert near.to(dtype).float().ne(ref.to(dtype).float()).any() and correct(near.to(dtype), ref.to(dtype))
+    assert near.to(dtype).float().ne(ref.to(dtype).float()).any() and correct(
+        near.to(dtype), ref.to(dtype)
+    )
     assert not correct(far.to(dtype), ref.to(dtype))
     outputs = [accuracy.parts(value.to(dtype)) for value in (near, ref)]
     assert accuracy.not_finite(outputs[0]) is None
@@ -108,9 +116,13 @@ def test_large_tensors_are_compared_in_pieces(monkeypatch):
     ref = reference(torch.float64)
     out = ref + torch.linspace(0, 1e-3, ref.numel(), dtype=torch.float64).reshape(ref.shape)
     ref.view(-1)[0] = out.view(-1)[0] = float("inf")
-    whole = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [accuracy.rms(ref)]
+    whole = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [
+        accuracy.rms(ref)
+    ]
     monkeypatch.setattr(accuracy, "PIECE", 7)
-    parts = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [accuracy.rms(ref)]
+    parts = [function(out, ref) for function in (accuracy.relative_error, accuracy.rmse)] + [
+        accuracy.rms(ref)
+    ]
     assert parts == pytest.approx(whole, rel=1e-12) and whole[0] > 0
     finite = ref.view(-1)[1:]
     assert whole[2] == pytest.approx(finite.square().mean().sqrt().item(), rel=1e-12)
@@ -155,7 +167,10 @@ class Outputs:
 def test_every_tensor_of_a_structure_counts(make):
     ref = make(reference(), torch.arange(3))
     assert correct(make(reference(), torch.arange(3)), ref)
-    assert "differs from eager in 1 of 3 values" in compare(make(reference(), torch.tensor([0, 1, 3])), ref).reason
+    assert (
+        "differs from eager in 1 of 3 values"
+        in compare(make(reference(), torch.tensor([0, 1, 3])), ref).reason
+    )
     assert not correct(make(reference() + 1, torch.arange(3)), ref)
 
 
@@ -163,9 +178,15 @@ def test_parts_after_plain_values_and_integers_count():
     ref, exact = reference(), reference(torch.float64)
     eager = (3, torch.arange(3), ref, ref)
     verdict = compare((3, torch.arange(3), ref * 1.1, ref * 1.01), eager)
-    assert verdict.error == pytest.approx(0.1, rel=0.01) and verdict.reason.startswith("output 2 differs")
-    assert compare((3, torch.arange(3) + 1, ref, ref * 1.1), eager).reason.startswith("output 1 differs")
-    assert with_float64((torch.arange(3), ref * 1.1), (torch.arange(3), ref), (torch.arange(3), exact))
+    assert verdict.error == pytest.approx(0.1, rel=0.01) and verdict.reason.startswith(
+        "output 2 differs"
+    )
+    assert compare((3, torch.arange(3) + 1, ref, ref * 1.1), eager).reason.startswith(
+        "output 1 differs"
+    )
+    assert with_float64(
+        (torch.arange(3), ref * 1.1), (torch.arange(3), ref), (torch.arange(3), exact)
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,7 +196,11 @@ def test_parts_after_plain_values_and_integers_count():
         ((ZERO, 3), (ZERO, 4), "output 1 is 3, but eager's is 4"),
         ((ZERO, "x"), (ZERO, None), "output 1 is 'x', but eager's is None"),
         ((ZERO, 3, ZERO), (ZERO, ZERO, 3), "output 1 is 3, but eager's is (1,) torch.float32"),
-        (torch.zeros(4, 1), torch.zeros(4), "(4, 1) torch.float32, but eager's is (4,) torch.float32"),
+        (
+            torch.zeros(4, 1),
+            torch.zeros(4),
+            "(4, 1) torch.float32, but eager's is (4,) torch.float32",
+        ),
         (ZERO.double(), ZERO, "torch.float64"),
         ((ZERO, ZERO), ZERO, "2 output tensors, but eager has 1"),
         (None, ZERO, "0 output tensors, but eager has 1"),
@@ -188,15 +213,25 @@ def test_another_structure_is_wrong_and_no_case_for_float64(out, ref, said):
 
 
 def test_plain_values_and_what_could_hide_tensors():
-    assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), "floats: the last digits may differ"
+    assert correct((ZERO, 1.0, float("nan")), (ZERO, 1.001, float("nan"))), (
+        "floats: the last digits may differ"
+    )
     assert not correct((ZERO, float("nan")), (ZERO, 1.0))
     for number in (3, True, 0.1):
-        assert correct((ZERO, torch.tensor(number)), (ZERO, number)), "AOTInductor returns numbers as tensors"
+        assert correct((ZERO, torch.tensor(number)), (ZERO, number)), (
+            "AOTInductor returns numbers as tensors"
+        )
         assert not correct((ZERO, torch.tensor(0)), (ZERO, number))
     sizes = [torch.tensor(1), torch.tensor(2)]
-    assert correct((ZERO, sizes), (ZERO, torch.Size([1, 2]))) and not correct((ZERO, sizes), (ZERO, torch.Size([2, 2])))
+    assert correct((ZERO, sizes), (ZERO, torch.Size([1, 2]))) and not correct(
+        (ZERO, sizes), (ZERO, torch.Size([2, 2]))
+    )
     nested = torch.nested.nested_tensor([ZERO, ZERO], layout=torch.jagged)
-    for other, said in ((object(), "the type object"), (ZERO.to_sparse(), "a sparse_coo tensor"), (nested, "a nested")):
+    for other, said in (
+        (object(), "the type object"),
+        (ZERO.to_sparse(), "a sparse_coo tensor"),
+        (nested, "a nested"),
+    ):
         with pytest.raises(accuracy.Incomparable, match=f"contains {said}"):
             accuracy.parts((ZERO, other))
 
@@ -204,7 +239,10 @@ def test_plain_values_and_what_could_hide_tensors():
 def test_what_is_not_finite():
     bad = {"a": torch.ones(2), "b": (torch.tensor([1.0, torch.inf]),)}
     assert accuracy.not_finite(accuracy.parts(bad)) == "output b.0"
-    assert accuracy.not_finite({"x": torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))}) == "x"
+    assert (
+        accuracy.not_finite({"x": torch.complex(torch.tensor([1.0]), torch.tensor([torch.nan]))})
+        == "x"
+    )
     assert accuracy.not_finite({"a": torch.ones(2), "n": torch.arange(3)}) is None
     # where it is allowed, the places must agree
     ref = torch.tensor([1.0, torch.nan, torch.inf])
@@ -215,7 +253,10 @@ def test_what_is_not_finite():
 
 
 def test_zeros():
-    assert (accuracy.relative_error(ZERO, ZERO), accuracy.relative_error(ZERO + 1, ZERO)) == (0, float("inf"))
+    assert (accuracy.relative_error(ZERO, ZERO), accuracy.relative_error(ZERO + 1, ZERO)) == (
+        0,
+        float("inf"),
+    )
     assert correct(ZERO, ZERO) and not correct(ZERO + 1e-3, ZERO)
 
 
@@ -253,10 +294,17 @@ class TestFloat64:
 
     def test_integers_beside_floats(self):
         floats, exact = reference(), (reference(torch.float64), torch.tensor([1, 2, 3]))
-        # the third output of eager is right, then wrong: another may miss two of three then, no more
-        for ours, eagers, right in (([1, 2, 3], 3, True), ([1, 2, 4], 3, False), ([1, 8, 9], 9, True),
-                                    ([7, 8, 9], 9, False)):  # fmt: skip
-            reason = with_float64((floats, torch.tensor(ours)), (floats, torch.tensor([1, 2, eagers])), exact)
+        # the third output of eager is right, then wrong: another may miss two of three then, no
+        # more
+        for ours, eagers, right in (
+            ([1, 2, 3], 3, True),
+            ([1, 2, 4], 3, False),
+            ([1, 8, 9], 9, True),
+            ([7, 8, 9], 9, False),
+        ):
+            reason = with_float64(
+                (floats, torch.tensor(ours)), (floats, torch.tensor([1, 2, eagers])), exact
+            )
             assert (reason is None) == right, ours
 
 
@@ -272,8 +320,12 @@ def test_losses_that_look_the_same_say_how_they_differ():
     reason = "the loss is 1 in step 1, but eager's is 1: relative error 1e-07, allowed 1e-08"
     assert Comparison(ours, eager, {}, 1e-9).wrong() == reason
     ours.losses = [1.5]
-    assert Comparison(ours, eager, {}, 1e-9).wrong() == "the loss is 1.5 in step 1, but eager's is 1"
+    assert (
+        Comparison(ours, eager, {}, 1e-9).wrong() == "the loss is 1.5 in step 1, but eager's is 1"
+    )
     ours.losses = [1.0000001]
     exact = Exact(1.0, {}, {})
-    reason = "the loss of the first step is 1, but 1 in float64: relative error 1e-07, allowed 1e-09"
+    reason = (
+        "the loss of the first step is 1, but 1 in float64: relative error 1e-07, allowed 1e-09"
+    )
     assert Comparison(ours, eager, {}, 1e-9).far_from_float64(lambda state, number: exact) == reason

@@ -38,8 +38,12 @@ def test_inductors_own_call_is_caught():
     written = cudagraph_utils.PlaceholderInfo("arg0_1", None, [], TRACE)
     with counters.Observer(dynamo=False) as observer:
         for _ in range(2):
-            cudagraph_utils.log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to cpu device (arg0)\nmore")
-        cudagraph_utils.log_cudagraph_skip_and_bump_counter(cudagraph_utils.get_mutation_stack_trace([written], [0]))
+            cudagraph_utils.log_cudagraph_skip_and_bump_counter(
+                "skipping cudagraphs due to cpu device (arg0)\nmore"
+            )
+        cudagraph_utils.log_cudagraph_skip_and_bump_counter(
+            cudagraph_utils.get_mutation_stack_trace([written], [0])
+        )
     assert list(observer.cudagraph_skips) == [
         "skipping cudagraphs due to cpu device (arg0)",
         "skipping cudagraphs due to mutated inputs (1 instances), at nets.py:31: x.clamp_(-1, 1)",
@@ -99,19 +103,28 @@ def test_graph_breaks_and_recompiles():
     step = compiled(Counting())
     for _ in range(2):
         step(torch.ones(2))
-    assert counters.read().recompile_reason.startswith("failed guard: self.n == 0, at test_measure_counters.py:")
+    assert counters.read().recompile_reason.startswith(
+        "failed guard: self.n == 0, at test_measure_counters.py:"
+    )
     assert counters.read().recompile_reason.endswith(": self.n += 1")
 
 
 @pytest.mark.parametrize(
     ("reason", "guard"),
     [
-        ("0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: a tensor.)\nUser stack trace:\n  …",
-         "failed guard: self.n == 1, at net.py:6: self.n += 1"),
-        ("3/0: tensor 'x' size mismatch at index 0. expected 4, actual 8",
-         "failed guard: tensor 'x' size mismatch at index 0. expected 4, actual 8"),
+        (
+            (
+                "0/1: self.n == 1     # self.n += 1  # my/net.py:6 in forward (HINT: a"
+                " tensor.)\nUser stack trace:\n  …"
+            ),
+            "failed guard: self.n == 1, at net.py:6: self.n += 1",
+        ),
+        (
+            "3/0: tensor 'x' size mismatch at index 0. expected 4, actual 8",
+            "failed guard: tensor 'x' size mismatch at index 0. expected 4, actual 8",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_guard_in_a_reason_to_compile_again(reason, guard):
     assert counters.guard_of(reason) == guard
 
@@ -119,7 +132,9 @@ def test_the_guard_in_a_reason_to_compile_again(reason, guard):
 def test_more_recompiles_than_dynamo_remembers_by_default():
     dynamo = torch._dynamo.utils
     dynamo.set_compilation_metrics_limit(64)
-    recompiled = dynamo.CompilationMetrics(recompile_reason="size mismatch")  # compiling so often takes seconds
+    recompiled = dynamo.CompilationMetrics(
+        recompile_reason="size mismatch"
+    )  # compiling so often takes seconds
     with counters.Observer(dynamo=False):
         dynamo._compilation_metrics.extend([recompiled] * 70)
     assert counters.read().recompiles == 70
@@ -131,20 +146,31 @@ def test_dynamo_that_gives_up_or_leaves_a_module_alone_is_a_reason():
     assert "Dynamo compiled no graph" in counters.Observer().degraded_reason(counters.read(), CPU)
     assert counters.Observer(dynamo=False).degraded_reason(counters.read(), CPU) is None
     broken = replace(counters.read(), break_reasons={"a nested tensor": 1})
-    assert counters.Observer().degraded_reason(broken, CPU).endswith("ran in eager mode (a nested tensor)")
+    assert (
+        counters.Observer()
+        .degraded_reason(broken, CPU)
+        .endswith("ran in eager mode (a nested tensor)")
+    )
     step = torch.compile(lambda x, n: x * n, backend="eager", dynamic=False)
     with counters.Observer() as observer:
         for n in range(torch._dynamo.config.recompile_limit + 2):
             step(torch.ones(2), n)
     (reason,) = observer.fallbacks
-    assert "recompile_limit" in reason and "(8): failed guard: n == 7, at test_measure_counters.py:" in reason, reason
+    assert (
+        "recompile_limit" in reason
+        and "(8): failed guard: n == 7, at test_measure_counters.py:" in reason
+    ), reason
     assert observer.degraded_reason(counters.read(), CPU) == reason
 
 
 def test_cold_or_warm_by_what_the_cache_says():
     for graphs, hits, misses, state in (
-        (0, 0, 0, None), (1, 0, 0, "cold"), (1, 3, 0, "warm"), (1, 0, 2, "cold"), (1, 1, 1, "cold"),
-    ):  # fmt: skip
+        (0, 0, 0, None),
+        (1, 0, 0, "cold"),
+        (1, 3, 0, "warm"),
+        (1, 0, 2, "cold"),
+        (1, 1, 1, "cold"),
+    ):
         assert counters.Counters(graphs, 0, 0, 0, hits, misses).cache_state == state
 
 
@@ -185,13 +211,23 @@ def test_what_was_left_out(graphs, reason):
 
 def test_inductor_is_watched_only_meanwhile(monkeypatch):
     wrapped = []
-    monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", lambda *args: wrapped.append(args))
+    monkeypatch.setattr(
+        output_code, "cudagraph_partition_post_compile", lambda *args: wrapped.append(args)
+    )
     monkeypatch.setattr(Scheduler, "should_partition", lambda self, node: node)
     original = output_code.cudagraph_partition_post_compile, Scheduler.should_partition
     with counters.Observer() as observer:
         output_code.cudagraph_partition_post_compile([1], graph(0), "cudagraphs")
-        for node in ("cpu ops", None, True, "partition includes all ops when cudagraphs is disabled", "cpu ops"):
+        for node in (
+            "cpu ops",
+            None,
+            True,
+            "partition includes all ops when cudagraphs is disabled",
+            "cpu ops",
+        ):
             assert Scheduler.should_partition(object(), node) is node
     assert len(wrapped) == 1
-    assert observer.degraded_reason(COMPILED, CUDA) == "1 of 1 parts ran outside a CUDA graph: cpu ops"
+    assert (
+        observer.degraded_reason(COMPILED, CUDA) == "1 of 1 parts ran outside a CUDA graph: cpu ops"
+    )
     assert (output_code.cudagraph_partition_post_compile, Scheduler.should_partition) == original

@@ -1,4 +1,5 @@
-"""How undisturbed the host is between batches of samples: what counts as a disturbance, and what a trial does then."""
+"""How undisturbed the host is between batches of samples: what counts as a disturbance, and what a
+trial does then."""
 
 import os
 import platform
@@ -34,7 +35,8 @@ class MadeUpQueue:
 
 @pytest.fixture
 def make(monkeypatch):
-    """Makes a watch whose work takes `watch.speed()` ms, and whose pauses take no time; `watch.pauses` lists them."""
+    """Makes a watch whose work takes `watch.speed()` ms, and whose pauses take no time;
+    `watch.pauses` lists them."""
 
     def build(quiet_ms=None, tolerance=1.1, moves=False, **options):
         watch = HostWatch(quiet_ms, tolerance, moves, **options)
@@ -57,9 +59,17 @@ class TestOnGpu:
 
     @pytest.mark.parametrize(
         ("before_ms", "after_ms", "counts"),
-        [(0.05, 0.05, True), (0.05, 0.0549, True), (0.05, 0.0551, False), (0.0551, 0.05, False), (0.2, 0.2, False)],
+        [
+            (0.05, 0.05, True),
+            (0.05, 0.0549, True),
+            (0.05, 0.0551, False),
+            (0.0551, 0.05, False),
+            (0.2, 0.2, False),
+        ],
     )
-    def test_a_batch_counts_if_the_work_before_and_after_it_is_undisturbed(self, make, before_ms, after_ms, counts):
+    def test_a_batch_counts_if_the_work_before_and_after_it_is_undisturbed(
+        self, make, before_ms, after_ms, counts
+    ):
         watch = make()
         with watch.watching():
             assert watch.is_undisturbed(reading(before_ms), reading(after_ms), 1.0) is counts
@@ -91,16 +101,21 @@ class TestOnGpu:
 
 
 class TestOnCpu:
-    """The kernel tells how long threads waited; the work only tells if it is slower than ever before."""
+    """The kernel tells how long threads waited; the work only tells if it is slower than ever
+    before."""
 
     @pytest.mark.parametrize("work_ms", [0.05, 0.2, 9.0])
-    def test_the_work_does_not_matter_as_long_as_nothing_is_known_of_the_machine(self, make, work_ms):
+    def test_the_work_does_not_matter_as_long_as_nothing_is_known_of_the_machine(
+        self, make, work_ms
+    ):
         watch = make(all_threads=True)
         with watch.watching():
             assert watch.is_undisturbed(reading(work_ms), reading(work_ms), 1.0)
 
     @pytest.mark.parametrize(("work_ms", "counts"), [(0.05, True), (0.0769, True), (0.0771, False)])
-    def test_the_work_may_take_as_long_as_in_the_slower_moments_of_usual_trials(self, make, work_ms, counts):
+    def test_the_work_may_take_as_long_as_in_the_slower_moments_of_usual_trials(
+        self, make, work_ms, counts
+    ):
         watch = make(all_threads=True, usual_high_ms=0.07)
         with watch.watching():
             assert watch.is_undisturbed(reading(work_ms), reading(0.05), 1.0) is counts
@@ -163,7 +178,9 @@ class TestFigures:
         watch.readings = [0.1 * number for number in range(1, 12)]
         assert watch.low_ms == pytest.approx(0.2)
 
-    def test_the_slower_moments_are_a_high_quantile_of_readings_after_batches_without_waiting(self, make):
+    def test_the_slower_moments_are_a_high_quantile_of_readings_after_batches_without_waiting(
+        self, make
+    ):
         watch = make(all_threads=True)
         assert watch.high_ms is None
         with watch.watching():
@@ -205,7 +222,8 @@ class TestFigures:
 
 
 class TestCalming:
-    """After a while of disturbed batches the thread moves to a quieter core, or waits for a moment."""
+    """After a while of disturbed batches the thread moves to a quieter core, or waits for a
+    moment."""
 
     @pytest.fixture
     def chosen(self, monkeypatch):
@@ -213,7 +231,9 @@ class TestCalming:
         chosen = [{3, 5, 7}]
         monkeypatch.setattr(host, "RunQueue", MadeUpQueue)
         monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: {3, 5, 7})
-        monkeypatch.setattr(host.os, "sched_setaffinity", lambda pid, cores: chosen.append(set(cores)))
+        monkeypatch.setattr(
+            host.os, "sched_setaffinity", lambda pid, cores: chosen.append(set(cores))
+        )
         monkeypatch.setattr(host, "piece", lambda: 0.05 if chosen[-1] != {5} else 0.04)
         return chosen
 
@@ -224,7 +244,9 @@ class TestCalming:
         return pauses
 
     @pytest.mark.parametrize(("moves", "expected"), [(True, {5}), (False, {3, 5, 7})])
-    def test_a_thread_that_may_move_begins_on_the_quietest_core_and_gets_all_back(self, chosen, moves, expected):
+    def test_a_thread_that_may_move_begins_on_the_quietest_core_and_gets_all_back(
+        self, chosen, moves, expected
+    ):
         with HostWatch(None, 1.1, moves).watching():
             assert chosen[-1] == expected
         assert chosen[-1] == {3, 5, 7}
@@ -239,7 +261,9 @@ class TestCalming:
         ],
         ids=["it may pass", "moves", "cannot move", "does not wait"],
     )
-    def test_after_a_while_it_moves_and_pauses(self, chosen, pauses, options, seconds, core, has_paused):
+    def test_after_a_while_it_moves_and_pauses(
+        self, chosen, pauses, options, seconds, core, has_paused
+    ):
         watch = HostWatch(None, 1.1, **options)
         with watch.watching():
             chosen.append({3})
@@ -283,7 +307,9 @@ class TestTiming:
         watch.speed = lambda: 0.05 * factor()
         step = clock.taking(lambda *args, **kwargs: 0.0002 * factor())
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch).latency(4.0)
+            found = Timer(
+                step, INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
+            ).latency(4.0)
         assert {round(value, 3) for value in found.samples_ms} == {0.2}
         assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
         assert len(found.enqueue_ms) == len(found.samples_ms)
@@ -301,14 +327,18 @@ class TestTiming:
             return 0.0004
 
         with watch.watching():
-            timer = Timer(clock.taking(seconds), INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch)
+            timer = Timer(
+                clock.taking(seconds), INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
+            )
             found = timer.latency(4.0)
         assert {round(value, 3) for value in found.samples_ms} == {0.2}
         assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
         assert not found.figure(30, True, watch.slowdown).is_marked
 
     @pytest.mark.parametrize("patience", [1.0, 1.5, 3.0])
-    def test_a_trial_without_an_undisturbed_moment_ends_when_its_patience_does(self, monkeypatch, make, patience):
+    def test_a_trial_without_an_undisturbed_moment_ends_when_its_patience_does(
+        self, monkeypatch, make, patience
+    ):
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
@@ -368,7 +398,9 @@ def test_busy_cores_cost_time_or_mark_the_trial_but_never_give_a_wrong_figure(ot
     before = torch.get_num_threads()
 
     def measured(host_high_ms=None):
-        request = TrialRequest(cell.params(), vars(Protocol(budget_s=1.0)), host_high_ms=host_high_ms)
+        request = TrialRequest(
+            cell.params(), vars(Protocol(budget_s=1.0)), host_high_ms=host_high_ms
+        )
         return SimpleNamespace(**trial.run(request.to_json(), lambda phase: None))
 
     try:
@@ -396,7 +428,8 @@ class TestOtherProcesses:
 
         def write(first, second, stolen=0):
             file.write_text(
-                f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 {stolen} 0 0\ncpu1 {second} 0 0 900 0 0 0 {stolen} 0 0\nintr 1\n"
+                f"cpu 0 0\ncpu0 {first} 0 0 900 0 0 0 {stolen} 0 0\ncpu1 {second} 0 0 900 0 0 0"
+                f" {stolen} 0 0\nintr 1\n"
             )
 
         return write
@@ -412,7 +445,12 @@ class TestOtherProcesses:
 
     @pytest.mark.parametrize(
         ("fraction", "tolerance", "all_threads", "is_crowded"),
-        [(0.6, 1.1, True, True), (0.4, 1.1, True, False), (0.6, 1.1, False, False), (0.6, 1001.0, True, False)],
+        [
+            (0.6, 1.1, True, True),
+            (0.4, 1.1, True, False),
+            (0.6, 1.1, False, False),
+            (0.6, 1001.0, True, False),
+        ],
         ids=["crowded", "room", "a GPU", "not asked for"],
     )
     def test_when_cores_are_crowded(self, fraction, tolerance, all_threads, is_crowded):
@@ -424,4 +462,6 @@ class TestOtherProcesses:
         watch.stolen_fraction = fraction / 4
         assert (watch.theft is not None) is (all_threads and tolerance < 2 and fraction > 0.4)
         if watch.theft:
-            assert watch.crowding == "host busy: other virtual machines took 15 % of the cores' time"
+            assert (
+                watch.crowding == "host busy: other virtual machines took 15 % of the cores' time"
+            )

@@ -14,9 +14,15 @@ from effbench.measure.pairs import Batch, LatencySide, Pair, Pairs, take_pairs
 from effbench.measure.timing import BATCH_MS, Rules, Timer
 
 RULES = Rules(
-    budget_s=5.0, min_time_s=0.0, min_samples=20, target_interval=0.005, max_samples=1000,
-    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
-)  # fmt: skip
+    budget_s=5.0,
+    min_time_s=0.0,
+    min_samples=20,
+    target_interval=0.005,
+    max_samples=1000,
+    warmup_calls=1,
+    warmup_s=0.0,
+    min_block_ms=1.0,
+)
 #: A target that no interval reaches.
 NEVER = -1.0
 
@@ -84,14 +90,18 @@ def test_a_host_with_two_speeds_hardly_changes_the_ratio(clock):
     def speed(seconds):
         return 1.6 if sum(moment < seconds for moment in switches) % 2 else 1.0
 
-    eager, mode = (MadeUpSide(clock, name, ms, speed) for name, ms in (("eager", 3.0), ("mode", 2.0)))
+    eager, mode = (
+        MadeUpSide(clock, name, ms, speed) for name, ms in (("eager", 3.0), ("mode", 2.0))
+    )
     found = take_pairs(eager, mode, replace(RULES, target_interval=NEVER), 2.0, None)
     assert ratio_of(found) == pytest.approx(1.5, rel=0.01)
     assert statistics.stdev(pair.own_ms for pair in found.undisturbed) > 0.4
 
 
 def test_drift_favours_neither_side(clock):
-    sides = [MadeUpSide(clock, name, 1.0, lambda seconds: 1 + seconds) for name in ("eager", "mode")]
+    sides = [
+        MadeUpSide(clock, name, 1.0, lambda seconds: 1 + seconds) for name in ("eager", "mode")
+    ]
     found = take_pairs(*sides, replace(RULES, target_interval=NEVER), 1.0, None)
     ratios = [pair.ratio for pair in found.undisturbed]
     assert statistics.fmean(ratios) == pytest.approx(1.0, abs=2e-4)
@@ -107,10 +117,26 @@ def test_the_order_changes_with_each_pair(clock):
 
 @pytest.mark.parametrize(
     ("budget_s", "target", "expected"),
-    [(1.0, 0.005, 20), (0.09, 0.005, 15), (0.02, 0.005, 6), (0.006, 0.005, 3), (0.0, 0.005, 1), (0.6, NEVER, 100)],
-    ids=["known", "the budget is spent", "enough for an interval", "three times the budget", "one", "never known"],
+    [
+        (1.0, 0.005, 20),
+        (0.09, 0.005, 15),
+        (0.02, 0.005, 6),
+        (0.006, 0.005, 3),
+        (0.0, 0.005, 1),
+        (0.6, NEVER, 100),
+    ],
+    ids=[
+        "known",
+        "the budget is spent",
+        "enough for an interval",
+        "three times the budget",
+        "one",
+        "never known",
+    ],
 )
-def test_pairs_end_once_the_ratio_is_known_or_the_budget_is_spent(clock, budget_s, target, expected):
+def test_pairs_end_once_the_ratio_is_known_or_the_budget_is_spent(
+    clock, budget_s, target, expected
+):
     drawn = random.Random(1)
     sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
     if target == NEVER:
@@ -153,7 +179,8 @@ def test_disturbed_pairs_with_the_same_ratio_do_not_mark_it():
 
 
 def test_of_sides_that_are_alike_a_few_undisturbed_pairs_are_enough():
-    """If the others have the same ratio. Where one side waits for the host, they may only look undisturbed."""
+    """If the others have the same ratio. Where one side waits for the host, they may only look
+    undisturbed."""
     few, many = [Pair(1.05, 1.0)] * 12, [Pair(2.12, 2.0)] * 300
     assert Pairs(few, many).figure(RULES).is_marked
     figure = Pairs(few, many).figure(RULES, is_alike=True)
@@ -208,7 +235,11 @@ def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_m
 def test_a_disturbed_host_gets_more_time(clock):
     """As long as too few pairs are undisturbed."""
     patient = replace(RULES, patience=3.0, target_interval=NEVER)
-    for is_disturbed, seconds in ((lambda now: False, 0.5), (lambda now: now > 0.1, 1.5), (lambda now: now > 0.4, 0.5)):
+    for is_disturbed, seconds in (
+        (lambda now: False, 0.5),
+        (lambda now: now > 0.1, 1.5),
+        (lambda now: now > 0.4, 0.5),
+    ):
         clock.seconds = 0.0
         sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
         take_pairs(*sides, patient, 0.5, MadeUpHost(clock, is_disturbed))
@@ -223,6 +254,8 @@ def test_inputs_that_a_step_writes_to_are_restored_before_each_call():
         seen.append(given.item())
         given += 1
 
-    timer = Timer(step, [((x,), {})], torch.device("cpu"), RULES, renew=lambda given: given[0][0].zero_())
+    timer = Timer(
+        step, [((x,), {})], torch.device("cpu"), RULES, renew=lambda given: given[0][0].zero_()
+    )
     LatencySide(timer, 1.0).batch()
     assert seen == [0.0] * 8

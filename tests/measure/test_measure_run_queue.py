@@ -1,4 +1,5 @@
-"""How long threads wait for a core: with statistics that are made up, and on a core that another process keeps busy."""
+"""How long threads wait for a core: with statistics that are made up, and on a core that another
+process keeps busy."""
 
 import os
 import signal
@@ -56,7 +57,9 @@ def opened():
 
 
 @pytest.mark.parametrize(("all_threads", "expected"), [(True, 12.0), (False, 5.0)])
-def test_the_waiting_of_all_threads_is_added_up_or_that_of_this_one_counts(tasks, opened, all_threads, expected):
+def test_the_waiting_of_all_threads_is_added_up_or_that_of_this_one_counts(
+    tasks, opened, all_threads, expected
+):
     tasks.wait(101, 7.0)
     assert opened(all_threads).read_ms() == pytest.approx(expected)
 
@@ -109,7 +112,9 @@ def nonsense(tasks):
 
 @pytest.mark.parametrize("all_threads", [True, False])
 @pytest.mark.parametrize("spoil", [no_file, all_zero, nonsense])
-def test_preemptions_count_where_the_kernel_does_not_count_waiting(tasks, opened, monkeypatch, spoil, all_threads):
+def test_preemptions_count_where_the_kernel_does_not_count_waiting(
+    tasks, opened, monkeypatch, spoil, all_threads
+):
     spoil(tasks)
     usage = SimpleNamespace(ru_nivcsw=4)
     monkeypatch.setattr(host.resource, "getrusage", lambda who: usage)
@@ -119,7 +124,9 @@ def test_preemptions_count_where_the_kernel_does_not_count_waiting(tasks, opened
     assert queue.read_ms() - before == 2 * host.SLICE_MS
 
 
-def test_a_container_without_statistics_of_processes_does_not_end_the_trial(monkeypatch, tmp_path, opened):
+def test_a_container_without_statistics_of_processes_does_not_end_the_trial(
+    monkeypatch, tmp_path, opened
+):
     monkeypatch.setattr(host, "TASKS", tmp_path / "missing")
     assert opened().read_ms() >= 0.0
 

@@ -55,7 +55,9 @@ def test_at_a_low_rate_a_request_takes_as_long_as_its_call(monkeypatch, clock):
     facts = result.facts()
     assert facts["achieved_per_s"] == facts["offered_per_s"] == result.requests / 4
     assert not facts["saturated"] and result.saturated() is None and 1 <= facts["mean_batch"] < 1.1
-    assert sum(int(size) * calls for size, calls in facts["calls_by_size"].items()) == result.requests
+    assert (
+        sum(int(size) * calls for size, calls in facts["calls_by_size"].items()) == result.requests
+    )
 
 
 def test_waiting_requests_form_a_batch_up_to_the_largest(clock):
@@ -73,12 +75,19 @@ def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
     for arrival, latency_ms in zip(arrivals, result.samples_ms, strict=True):
         if began + 0.1 < arrival < ended:
             assert latency_ms >= 1000 * (ended - arrival), "from its arrival on"
-    assert sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30 and result.saturated() is None
+    assert (
+        sum(latency_ms > 100 for latency_ms in result.samples_ms) > 30
+        and result.saturated() is None
+    )
 
 
 def test_a_server_that_is_behind_at_the_end_by_no_more_than_a_batch_is_not_saturated(clock):
     result = served(clock.taking(lambda size: 1.0 if clock.now > 103.3 else 0.001), rate=5.0)
-    assert clock.now > 100 + 4 / serving.KEPT_UP and max(result.calls) > 1 and result.saturated() is None
+    assert (
+        clock.now > 100 + 4 / serving.KEPT_UP
+        and max(result.calls) > 1
+        and result.saturated() is None
+    )
 
 
 def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
@@ -96,13 +105,16 @@ def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
     assert "completed 399 of 789 requests per second" in result.saturated()
     assert len(result.samples_ms) == result.requests and max(result.samples_ms) > 1500
     last = arrival_times(800.0, 0, 4.0)[-1]
-    assert result.samples_ms[-1] == pytest.approx(1000 * (clock.now - 100 - last), abs=0.01), "it waited until the end"
+    assert result.samples_ms[-1] == pytest.approx(1000 * (clock.now - 100 - last), abs=0.01), (
+        "it waited until the end"
+    )
     assert max(result.calls) == HIGH and facts["mean_batch"] == pytest.approx(HIGH, rel=0.01)
 
 
 @pytest.fixture
 def served_on_a_slow_host(monkeypatch, clock):
-    """Serves for four seconds, of which the host is slow in the first ones: then calls take four times as long."""
+    """Serves for four seconds, of which the host is slow in the first ones: then calls take four
+    times as long."""
     monkeypatch.setattr(host.RunQueue, "read_ms", lambda queue: 0.0)
 
     def serve(slow_s):
@@ -116,8 +128,12 @@ def served_on_a_slow_host(monkeypatch, clock):
     return serve
 
 
-@pytest.mark.parametrize(("slow_s", "is_marked"), [(0.0, False), (1.0, False), (3.0, True), (4.0, True)])
-def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(served_on_a_slow_host, slow_s, is_marked):
+@pytest.mark.parametrize(
+    ("slow_s", "is_marked"), [(0.0, False), (1.0, False), (3.0, True), (4.0, True)]
+)
+def test_a_trial_is_marked_if_the_host_was_disturbed_for_most_requests(
+    served_on_a_slow_host, slow_s, is_marked
+):
     result, watch = served_on_a_slow_host(slow_s)
     assert result.figure(30, discards=True, slowdown=watch.slowdown).is_marked is is_marked
     assert watch.disturbed_fraction == pytest.approx(slow_s / 4, abs=0.05)
@@ -132,14 +148,18 @@ def test_samples_of_a_disturbed_host_count(served_on_a_slow_host, slow_s):
     assert statistics.median(result.of_host[False]) > 2 * statistics.median(result.of_host[True])
 
 
-def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(served_on_a_slow_host):
+def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(
+    served_on_a_slow_host,
+):
     result, watch = served_on_a_slow_host(3.0)
     median = result.figure(30, discards=True, slowdown=watch.slowdown).median
     quiet, slow = (statistics.median(result.of_host[undisturbed]) for undisturbed in (True, False))
     assert median.low <= quiet < median.value <= slow <= median.high
 
 
-def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(served_on_a_slow_host):
+def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(
+    served_on_a_slow_host,
+):
     result, watch = served_on_a_slow_host(4.0)
     median = result.figure(30, discards=True, slowdown=watch.slowdown).median
     assert median.low <= median.value / 4

@@ -16,16 +16,28 @@ from effbench.worker.workload import latency_facts
 
 CPU = torch.device("cpu")
 RULES = timing.Rules(
-    budget_s=2.0, min_time_s=0.5, min_samples=30, target_interval=0.005, max_samples=100_000,
-    warmup_calls=10, warmup_s=0.2, min_block_ms=1.0,
-)  # fmt: skip
+    budget_s=2.0,
+    min_time_s=0.5,
+    min_samples=30,
+    target_interval=0.005,
+    max_samples=100_000,
+    warmup_calls=10,
+    warmup_s=0.2,
+    min_block_ms=1.0,
+)
 INPUTS = [((i,), {"k": i}) for i in range(3)]
 SIZES = [3, 1, 3, 2]
 STREAM = [((size,), {}) for size in SIZES]
 STREAM_RULES = dataclasses.replace(
-    RULES, budget_s=1.0, min_time_s=0.01, min_samples=8, target_interval=0.5, max_samples=4000,
-    warmup_calls=6, warmup_s=0.0,
-)  # fmt: skip
+    RULES,
+    budget_s=1.0,
+    min_time_s=0.01,
+    min_samples=8,
+    target_interval=0.5,
+    max_samples=4000,
+    warmup_calls=6,
+    warmup_s=0.0,
+)
 
 
 def rules(**changed):
@@ -47,10 +59,14 @@ def test_warm_up_takes_the_least_calls_and_the_least_time(monkeypatch):
         ((0.001 * 1.05**i for i in itertools.count()), {"budget_s": 1e9}, 95, False),  # 2 s
         ((0.01 * 1.1**i for i in itertools.count()), {"budget_s": 1.0}, 26, False),  # the budget
         # 250 calls that grow quicker, then a plateau
-        (itertools.chain((0.02 / (1 + i / 10) for i in range(250)), itertools.repeat(0.02 / 26)),
-         {"budget_s": 60, "max_warmup_s": 60}, None, True),
+        (
+            itertools.chain((0.02 / (1 + i / 10) for i in range(250)), itertools.repeat(0.02 / 26)),
+            {"budget_s": 60, "max_warmup_s": 60},
+            None,
+            True,
+        ),
     ],
-)  # fmt: skip
+)
 def test_warm_up_ends(monkeypatch, durations, changed, calls, steady):
     done = Timer(TurnedClock(monkeypatch, durations).step, INPUTS, CPU, rules(**changed)).warm_up()
     assert done.steady == steady
@@ -59,9 +75,14 @@ def test_warm_up_ends(monkeypatch, durations, changed, calls, steady):
 
 def test_is_steady():
     for samples, steady in (
-        ([1.0] * 10, True), ([1.0] * 5 + [2.0] * 5, False), ([9.0] * 40 + [1.0] * 40, True), ([1.0], False),
-        ([], False), ([1.0] * 5 + [0.5] * 5, False), ([1.0] * 5 + [1.04] * 5, True),
-    ):  # fmt: skip
+        ([1.0] * 10, True),
+        ([1.0] * 5 + [2.0] * 5, False),
+        ([9.0] * 40 + [1.0] * 40, True),
+        ([1.0], False),
+        ([], False),
+        ([1.0] * 5 + [0.5] * 5, False),
+        ([1.0] * 5 + [1.04] * 5, True),
+    ):
         assert timing.is_steady(samples) is steady
 
 
@@ -70,7 +91,13 @@ def test_is_steady():
     [
         (itertools.repeat(0.001), 2.0, {}, (500, 550), 0.5),  # the median is known
         (itertools.repeat(0.05), 10.0, {}, (30, 40), 1.5),  # the least samples of slow calls
-        (itertools.cycle([0.001, 0.002]), 2.0, {}, (1300, 1400), 2.0),  # noise uses up the budget and no more
+        (
+            itertools.cycle([0.001, 0.002]),
+            2.0,
+            {},
+            (1300, 1400),
+            2.0,
+        ),  # noise uses up the budget and no more
         (itertools.repeat(30.0), 2.0, {}, (1, 1), 30.0),
         (itertools.cycle([1e-6, 3e-6]), 2.0, {"max_samples": 500}, (500, 500), 0.001),
     ],
@@ -92,7 +119,9 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("protocol", "patience", "discards"), SETTINGS.values(), ids=SETTINGS)
-def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(protocol, patience, discards):
+def test_without_a_tolerance_nothing_is_discarded_and_nothing_waited_for(
+    protocol, patience, discards
+):
     found = timing.Rules.of({**dataclasses.asdict(RULES), **protocol})
     assert (found.patience, found.discards) == (patience, discards)
 
@@ -112,7 +141,11 @@ DISTURBED = {
     "all are disturbed": ([], [2.0], True),
     "the medians are the same": ([1.0] * 29, [1.019] * 100, False),
     "the disturbed ones are faster": ([1.0] * 29, [0.5] * 100, True),
-    "too few to tell that the medians are the same": ([1.0] * (timing.FEWEST_SAMPLES - 1), [1.0] * 50, True),
+    "too few to tell that the medians are the same": (
+        [1.0] * (timing.FEWEST_SAMPLES - 1),
+        [1.0] * 50,
+        True,
+    ),
     "too small a part to tell": ([1.0] * 29, [1.0] * 300, True),
 }
 
@@ -158,7 +191,9 @@ class TestFigure:
         [([], 1.0), ([2.9] * 9, 1.0), ([2.9] * 10, 2.9)],
         ids=["no undisturbed sample", "hardly any", "some"],
     )
-    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_median_without_the_slowdown(self, kept, low):
+    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_median_without_the_slowdown(
+        self, kept, low
+    ):
         found = timing_of(kept, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
         assert found.median.low == pytest.approx(low)
         assert found.median.high == 3.0
@@ -167,7 +202,9 @@ class TestFigure:
         found = timing_of([], [3.0] * 99 + [0.5]).figure(30, discards=True, slowdown=2.0)
         assert self.bounds(found) == (3.0, 0.5, 3.0)
 
-    @pytest.mark.parametrize(("samples", "low", "high"), [([2.0], 2.0, 2.0), ([2.0, 4.0, 3.0], 2.0, 4.0)])
+    @pytest.mark.parametrize(
+        ("samples", "low", "high"), [([2.0], 2.0, 2.0), ([2.0, 4.0, 3.0], 2.0, 4.0)]
+    )
     def test_too_few_samples_for_an_interval_are_bounds_themselves(self, samples, low, high):
         found = timing_of([], samples).figure(30, discards=True, slowdown=1.0)
         assert self.bounds(found)[1:] == (low, high)
@@ -189,7 +226,9 @@ class TestStream:
         return clock
 
     def timer(self, step, watch=None, **changed):
-        return Timer(step, STREAM, CPU, dataclasses.replace(STREAM_RULES, **changed), watch, whole=4)
+        return Timer(
+            step, STREAM, CPU, dataclasses.replace(STREAM_RULES, **changed), watch, whole=4
+        )
 
     def test_warm_up_is_whole_passes(self, clock):
         found = self.timer(clock.step).warm_up()
@@ -231,14 +270,18 @@ class TestStream:
         timer.rules = dataclasses.replace(timer.rules, discards=discards)
         found = timer.latency(1.0)
         assert len(clock.calls) > len(found.samples_ms) >= timing.FEWEST_PASSES
-        assert bool(found.disturbed_ms) is discards, "without discarding for the host, they are not kept apart"
+        assert bool(found.disturbed_ms) is discards, (
+            "without discarding for the host, they are not kept apart"
+        )
 
     def test_a_lost_series_is_kept_apart_if_there_is_no_time_for_another(self, monkeypatch):
         clock = TurnedClock(monkeypatch)
         lost = iter([True])
         watch = SimpleNamespace(disturbed=lambda: next(lost, False))
         timer = Timer(clock.taking(lambda *_, **more: 5.0), INPUTS, CPU, rules(), watch)
-        timer.host = SimpleNamespace(read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None)
+        timer.host = SimpleNamespace(
+            read=lambda: 0.0, is_undisturbed=lambda *_: True, calm=lambda: None
+        )
         found = timer.latency(1.0)
         assert (found.samples_ms, found.disturbed_ms) == ([], pytest.approx([5000.0]))
         assert found.figure(30, discards=True, slowdown=1.0).is_marked
@@ -246,7 +289,10 @@ class TestStream:
     def test_facts_and_rules_count_passes(self):
         facts = latency_facts([1.0, 10.0, 1.0, 10.0, 3.0, 20.0], [1, 8])
         assert facts["passes"] == 3
-        assert facts["by_size"] == {"1": {"calls": 1, "latency_ms": 1.0}, "8": {"calls": 1, "latency_ms": 10.0}}
+        assert facts["by_size"] == {
+            "1": {"calls": 1, "latency_ms": 1.0},
+            "8": {"calls": 1, "latency_ms": 10.0},
+        }
         assert facts["latency_mean_ms"] == pytest.approx(7.5)
         found = dataclasses.replace(STREAM_RULES, max_samples=10).of_passes(4)
         assert (found.max_samples, found.min_samples) == (2, timing.FEWEST_PASSES)
@@ -285,14 +331,20 @@ def test_every_call_is_counted_for_the_energy(monkeypatch, without_cuda):
     made, watch, choose_block = [], Polled(), Timer.choose_block
     monkeypatch.setattr(Timer, "choose_block", lambda *args: (choose_block(*args), made.clear())[0])
     short = rules(min_time_s=0.05, load_s=0.0)
-    Timer(lambda *args, **kwargs: (made.append(1), time.sleep(0.002)), INPUTS, CPU, short, watch).period(0.3)
+    Timer(
+        lambda *args, **kwargs: (made.append(1), time.sleep(0.002)), INPUTS, CPU, short, watch
+    ).period(0.3)
     assert watch.counted == len(made) > 0
 
 
-def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_blocks_count(monkeypatch, without_cuda):
+def test_on_a_disturbed_host_series_are_not_short_and_the_gpu_is_asked_only_if_blocks_count(
+    monkeypatch, without_cuda
+):
     series, asked, clock = [], [], TurnedClock(monkeypatch)
     watch = SimpleNamespace(poll=lambda calls: None, disturbed=lambda: asked.append(1))
-    host = SimpleNamespace(read=lambda: 0.0, calm=lambda: series.append(1), is_undisturbed=lambda *_: len(series) == 3)
+    host = SimpleNamespace(
+        read=lambda: 0.0, calm=lambda: series.append(1), is_undisturbed=lambda *_: len(series) == 3
+    )
     step = clock.taking(lambda *args, **kwargs: 0.002)
     found = Timer(step, INPUTS, CPU, rules(load_s=0.0), watch, host=host).period(0.3)
     assert len(series) > 5 and len(asked) == 1

@@ -1,4 +1,5 @@
-"""What disturbs timing: discarded, timed again, and in the end kept as a mark. The GPU is made up."""
+"""What disturbs timing: discarded, timed again, and in the end kept as a mark. The GPU is made
+up."""
 
 import itertools
 import os
@@ -19,8 +20,18 @@ class MadeUp(Gpu):
 
     def __init__(self, **answers):
         super().__init__()
-        given = {"events": [()], "pids": [None], "used": [None], "busy": [0], "working": [None], **answers}
-        queries = {name: itertools.chain(some[:-1], itertools.repeat(some[-1])) for name, some in given.items()}
+        given = {
+            "events": [()],
+            "pids": [None],
+            "used": [None],
+            "busy": [0],
+            "working": [None],
+            **answers,
+        }
+        queries = {
+            name: itertools.chain(some[:-1], itertools.repeat(some[-1]))
+            for name, some in given.items()
+        }
         self.read = lambda: {"clocks_event_reasons": list(next(queries["events"]))}
         self.foreign_pids = lambda: next(queries["pids"])
         self.used_bytes = lambda: next(queries["used"])
@@ -49,15 +60,24 @@ def watching(shared=False, **answers):
         ({}, [False] * 3, None),
         ({"events": [("sw_power_cap",)]}, [False], None),
         ({"events": [("gpu_idle", "applications_clocks_setting")]}, [False], None),
-        *(({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks reduced ({event})")
-          for event in sorted(watch.SLOWDOWNS)),
+        *(
+            ({"events": [(event,), ("gpu_idle",)]}, [True, False], f"clocks reduced ({event})")
+            for event in sorted(watch.SLOWDOWNS)
+        ),
         ({"pids": [{7}, {7}]}, [False], None),
         ({"pids": [{7}, {7, 8, 9}]}, [True], "another process started to use this GPU (pid 8, 9)"),
-        ({"pids": [{7, 8}], "working": [{1}, {1, 8}, {1}]}, [False, True, False],
-         "another process works on this GPU (pid 8)"),
-        ({"used": [600 * MIB, 2600 * MIB]}, [True], "another process allocated 2000 MiB on this GPU"),
+        (
+            {"pids": [{7, 8}], "working": [{1}, {1, 8}, {1}]},
+            [False, True, False],
+            "another process works on this GPU (pid 8)",
+        ),
+        (
+            {"used": [600 * MIB, 2600 * MIB]},
+            [True],
+            "another process allocated 2000 MiB on this GPU",
+        ),
     ],
-)  # fmt: skip
+)
 def test_disturbances(answers, disturbed, reason):
     made = watching(**answers)
     assert [made.disturbed() for _ in disturbed] == disturbed
@@ -78,7 +98,9 @@ def test_after_three_retries_it_is_kept_and_marks_the_trial():
     assert len(made.discarded) == 3
     assert "clocks reduced (hw_slowdown)" in made.disturbance
     made.begin()
-    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], "each timer has its retries"
+    assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False], (
+        "each timer has its retries"
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +108,11 @@ def test_after_three_retries_it_is_kept_and_marks_the_trial():
     [
         ({"pids": [{7}], "busy": [40]}, True, "another process kept this GPU busy"),
         ({"pids": [{7}], "busy": [0]}, True, None),
-        ({"pids": [{7}], "working": [{1, 7}]}, False, "another process works on this GPU (pid 7)"),  # reported late
+        (
+            {"pids": [{7}], "working": [{1, 7}]},
+            False,
+            "another process works on this GPU (pid 7)",
+        ),  # reported late
         ({"pids": [{7}], "working": [{1}], "busy": [40]}, False, None),
         ({"pids": [set()], "busy": [40]}, False, None),
         ({"shared": True, "busy": [40]}, True, "another process kept this GPU busy"),
@@ -126,7 +152,11 @@ def test_a_foreign_process_before_the_trial(answers, wait_s, slept, is_busy):
     made, naps = watch.GpuWatch(MadeUp(**answers), CPU), []
     made.wait_until_free(wait_s, naps.append)
     assert slept is None or len(naps) == slept
-    reason = "another process keeps this GPU busy (16384 MiB in use before the trial)" if is_busy else None
+    reason = (
+        "another process keeps this GPU busy (16384 MiB in use before the trial)"
+        if is_busy
+        else None
+    )
     assert (made.before_timing, made.disturbance) == (reason, None)
     assert made.shared == (answers.get("used") == [2**34])
 
@@ -188,7 +218,9 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
     now, energies = [0.0], iter([5, None, 5, 7, 7, 9, 9, 9, 9, 9])
     monkeypatch.setattr(watch.time, "perf_counter", lambda: now[0])
     state = {"clocks_event_reasons": ["hw_slowdown"]}
-    made = watch.GpuWatch(SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state), CPU)
+    made = watch.GpuWatch(
+        SimpleNamespace(handle=1, ask=lambda function: next(energies), read=lambda: state), CPU
+    )
     for calls in range(10):
         made.poll(calls)
         now[0] += 0.025

@@ -1,4 +1,5 @@
-"""FLOPs, least bytes and kernels that are known by hand; the profiled pass itself needs a GPU (tests/gpu)."""
+"""FLOPs, least bytes and kernels that are known by hand; the profiled pass itself needs a GPU
+(tests/gpu)."""
 
 import pytest
 import torch
@@ -56,13 +57,22 @@ class Packed(nn.Module):
 
 def test_what_is_read_and_written_counts_once():
     index = torch.tensor([[1, 2, 3, 3]])
-    assert work.count(nn.Embedding(1000, 16), (index,), {}).min_bytes == 3 * 64 + index.nbytes + 4 * 64, "rows read"
+    assert (
+        work.count(nn.Embedding(1000, 16), (index,), {}).min_bytes == 3 * 64 + index.nbytes + 4 * 64
+    ), "rows read"
     x, position = torch.randn(4, 1, 8), torch.tensor([3])
     written, read, out = size(x), 4 * 10 * 8 * 4, 4 * 8 * 4
-    assert work.count(Cache(), (x, position), {}).min_bytes == written + read + size(x, position) + out
+    assert (
+        work.count(Cache(), (x, position), {}).min_bytes == written + read + size(x, position) + out
+    )
     x = torch.randn(10, 10)
-    assert work.count(nn.ReLU(inplace=True), (x,), {}).min_bytes == 2 * x.nbytes, "the output is the input"
-    x, module = torch.randn(2, 16), Packed()  # parts of a weight add up, and the same part counts once
+    assert work.count(nn.ReLU(inplace=True), (x,), {}).min_bytes == 2 * x.nbytes, (
+        "the output is the input"
+    )
+    x, module = (
+        torch.randn(2, 16),
+        Packed(),
+    )  # parts of a weight add up, and the same part counts once
     found = work.count(module, (x,), {})
     assert found.min_bytes == size(module.weight, x) + 2 * 16 * 4
     assert found.flops == 4 * 2 * 2 * 16 * 16
@@ -90,11 +100,15 @@ class Does(nn.Module):
         (lambda x, mask, index: nn.functional.embedding(index[0], x), 2),
         (lambda x, mask, index: torch.ones_like(x)[:1], 1),
     ],
-)  # fmt: skip
+)
 def test_bytes_are_at_most_those_that_are_moved(forward, rows):
     x, mask, index = torch.randn(10, 8), torch.arange(10) < 3, torch.tensor([1, 2, 2, 2])
     most = rows * 8 * 4 + size(mask, index)
-    assert most - size(mask, index) <= work.count(Does(forward), (x, mask, index), {}).min_bytes <= most
+    assert (
+        most - size(mask, index)
+        <= work.count(Does(forward), (x, mask, index), {}).min_bytes
+        <= most
+    )
 
 
 def test_layers_of_torch_are_counted_without_their_fused_operators():
@@ -107,7 +121,9 @@ def test_layers_of_torch_are_counted_without_their_fused_operators():
 
 def test_fewer_heads_of_keys_than_of_queries():
     query, key = torch.empty(2, 8, 10, 16, device="meta"), torch.empty(2, 2, 12, 16, device="meta")
-    found, _ = work.observe([query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key))
+    found, _ = work.observe(
+        [query, key], lambda: torch.ops.aten._scaled_dot_product_flash_attention(query, key, key)
+    )
     assert found.flops == 2 * (2 * 8 * 10 * 12 * 16) * 2, "scores and output"
     shapes = ([2, 8, 10, 16], [2, 8, 10, 16], [2, 2, 12, 16], [2, 2, 12, 16])
     assert work.attention_backward_flops(*shapes) == 5 * (2 * 2 * 8 * 10 * 12 * 16)
@@ -144,11 +160,17 @@ def test_figures_are_of_one_call():
 
 def test_the_fingerprint_is_of_the_different_kernels_and_their_launches():
     def kernel(name="triton_poi_fused_add_0", grid="[4, 1, 1]", shared=0, stream=7):
-        metadata = f'"stream": {stream}, "shared memory": {shared}, "warps per SM": 0.{stream}, "grid": {grid}, '
+        metadata = (
+            f'"stream": {stream}, "shared memory": {shared}, "warps per SM": 0.{stream}, "grid":'
+            f" {grid}, "
+        )
         metadata += '"block": [128, 1, 1], "est. achieved occupancy %": 3'
         return Activity(name, stream, 5, stream, metadata)
 
-    copy, gemm = Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64'), kernel("gemm 0x7f3a")
+    copy, gemm = (
+        Activity("Memcpy HtoD (Pageable -> Device)", 0, 5, 1, '"bytes": 64'),
+        kernel("gemm 0x7f3a"),
+    )
     known = fingerprint([kernel(), gemm])
     assert fingerprint([copy, kernel("gemm 0x8e11", stream=8), *[kernel(stream=9)] * 3]) == known
     changed = kernel("triton_poi_fused_add_1"), kernel(grid="[8, 1, 1]"), kernel(shared=1024), gemm

@@ -1,4 +1,5 @@
-"""What all decoders with a static cache have in common: GPT-2, Llama, and the mixture of experts."""
+"""What all decoders with a static cache have in common: GPT-2, Llama, and the mixture of
+experts."""
 
 import pytest
 import torch
@@ -42,7 +43,9 @@ def test_same_call_same_output_and_cache(make):
     assert not torch.equal(model((TOKEN + 1) % V, POSITION), first)
     assert torch.equal(model(TOKEN, POSITION), first)
     assert all(torch.equal(a, b) for a, b in zip(cache, model.buffers(), strict=True))
-    torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])  # a smaller batch than the cache
+    torch.testing.assert_close(
+        model(TOKEN[:2], POSITION), first[:2]
+    )  # a smaller batch than the cache
 
 
 def test_a_prompt_equals_its_tokens_one_by_one(make):
@@ -99,7 +102,10 @@ def test_settings_must_fit(make):
 def test_outputs_keep_their_size_through_32_layers_of_bfloat16():
     """Inputs matter, and rounding changes little, although it decides which experts are chosen."""
     sizes = {"layers": 32, "width": 64, "heads": 4, "kv_heads": 2, "vocab": 512}
-    for kind, more in ((LlamaDecoder, {"ffn": 160}), (MoEDecoder, {"ffn": 32, "experts": 16, "top_k": 4})):
+    for kind, more in (
+        (LlamaDecoder, {"ffn": 160}),
+        (MoEDecoder, {"ffn": 32, "experts": 16, "top_k": 4}),
+    ):
         torch.manual_seed(0)
         model = kind(B, max_seq=128, context=64, **sizes, **more).bfloat16().eval()
         with torch.inference_mode():

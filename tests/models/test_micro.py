@@ -1,4 +1,5 @@
-"""The micro-workloads on the CPU, tiny: variants agree, are what their names say, and refuse what cannot be."""
+"""The micro-workloads on the CPU, tiny: variants agree, are what their names say, and refuse what
+cannot be."""
 
 import itertools
 
@@ -12,7 +13,9 @@ from effbench.errors import UnsupportedError
 from effbench.experiments import overheads
 from effbench.models.build import build_module
 
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text())
+NAMES = sorted(
+    path.stem for path in CONF.glob("*.yaml") if "effbench.experiments." in path.read_text()
+)
 BS = 3
 #: Arguments that make a workload small, and the shape of its output then.
 SMALL = {
@@ -52,7 +55,8 @@ def make(name, dtype=torch.float32, **arguments):
 
 
 def run(name, dtype=torch.float32, calls=1, **arguments):
-    """The output after so many calls; built outside inference mode and called in it, as in a trial."""
+    """The output after so many calls; built outside inference mode and called in it, as in a
+    trial."""
     module, args = make(name, dtype, **arguments)
     with torch.inference_mode():
         for _ in range(calls):
@@ -90,10 +94,14 @@ def test_variants_return_the_same_however_often_they_are_called(name):
         ("elements", {"variant": "all"}, "variant is 'all'; allowed: loop, whole"),
         ("nonzero", {"work_us": -1}, "work_us is -1; allowed: whole numbers from 0"),
         ("fusion-layer", {"p": 1}, "p is 1; allowed: from 0 to below 1"),
-        ("pointer-chase", {"variant": "shared", "bytes": 65536}, "bytes is 65536; allowed: whole numbers from 512 to"),
+        (
+            "pointer-chase",
+            {"variant": "shared", "bytes": 65536},
+            "bytes is 65536; allowed: whole numbers from 512 to",
+        ),
         ("vector-add", {"block": 48}, "block is 48; allowed: powers of two from 32 to 16384"),
     ],
-)  # fmt: skip
+)
 def test_settings_are_checked(name, settings, words):
     node = small(name, **settings)
     with pytest.raises(ValueError) as caught:
@@ -107,9 +115,14 @@ def test_what_needs_cuda_says_so():
         ("transfer", {"pinned": True}),
         ("optimizer", {"variant": "capturable"}),
         *(("pointer-chase", {"variant": variant}) for variant in ("memory", "shared", "register")),
-        *(("vector-add", {"variant": variant}) for variant in ("triton", "cuda", "cuda-vectorised")),
+        *(
+            ("vector-add", {"variant": variant})
+            for variant in ("triton", "cuda", "cuda-vectorised")
+        ),
     ):
-        with pytest.raises(UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"):
+        with pytest.raises(
+            UnsupportedError, match=r"CUDA.*, but (this cell runs on cpu|torch sees no CUDA)"
+        ):
             run(name, **settings)
 
 
@@ -143,7 +156,9 @@ def test_the_host_works_for_as_long_as_it_should(monkeypatch):
     nonzero, spin = torch.Tensor.nonzero, overheads.spin
     monkeypatch.setattr(overheads.time, "perf_counter_ns", lambda: next(clock))
     monkeypatch.setattr(overheads, "spin", lambda us: (spin(us), worked.append("work")))
-    monkeypatch.setattr(torch.Tensor, "nonzero", lambda self: (worked.append("nonzero"), nonzero(self))[1])
+    monkeypatch.setattr(
+        torch.Tensor, "nonzero", lambda self: (worked.append("nonzero"), nonzero(self))[1]
+    )
     for variant in ("nonzero-then-work", "work-then-nonzero"):
         worked.clear()
         start = next(clock)
@@ -159,18 +174,27 @@ def test_gradient_modes_are_what_they_say(variant, around):
     seen = []
 
     def look(_module, _args, output):
-        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled(), output.grad_fn is not None))
+        seen.append(
+            (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), output.grad_fn is not None)
+        )
 
     module.mlp.register_forward_hook(look)
     with around():
         y = module(x)
         here = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
-    expected = {"grad": (True, False, True), "no_grad": (False, False, False), "inference_mode": (False, True, False)}
+    expected = {
+        "grad": (True, False, True),
+        "no_grad": (False, False, False),
+        "inference_mode": (False, True, False),
+    }
     assert seen == [expected[variant]]
     assert y.is_inference() is (variant == "inference_mode")
     assert here == (around is torch.enable_grad, around is torch.inference_mode), "it is put back"
     if variant == "grad":
-        with torch.inference_mode(), pytest.raises(UnsupportedError, match="created outside inference mode"):
+        with (
+            torch.inference_mode(),
+            pytest.raises(UnsupportedError, match="created outside inference mode"),
+        ):
             module(x.clone())
 
 
@@ -188,7 +212,9 @@ def test_images_stay_on_the_host_as_they_are():
 def test_optimizers_take_the_same_steps_as_a_loop(variant):
     start = run("optimizer", variant="loop")
     loop = run("optimizer", variant="loop", lr=0.01, calls=3)
-    for ours, theirs, before in zip(run("optimizer", variant=variant, lr=0.01, calls=3), loop, start, strict=True):
+    for ours, theirs, before in zip(
+        run("optimizer", variant=variant, lr=0.01, calls=3), loop, start, strict=True
+    ):
         torch.testing.assert_close(ours, theirs)
         assert not torch.allclose(theirs, before, atol=0.005), "three steps of about 0.01"
 
@@ -216,9 +242,13 @@ def test_pointwise_is_many_operators():
         assert torch.equal(odd(*args), 2 * torch.relu(odd.linear(*args)))
 
 
-@pytest.mark.parametrize("name", ["matmul32", "fusion-layer", "pointwise51", "elements", "inplace", "vector-add"])
+@pytest.mark.parametrize(
+    "name", ["matmul32", "fusion-layer", "pointwise51", "elements", "inplace", "vector-add"]
+)
 def test_is_traced_without_a_break(name):
     module, args = make(name)
     with torch.inference_mode():
-        torch.testing.assert_close(compiled_whole(module)(*[x.clone() for x in args]), module(*args))
+        torch.testing.assert_close(
+            compiled_whole(module)(*[x.clone() for x in args]), module(*args)
+        )
     torch._dynamo.reset()

@@ -1,4 +1,5 @@
-"""What the CUDA kernels of the micro-workloads are given, followed on the host; the kernels run in tests/gpu/."""
+"""What the CUDA kernels of the micro-workloads are given, followed on the host; the kernels run in
+tests/gpu/."""
 
 import contextlib
 import ctypes
@@ -34,11 +35,17 @@ def test_a_walk_has_its_length_and_goes_on_where_the_last_stopped():
         places.add(int(place))
         assert chase_on_the_host(place, 63, 16) == 16
     assert len(places) == 63, "every line is a beginning before one comes again"
-    assert [chase_on_the_host(place, 63, hops) for hops in (1, 62, 64, 1024)] == [1, 62, 1, 1024 % 63]
+    assert [chase_on_the_host(place, 63, hops) for hops in (1, 62, 64, 1024)] == [
+        1,
+        62,
+        1,
+        1024 % 63,
+    ]
 
 
 def test_compiling_without_nvrtc_or_a_toolkit(monkeypatch):
-    """PyTorch looks for headers below CUDA_HOME and gives up without one; it is put back afterwards."""
+    """PyTorch looks for headers below CUDA_HOME and gives up without one; it is put back
+    afterwards."""
     from torch.utils import cpp_extension
 
     def without_library(source, name):
@@ -53,7 +60,9 @@ def test_compiling_without_nvrtc_or_a_toolkit(monkeypatch):
     assert _workloads.compile_kernel("text", "add", CUDA, "it")[:2] == ("text", "add")
     assert cpp_extension.CUDA_HOME is None
     monkeypatch.setattr(torch.cuda, "_compile_kernel", without_library)
-    with pytest.raises(UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"):
+    with pytest.raises(
+        UnsupportedError, match="pointer-chase needs NVRTC: Could not find any NVRTC library"
+    ):
         _workloads.compile_kernel("", "add", CUDA, "pointer-chase")
     monkeypatch.delattr(torch.cuda, "_compile_kernel")
     with pytest.raises(UnsupportedError, match=r"variant=cuda needs torch\.cuda\._compile_kernel"):

@@ -90,11 +90,17 @@ def test_import_paths_and_files(here):
     assert build("my_pkg/net.py:make", width=7).layer.in_features == 7
     assert build("my_net.make", width=3).layer.in_features == 3
     (here / "my_moves.py").write_text(f"import os\nos.chdir({str(here / 'my_pkg')!r})\n{NET}")
-    assert build("my_moves.py:Net", width=2).layer.in_features == 2, "it leaves the folder when it is imported"
+    assert build("my_moves.py:Net", width=2).layer.in_features == 2, (
+        "it leaves the folder when it is imported"
+    )
 
 
 def test_seed_dtype_and_mode(here):
-    a, b, c = build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=1), build("my_net.py:Net", seed=2)
+    a, b, c = (
+        build("my_net.py:Net", seed=1),
+        build("my_net.py:Net", seed=1),
+        build("my_net.py:Net", seed=2),
+    )
     assert torch.equal(a.layer.weight, b.layer.weight)
     assert not torch.equal(a.layer.weight, c.layer.weight)
     half = build("my_net.py:Net", dtype=torch.bfloat16, seed=1)
@@ -105,19 +111,26 @@ def test_seed_dtype_and_mode(here):
     assert not half.training
     assert half.layer.weight.requires_grad
     x = torch.ones(2, 4, dtype=torch.float64)
-    assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64, "torch forbids its eval()"
+    assert build("my_net.py:exported", dtype=torch.float64)(x).dtype == torch.float64, (
+        "torch forbids its eval()"
+    )
     with pytest.raises(NotImplementedError):  # any other module would be measured in training mode
         build("my_net.py:Trains")
 
 
-@pytest.mark.parametrize("drawn", ["random.gauss(0, 1)", "np.random.randn()", "torch.randn(()).item()"])
+@pytest.mark.parametrize(
+    "drawn", ["random.gauss(0, 1)", "np.random.randn()", "torch.randn(()).item()"]
+)
 def test_weights_from_any_generator_depend_on_the_seed_only(here, drawn):
     name = f"my_drawn_{drawn.partition('.')[0]}"
     (here / f"{name}.py").write_text(
-        "import random\nimport numpy as np\nimport torch\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
-        f"        super().__init__()\n        self.weight = torch.nn.Parameter(torch.full((2,), {drawn}))\n"
+        "import random\nimport numpy as np\nimport torch\n\nclass Net(torch.nn.Module):\n    def"
+        " __init__(self):\n        super().__init__()\n        self.weight ="
+        f" torch.nn.Parameter(torch.full((2,), {drawn}))\n"
     )
-    first, again, other, negative = (build(f"{name}.py:Net", seed=seed).weight for seed in (1, 1, 2, -1))
+    first, again, other, negative = (
+        build(f"{name}.py:Net", seed=seed).weight for seed in (1, 1, 2, -1)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other) and not torch.equal(first, negative)
 
@@ -125,9 +138,15 @@ def test_weights_from_any_generator_depend_on_the_seed_only(here, drawn):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("my_missing.Net", ["_target_=my_missing.Net", "no module named my_missing", "working directory"]),
+        (
+            "my_missing.Net",
+            ["_target_=my_missing.Net", "no module named my_missing", "working directory"],
+        ),
         ("torch.nn.Linera", ["torch.nn has no Linera", "did you mean Linear"]),
-        ("my_net.value", ["_target_=my_net.value is of type int, not callable", "name a class or a function"]),
+        (
+            "my_net.value",
+            ["_target_=my_net.value is of type int, not callable", "name a class or a function"],
+        ),
         ("my_net.Ner", ["my_net has no Ner", "did you mean Net"]),
         ("my_broken.Net", ["raised ValueError: at import"]),
         ("my_needs.Net", ["imports my_absent, which is not installed"]),
@@ -136,7 +155,10 @@ def test_weights_from_any_generator_depend_on_the_seed_only(here, drawn):
         ("absent.py:Net", ["no file absent.py in the working directory"]),
         ("my_net.py:Ner", ["my_net.py has no Ner", "did you mean Net"]),
         ("my_pkg.nat.Net", ["my_pkg has no nat; did you mean net?"]),
-        ("my_pkg/near.py:Net", ["cannot use relative imports; give its import path, such as my_pkg.near.Net"]),
+        (
+            "my_pkg/near.py:Net",
+            ["cannot use relative imports; give its import path, such as my_pkg.near.Net"],
+        ),
         ("my_two.py:Missing", ["my_two.py has no Missing; it has: One, make"]),
         ("subprocess.getoutput", ["is part of Python (subprocess)", "allowed"]),
         ("os.system", ["is part of Python (posix)"]),
@@ -154,7 +176,9 @@ def test_bad_target(here, target, words):
     for name, text in (("__init__", ""), ("net", ""), ("near", "from .net import Net")):
         (here / "my_pkg" / f"{name}.py").write_text(text)
     imports = "from torch import nn\nimport torch.nn.functional as F\nfrom my_net import Net\n"
-    (here / "my_two.py").write_text(f"{imports}class One(nn.Module): ...\ndef make(): ...\none = One()\n")
+    (here / "my_two.py").write_text(
+        f"{imports}class One(nn.Module): ...\ndef make(): ...\none = One()\n"
+    )
     with pytest.raises(ConfigError) as caught:
         resolve_target(target)
     for word in words:
@@ -164,7 +188,9 @@ def test_bad_target(here, target, words):
 
 def test_missing_target():
     for module in ({}, {"_target_": None}, {"_target_": "???"}):
-        with pytest.raises(ConfigError, match=r"model\.module\._target_ is missing; give an import path"):
+        with pytest.raises(
+            ConfigError, match=r"model\.module\._target_ is missing; give an import path"
+        ):
             build_module(module, torch.float32, "cpu", 0)
 
 
@@ -183,8 +209,14 @@ def test_what_is_refused_before_it_is_called(here):
 
 
 def test_arguments_of_a_model(here):
-    layers = [{"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, {"_target_": "torch.nn.ReLU"}]
-    assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [nn.Linear, nn.ReLU]
+    layers = [
+        {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3},
+        {"_target_": "torch.nn.ReLU"},
+    ]
+    assert [type(layer) for layer in build("torch.nn.ModuleList", modules=layers)] == [
+        nn.Linear,
+        nn.ReLU,
+    ]
     assert build("my_net.Net", act={"_target_": "types.SimpleNamespace", "width": 3}).act.width == 3
     with pytest.raises(ConfigError, match=r"os\.system is part of Python"):
         build("my_net.Net", act={"deep": [{"_target_": "os.system", "command": "touch marker"}]})
@@ -193,7 +225,10 @@ def test_arguments_of_a_model(here):
 
 @pytest.mark.parametrize(
     ("package", "target"),
-    [("torchvision", "effbench.models.vision.torchvision_model"), ("transformers", "effbench.models.bert.Bert")],
+    [
+        ("torchvision", "effbench.models.vision.torchvision_model"),
+        ("transformers", "effbench.models.bert.Bert"),
+    ],
 )
 def test_missing_extra(monkeypatch, package, target):
     own = target.rpartition(".")[0]  # another test may have imported it
@@ -202,7 +237,9 @@ def test_missing_extra(monkeypatch, package, target):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(own, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"):
+    with pytest.raises(
+        ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"
+    ):
         resolve_target(target)
 
 
@@ -211,7 +248,9 @@ def test_missing_extra(monkeypatch, package, target):
 def test_the_precision_of_matrix_products_can_be_read(precision, tf32):
     try:
         set_numerics({"matmul_precision": precision, "tf32": tf32})
-        assert torch.get_float32_matmul_precision() == ("high" if tf32 and precision == "highest" else precision)
+        assert torch.get_float32_matmul_precision() == (
+            "high" if tf32 and precision == "highest" else precision
+        )
         assert torch.backends.cuda.matmul.allow_tf32 is (tf32 or precision != "highest")
     finally:
         set_numerics({})

@@ -13,9 +13,17 @@ def make(seed=0, bs=4, dtype=torch.float32, **nodes):
 
 
 def test_a_seed_gives_the_same_values_and_leaves_the_global_generator_alone():
-    nodes = {"x": {"shape": [64]}, "y": {"shape": [64]}, "i": {"shape": [64], "dtype": "int64", "low": 0, "high": 9}}
+    nodes = {
+        "x": {"shape": [64]},
+        "y": {"shape": [64]},
+        "i": {"shape": [64], "dtype": "int64", "low": 0, "high": 9},
+    }
     before = torch.get_rng_state()
-    first, again, other = make(seed=1, **nodes)[0], make(seed=1, **nodes)[0], make(seed=2, **nodes)[0]
+    first, again, other = (
+        make(seed=1, **nodes)[0],
+        make(seed=1, **nodes)[0],
+        make(seed=2, **nodes)[0],
+    )
     assert torch.equal(before, torch.get_rng_state())
     for a, b, c in zip(first, again, other, strict=True):
         assert torch.equal(a, b)
@@ -25,7 +33,8 @@ def test_a_seed_gives_the_same_values_and_leaves_the_global_generator_alone():
 
 def test_normal_in_the_cells_dtype_and_uniform():
     x, half, double = (
-        make(bs=1000, dtype=dtype, x={"shape": [100]})[0][0] for dtype in (torch.float32, torch.bfloat16, torch.float64)
+        make(bs=1000, dtype=dtype, x={"shape": [100]})[0][0]
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
     )
     assert (x.dtype, half.dtype, double.dtype) == (torch.float32, torch.bfloat16, torch.float64)
     assert abs(float(x.mean())) < 0.02 and abs(float(x.std()) - 1) < 0.02
@@ -43,7 +52,9 @@ def test_integers_cover_their_range(dtype):
     assert set(x.flatten().tolist()) == ({3, 4, 5} if limits else {False, True})
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("int64", 512), ("auto", 0.5), ("bool", True), ("float64", -1)])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("int64", 512), ("auto", 0.5), ("bool", True), ("float64", -1)]
+)
 def test_constant(dtype, value):
     (x,), _ = make(x={"shape": [3], "dtype": dtype, "value": value})
     assert x.tolist() == [[value] * 3] * 4
@@ -62,7 +73,9 @@ def test_batch_dim_and_keywords():
 
 
 def test_keys_and_defaults():
-    assert parse_inputs({"x": {"shape": [3, 4]}}) == {"x": InputSpec(shape=(3, 4), dtype="auto", batch_dim=0)}
+    assert parse_inputs({"x": {"shape": [3, 4]}}) == {
+        "x": InputSpec(shape=(3, 4), dtype="auto", batch_dim=0)
+    }
     node = {"shape": [5], "dtype": "int32", "low": -1, "high": 2, "batch_dim": 1, "keyword": True}
     spec = InputSpec(shape=(5,), dtype="int32", low=-1, high=2, batch_dim=1, keyword=True)
     assert parse_inputs({"x": node}) == {"x": spec}
@@ -72,20 +85,50 @@ def test_keys_and_defaults():
     ("node", "words"),
     [
         ({"shpae": [1]}, ["model.inputs.x.shpae", "did you mean shape?", "batch_dim"]),
-        ({"shape": [1], "zzz": 1}, ["model.inputs.x.zzz is not a setting; allowed: shape, dtype, low"]),
+        (
+            {"shape": [1], "zzz": 1},
+            ["model.inputs.x.zzz is not a setting; allowed: shape, dtype, low"],
+        ),
         ({}, ["model.inputs.x.shape: expected", "got None", "without the batch dimension"]),
         ({"shape": 3}, ["got 3", "model.inputs.x.shape: expected a list of positive integers"]),
         ({"shape": [-1]}, ["model.inputs.x.shape: expected", "got [-1]", "positive"]),
-        ({"shape": [1], "dtype": "flaot32"}, ["the unknown value 'flaot32'", "did you mean float32?", "int64"]),
-        ({"shape": [1], "dtype": "int64"}, ["model.inputs.x: int64 requires low and high", "value"]),
-        ({"shape": [1], "dtype": "int64", "low": 0}, ["model.inputs.x: int64 requires low and high", "[low, high)"]),
-        ({"shape": [1], "dtype": "int64", "low": 0, "high": 1.5}, ["x.high must be an integer", "got 1.5"]),
-        ({"shape": [1], "low": 0, "high": float("inf")}, ["x.high must be a finite number", "got inf"]),
-        ({"shape": [1], "dtype": "int64", "low": 5, "high": 5}, ["low must be below high", "low=5 and high=5"]),
-        ({"shape": [1], "dtype": "uint8", "low": 0, "high": 257}, ["x.high must be", "from 0 to 256 ", "got 257"]),
-        ({"shape": [1], "dtype": "bool", "low": 0, "high": 1}, ["bool does not allow low and high"]),
+        (
+            {"shape": [1], "dtype": "flaot32"},
+            ["the unknown value 'flaot32'", "did you mean float32?", "int64"],
+        ),
+        (
+            {"shape": [1], "dtype": "int64"},
+            ["model.inputs.x: int64 requires low and high", "value"],
+        ),
+        (
+            {"shape": [1], "dtype": "int64", "low": 0},
+            ["model.inputs.x: int64 requires low and high", "[low, high)"],
+        ),
+        (
+            {"shape": [1], "dtype": "int64", "low": 0, "high": 1.5},
+            ["x.high must be an integer", "got 1.5"],
+        ),
+        (
+            {"shape": [1], "low": 0, "high": float("inf")},
+            ["x.high must be a finite number", "got inf"],
+        ),
+        (
+            {"shape": [1], "dtype": "int64", "low": 5, "high": 5},
+            ["low must be below high", "low=5 and high=5"],
+        ),
+        (
+            {"shape": [1], "dtype": "uint8", "low": 0, "high": 257},
+            ["x.high must be", "from 0 to 256 ", "got 257"],
+        ),
+        (
+            {"shape": [1], "dtype": "bool", "low": 0, "high": 1},
+            ["bool does not allow low and high"],
+        ),
         ({"shape": [1], "low": 0, "high": 1, "value": 0}, ["value excludes low and high"]),
-        ({"shape": [1], "dtype": "int8", "value": 1.5}, ["x.value must be an integer from -128 to 127 ", "got 1.5"]),
+        (
+            {"shape": [1], "dtype": "int8", "value": 1.5},
+            ["x.value must be an integer from -128 to 127 ", "got 1.5"],
+        ),
         ({"shape": [1], "dtype": "bool", "value": 2}, ["x.value must be true or false", "got 2"]),
         ({"shape": [1], "batch_dim": 2}, ["x.batch_dim must be between 0 and 1, or null", "got 2"]),
         ({"shape": [1], "keyword": "yes"}, ["x.keyword must be false (positional)", "got 'yes'"]),

@@ -19,13 +19,19 @@ SMALL = {
     "mlp": ({"width": 64}, (BS, 64)),
     "lin3": ({"sizes": [10, 50, 100, 100]}, (BS, 100)),
     "attention": ({"seq": 16, "width": 64, "heads": 4, "mlp_ratio": 2}, (BS, 16, 64)),
-    "gpt2": ({"max_seq": 32, "context": 8, "layers": 2, "width": 64, "heads": 4, "vocab": 97}, (BS, 1, 97)),
+    "gpt2": (
+        {"max_seq": 32, "context": 8, "layers": 2, "width": 64, "heads": 4, "vocab": 97},
+        (BS, 1, 97),
+    ),
     "mlp-swiglu": ({"width": 64, "depth": 2, "ffn": 160}, (BS, 64)),
     "llama-1b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2}, (BS, 1, 97)),
     "llama-1b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 2}, (BS, 1, 97)),
     "llama-7b-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
     "llama-7b-prefill": ({"seq": 16, **LLAMA, "kv_heads": 4}, (BS, 1, 97)),
-    "moe-decode": ({"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2, "experts": 6, "top_k": 2}, (BS, 1, 97)),
+    "moe-decode": (
+        {"max_seq": 32, "context": 8, **LLAMA, "kv_heads": 2, "experts": 6, "top_k": 2},
+        (BS, 1, 97),
+    ),
     "resnet18": ({}, (BS, 1000)),
     "mobilenetv3": ({}, (BS, 1000)),
     "vit-b": ({"image_size": 32}, (BS, 1000)),
@@ -56,15 +62,21 @@ def test_every_yaml_is_complete_and_tested():
             assert OmegaConf.is_missing(node.module, "_target_")
             assert (node.name, node.inputs) == (None, {})
         else:
-            assert node["name"] == path.stem and node["description"] and parse_inputs(node["inputs"])
-            assert micro or path.stem in SMALL or path.stem == "resnet50", "which is resnet18 with more layers"
+            assert (
+                node["name"] == path.stem and node["description"] and parse_inputs(node["inputs"])
+            )
+            assert micro or path.stem in SMALL or path.stem == "resnet50", (
+                "which is resnet18 with more layers"
+            )
             assert callable(resolve_target(node["module"]["_target_"]))
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
     node, outputs = small(name), {}
-    module = build_module(node["module"], torch.float32, "cpu", seed=0)  # as in every dtype before it is rounded
+    module = build_module(
+        node["module"], torch.float32, "cpu", seed=0
+    )  # as in every dtype before it is rounded
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         args, kwargs = make_inputs(parse_inputs(node["inputs"]), BS, dtype, "cpu", seed=1)
         with torch.inference_mode():
@@ -79,8 +91,9 @@ def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
         assert float((outputs[dtype].double() - exact).norm() / exact.norm()) < tolerance
     if name not in {"tiny", "lin3", "bert-base"}:
-        # no signal dies on its way: each row of the batch has an output of its own, well apart; averages over small
-        # images of noise are much alike, yet differ by far more than rounding does
+        # no signal dies on its way: each row of the batch has an output of its own, well apart;
+        # averages over small images of noise are much alike, yet differ by far more than rounding
+        # does
         one, two = outputs[torch.float32]
         assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
 

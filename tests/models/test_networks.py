@@ -20,10 +20,35 @@ BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
 GROUPED = WIDTHS | {"intermediate_size": 64, "num_key_value_heads": 2}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 97}
-T5 = {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "vocab_size": 97}
-WHISPER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "max_source_positions": 50, "vocab_size": 50300}
-VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32}
-HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+T5 = {
+    "d_model": 32,
+    "d_ff": 64,
+    "d_kv": 8,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 97,
+}
+WHISPER = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "max_source_positions": 50,
+    "vocab_size": 50300,
+}
+VIT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": 32,
+}
+HEADS = {
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+}
 #: Architecture -> values that make it small, and the shape of the output of each task.
 SMALL = {
     "bert-base": (WIDTHS | {"intermediate_size": 64}, {"logits": (BS, SEQ, 97)}),
@@ -34,18 +59,30 @@ SMALL = {
     "whisper-tiny": (WHISPER | HEADS, {"encode": (BS, 50, 32), "decode": (BS, 1, 50300)}),
     "vit-base": (VIT, {"logits": (BS, 1000)}),
 }
-IMAGES = [("torchvision", "resnet18"), ("torchvision", "mobilenet_v3_small"), ("timm", "test_resnet"),
-          ("timm", "test_convnext")]  # fmt: skip
+IMAGES = [
+    ("torchvision", "resnet18"),
+    ("torchvision", "mobilenet_v3_small"),
+    ("timm", "test_resnet"),
+    ("timm", "test_convnext"),
+]
 
 
 def of_transformers(arch, task, seq=SEQ, pretrained=False, **changes):
     config = SMALL[arch][0] | changes
-    named = {"library": "transformers", "arch": arch, "task": task, "seq": seq, "pretrained": pretrained}
+    named = {
+        "library": "transformers",
+        "arch": arch,
+        "task": task,
+        "seq": seq,
+        "pretrained": pretrained,
+    }
     return build({**named, "config": config, "max_batch": BS})
 
 
 def build(settings, dtype=torch.float32):
-    return build_module({"_target_": "effbench.models.libraries.network", **settings}, dtype, "cpu", 0)
+    return build_module(
+        {"_target_": "effbench.models.libraries.network", **settings}, dtype, "cpu", 0
+    )
 
 
 def run(module, dtype=torch.float32):
@@ -54,14 +91,18 @@ def run(module, dtype=torch.float32):
         return module(*args, **kwargs).clone(), args, kwargs
 
 
-@pytest.mark.parametrize(("arch", "task"), [(arch, task) for arch, (_, tasks) in SMALL.items() for task in tasks])
+@pytest.mark.parametrize(
+    ("arch", "task"), [(arch, task) for arch, (_, tasks) in SMALL.items() for task in tasks]
+)
 def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, task):
     module = of_transformers(arch, task)
     output, args, kwargs = run(module)
     assert tuple(output.shape) == SMALL[arch][1][task]
     with torch.inference_mode():
         torch.testing.assert_close(compiled_whole(module)(*args, **kwargs), output)
-        torch.testing.assert_close(module(*args, **kwargs), output, rtol=0, atol=0)  # also after the cache was written
+        torch.testing.assert_close(
+            module(*args, **kwargs), output, rtol=0, atol=0
+        )  # also after the cache was written
     close_in_bfloat16(module, output)
 
 
@@ -75,7 +116,9 @@ def close_in_bfloat16(module, output, tolerance=2e-2):
 def test_a_network_does_not_import_all_others(monkeypatch):
     from transformers.models.auto.auto_factory import _LazyAutoMapping
 
-    monkeypatch.setattr(_LazyAutoMapping, "values", lambda self: pytest.fail("imports every architecture"))
+    monkeypatch.setattr(
+        _LazyAutoMapping, "values", lambda self: pytest.fail("imports every architecture")
+    )
     assert of_transformers("gpt2", None).inputs["input_ids"]["shape"] == [SEQ]
 
 
@@ -85,7 +128,9 @@ def test_images_keep_their_signal(name, arch):
     assert module.inputs == {"x": {"shape": [3, 64, 64]}}
     close_in_bfloat16(module, run(module)[0], 0.1)
     scales = [value for key, value in module.named_parameters() if key.endswith("gamma")]
-    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (arch == "test_convnext")
+    assert all(bool((scale == 1).all()) for scale in scales) and bool(scales) == (
+        arch == "test_convnext"
+    )
 
 
 def test_the_library_knows_the_size_of_images(monkeypatch):
@@ -94,15 +139,24 @@ def test_the_library_knows_the_size_of_images(monkeypatch):
         ("torchvision", "inception_v3", {"init_weights": False}, 299),
         ("timm", "test_vit", {}, 160),
     ):
-        assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [3, size, size]
+        assert build({"library": name, "arch": arch, "kwargs": kwargs}).inputs["x"]["shape"] == [
+            3,
+            size,
+            size,
+        ]
 
 
 def test_a_decode_step_after_an_encoder_equals_the_whole_sequence():
     step, whole = of_transformers("t5-small", "decode"), of_transformers("t5-small", "logits")
     ids = torch.randint(0, 97, (BS, SEQ))
     with torch.inference_mode():
-        cache = whole.model(input_ids=ids, decoder_input_ids=ids[:, :-1], use_cache=True).past_key_values
-        for name, part in (("own", cache.self_attention_cache), ("cross", cache.cross_attention_cache)):
+        cache = whole.model(
+            input_ids=ids, decoder_input_ids=ids[:, :-1], use_cache=True
+        ).past_key_values
+        for name, part in (
+            ("own", cache.self_attention_cache),
+            ("cross", cache.cross_attention_cache),
+        ):
             for number, layer in enumerate(part.layers):
                 for kind in ("keys", "values"):
                     filled = getattr(layer, kind)
@@ -115,15 +169,32 @@ def test_a_decode_step_after_an_encoder_equals_the_whole_sequence():
 def test_generated_tokens_are_those_of_transformers(arch):
     prompt, count = 7, SEQ - 7
     # with a tied head an untrained network repeats its last token
-    module = of_transformers(arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None)
+    module = of_transformers(
+        arch, "decode", tie_word_embeddings=False, eos_token_id=None, bos_token_id=None
+    )
     request = {"prompt": prompt, "new_tokens": count}
-    cell = Cell({"name": arch, "module": {}}, BS, {"name": "eager"}, "float32", "generate", "cpu", generate=request)
+    cell = Cell(
+        {"name": arch, "module": {}},
+        BS,
+        {"name": "eager"},
+        "float32",
+        "generate",
+        "cpu",
+        generate=request,
+    )
     made = Generation(cell, Eager(), module, Trial(cell.key, 0, Status.OK), [*module.inputs])
     ids = torch.randint(0, 97, (BS, prompt))
     with made.context():
         ((ours, _),) = made.reference([((ids,), {})])
-    options = {"do_sample": False, "cache_implementation": "static", "disable_compile": True, "pad_token_id": 0}
-    theirs = module.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options)
+    options = {
+        "do_sample": False,
+        "cache_implementation": "static",
+        "disable_compile": True,
+        "pad_token_id": 0,
+    }
+    theirs = module.model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, **options
+    )
     assert ours.tolist() == theirs[:, prompt:].tolist()
     assert len(set(ours.flatten().tolist())) > 4
 
@@ -132,15 +203,26 @@ def test_weights_come_from_safetensors_alone(tmp_path):
     model = of_transformers("qwen2-0.5b", "logits").model
     model.save_pretrained(tmp_path)
     loaded = of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path)).model
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(ours, theirs)
+        for ours, theirs in zip(loaded.parameters(), model.parameters(), strict=True)
+    )
     with pytest.raises(ConfigError, match="holds qwen2"):
         of_transformers("gpt2", "logits", pretrained=str(tmp_path))
     file, weights = tmp_path / "model.safetensors", model.state_dict()
     for kept, text in (
-        ({name: value for name, value in weights.items() if ".layers.1." not in name}, "it has no model.layers.1."),
-        (weights | {"model.norm.weight": torch.ones(3)}, "it has another shape of model.norm.weight"),
+        (
+            {name: value for name, value in weights.items() if ".layers.1." not in name},
+            "it has no model.layers.1.",
+        ),
+        (
+            weights | {"model.norm.weight": torch.ones(3)},
+            "it has another shape of model.norm.weight",
+        ),
     ):
-        save_file({name: kept[name] for name in kept.keys() - {"lm_head.weight"}}, file, {"format": "pt"})
+        save_file(
+            {name: kept[name] for name in kept.keys() - {"lm_head.weight"}}, file, {"format": "pt"}
+        )
         with pytest.raises(ConfigError, match=text):
             of_transformers("qwen2-0.5b", "logits", pretrained=str(tmp_path))
     file.write_bytes(file.read_bytes()[:99])
@@ -153,7 +235,9 @@ def test_weights_come_from_safetensors_alone(tmp_path):
     settings = {"library": "torchvision", "arch": "resnet18", "image_size": 64}
     resnet = build(settings)
     save_file(resnet.state_dict(), tmp_path / "model.safetensors")
-    torch.testing.assert_close(build({**settings, "pretrained": str(tmp_path)}).fc.weight, resnet.fc.weight)
+    torch.testing.assert_close(
+        build({**settings, "pretrained": str(tmp_path)}).fc.weight, resnet.fc.weight
+    )
     for wrong in ({"arch": "resnet34"}, {"pretrained": "weights.pth"}):
         with pytest.raises(ConfigError, match=r"does not fit|expected a \.safetensors file"):
             build({**settings, "pretrained": str(tmp_path), **wrong})
@@ -165,15 +249,39 @@ def test_weights_come_from_safetensors_alone(tmp_path):
         ({"library": "timm", "arch": None}, "model.arch must be the name of a network, got None"),
         ({"library": "torchvision", "arch": "resnet5O"}, "did you mean resnet50"),
         ({"library": "torchvision", "arch": "resnet50", "pretrained": True}, "pickle"),
-        ({"library": "torchvision", "arch": "resnet50", "pretrained": "no"}, "no such file or folder; expected"),
-        ({"library": "timm", "arch": "resnet18", "pretrained": "no"}, "or a folder with model.safetensors"),
+        (
+            {"library": "torchvision", "arch": "resnet50", "pretrained": "no"},
+            "no such file or folder; expected",
+        ),
+        (
+            {"library": "timm", "arch": "resnet18", "pretrained": "no"},
+            "or a folder with model.safetensors",
+        ),
         ({"library": "timm", "arch": "vit_base_patch16_22"}, "did you mean vit_base_patch16_224"),
         ({"library": "timm", "arch": "vit_tiny"}, "did you mean .*; see `effbench models`"),
         ({"library": "timm", "arch": "resnet18.a1_in1l"}, "did you mean resnet18.a1_in1k"),
-        ({"library": "transformers", "arch": "bert-bas", "task": None, "config": {}}, "did you mean bert-base"),
-        ({"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}}, "allowed: encode"),
-        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}}, "did you mean n_embd"),
-        ({"library": "transformers", "arch": "gpt2", "task": None, "config": {}, "pretrained": "no"}, "no such folder"),
+        (
+            {"library": "transformers", "arch": "bert-bas", "task": None, "config": {}},
+            "did you mean bert-base",
+        ),
+        (
+            {"library": "transformers", "arch": "gpt2", "task": "decod", "config": {}},
+            "allowed: encode",
+        ),
+        (
+            {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_embed": 8}},
+            "did you mean n_embd",
+        ),
+        (
+            {
+                "library": "transformers",
+                "arch": "gpt2",
+                "task": None,
+                "config": {},
+                "pretrained": "no",
+            },
+            "no such folder",
+        ),
         (
             {"library": "transformers", "arch": "gpt2", "task": None, "config": {"n_layer": "x"}},
             "expected int, got str",
@@ -192,23 +300,44 @@ def test_tasks_and_lengths_that_do_not_suit():
     ):
         with pytest.raises(UnsupportedError, match=text):
             of_transformers(arch, task)
-    with pytest.raises(UnsupportedError, match="vit cannot generate tokens; it supports encode, logits"):
+    with pytest.raises(
+        UnsupportedError, match="vit cannot generate tokens; it supports encode, logits"
+    ):
         build({"library": "transformers", "arch": "vit", "task": "decode"})
     config = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "state_size": 4}
     with pytest.raises(UnsupportedError, match="mamba has no key-value cache"):
         build({"library": "transformers", "arch": "mamba", "task": "decode", "config": config})
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    with pytest.raises(UnsupportedError, match="effbench cannot make the input input_ids of canine"):
+    with pytest.raises(
+        UnsupportedError, match="effbench cannot make the input input_ids of canine"
+    ):
         build({"library": "transformers", "arch": "canine", "task": "encode", "config": config})
-    config = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
+    config = {
+        "hidden_size": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "attention_types": [[["global", "local"], 1]],
+    }
     settings = {"library": "transformers", "arch": "gpt_neo", "task": "decode", "seq": 16}
     build(settings | {"config": config | {"vocab_size": 32, "window_size": 16}})
-    with pytest.raises(UnsupportedError, match="gpt_neo has other logits with a static key-value cache"):
+    with pytest.raises(
+        UnsupportedError, match="gpt_neo has other logits with a static key-value cache"
+    ):
         build(settings | {"config": config | {"vocab_size": 32, "window_size": 4}})
-    config = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "src_vocab_size": 32, "tgt_vocab_size": 32}
-    with pytest.raises(UnsupportedError, match="fsmt has other logits with a static key-value cache"):
+    config = {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "src_vocab_size": 32,
+        "tgt_vocab_size": 32,
+    }
+    with pytest.raises(
+        UnsupportedError, match="fsmt has other logits with a static key-value cache"
+    ):
         build(settings | {"arch": "fsmt", "config": config | HEADS})
-    with pytest.raises(UnsupportedError, match="informer cannot generate tokens"):  # an encoder-decoder without a head
+    with pytest.raises(
+        UnsupportedError, match="informer cannot generate tokens"
+    ):  # an encoder-decoder without a head
         build(settings | {"arch": "informer", "config": {}})
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)
@@ -216,11 +345,21 @@ def test_tasks_and_lengths_that_do_not_suit():
 
 #: Preset -> parameters of the published network, without a head.
 PUBLISHED = {
-    "bert-base": 109_482_240, "bert-large": 335_141_888, "distilbert-base": 66_362_880, "roberta-base": 124_645_632,
-    "gpt2": 124_439_808, "gpt2-xl": 1_557_611_200, "opt-125m": 125_239_296, "llama-1b": 1_235_814_400,
-    "qwen2-0.5b": 494_032_768, "qwen3-0.6b": 596_049_920, "t5-small": 60_506_624, "bart-base": 139_420_416,
-    "whisper-tiny": 37_760_640, "bloom-560m": 559_214_592,
-}  # fmt: skip
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
+    "distilbert-base": 66_362_880,
+    "roberta-base": 124_645_632,
+    "gpt2": 124_439_808,
+    "gpt2-xl": 1_557_611_200,
+    "opt-125m": 125_239_296,
+    "llama-1b": 1_235_814_400,
+    "qwen2-0.5b": 494_032_768,
+    "qwen3-0.6b": 596_049_920,
+    "t5-small": 60_506_624,
+    "bart-base": 139_420_416,
+    "whisper-tiny": 37_760_640,
+    "bloom-560m": 559_214_592,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -263,7 +402,9 @@ def test_a_torchvision_for_another_torch(monkeypatch):
 
     monkeypatch.setattr(importlib, "import_module", fail)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1.0")
-    with pytest.raises(ConfigError, match=r"torchvision 0\.1\.0 does not match torch 2.*pip install .torchvision=="):
+    with pytest.raises(
+        ConfigError, match=r"torchvision 0\.1\.0 does not match torch 2.*pip install .torchvision=="
+    ):
         libraries.load("timm")
 
 
@@ -274,4 +415,7 @@ def test_the_catalog_knows_what_the_libraries_know():
     known = torchvision.models.list_models(module=torchvision.models)
     assert {arch for name, arch in names if name == "torchvision"} == set(known)
     types = {arch for name, arch in names if name == "transformers"} - catalog.PRESETS.keys()
-    assert types ^ set(libraries.load("transformers").CONFIG_MAPPING) <= {"gpt-sw3", *catalog.PRESETS}
+    assert types ^ set(libraries.load("transformers").CONFIG_MAPPING) <= {
+        "gpt-sw3",
+        *catalog.PRESETS,
+    }

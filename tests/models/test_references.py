@@ -37,14 +37,20 @@ def gpt2(model, token, position):
         values = torch.cat([attention.values[:, :, :position], v], dim=2)
         x = x + attention.project(attended(q, keys, values))
         hidden = block.expand(block.mlp_norm(x))
-        hidden = 0.5 * hidden * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+        hidden = (
+            0.5
+            * hidden
+            * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+        )
         x = x + block.contract(hidden)
     return model.norm(x) @ model.tokens.weight.T
 
 
 def turned(x):
     """Each pair (i, i + K / 2) of x [B, heads, T, K] as a complex number, turned by its angle."""
-    angles = torch.arange(T)[:, None] * THETA ** (-2 * torch.arange(K // 2, dtype=torch.float64) / K)
+    angles = torch.arange(T)[:, None] * THETA ** (
+        -2 * torch.arange(K // 2, dtype=torch.float64) / K
+    )
     numbers = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat([numbers.real, numbers.imag], dim=-1)
 
@@ -83,17 +89,32 @@ def mixture(moe, token):
 
 def test_gpt2():
     """The last position sees what the step before it wrote."""
-    model = GPT2Decoder(max_batch=B, max_seq=S, context=CONTEXT, layers=2, width=D, heads=H, vocab=V).double().eval()
+    model = (
+        GPT2Decoder(max_batch=B, max_seq=S, context=CONTEXT, layers=2, width=D, heads=H, vocab=V)
+        .double()
+        .eval()
+    )
     token = torch.tensor([[3], [52], [7]])
     for position in (0, 5, CONTEXT, CONTEXT + 1):
         expected = gpt2(model, token, position)
-        torch.testing.assert_close(model(token, torch.tensor([position])), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            model(token, torch.tensor([position])), expected, rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(("kv_heads", "tied"), [(1, True), (2, False), (H, True)])
 def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
-    """Each step's logits are those of the last position of a prompt that ends there, with the same weights."""
-    sizes = {"layers": 2, "width": D, "heads": H, "kv_heads": kv_heads, "ffn": F, "vocab": V, "theta": THETA}
+    """Each step's logits are those of the last position of a prompt that ends there, with the same
+    weights."""
+    sizes = {
+        "layers": 2,
+        "width": D,
+        "heads": H,
+        "kv_heads": kv_heads,
+        "ffn": F,
+        "vocab": V,
+        "theta": THETA,
+    }
     whole = LlamaPrefill(seq=T, tied=tied, **sizes).double().eval()
     step = LlamaDecoder(max_batch=B, max_seq=S, context=0, tied=tied, **sizes).double().eval()
     step.load_state_dict(whole.state_dict())
@@ -106,7 +127,10 @@ def test_llama_of_a_prompt_and_token_by_token(kv_heads, tied):
 
 
 def test_swiglu_and_each_layer_counts():
-    model, x = SwiGLUStack(width=D, depth=8, ffn=F).double().eval(), torch.randn(B, D, dtype=torch.float64)
+    model, x = (
+        SwiGLUStack(width=D, depth=8, ffn=F).double().eval(),
+        torch.randn(B, D, dtype=torch.float64),
+    )
     right, expected = model(x), x
     for norm, mlp in zip(model.norms, model.mlps, strict=True):
         expected = fed_forward(expected, norm, mlp)
@@ -131,7 +155,11 @@ def test_mixture_of_experts(monkeypatch, dispatch, top_k):
     moe, taken = experts(dispatch, top_k), []
     for name in ("gathered", "dense"):
         method = getattr(moe, name)
-        monkeypatch.setattr(moe, name, lambda *given, name=name, method=method: (taken.append(name), method(*given))[1])
+        monkeypatch.setattr(
+            moe,
+            name,
+            lambda *given, name=name, method=method: (taken.append(name), method(*given))[1],
+        )
     for batch in (1, 2, 3, 5):
         x = torch.randn(batch, D, dtype=torch.float64)
         expected = torch.stack([mixture(moe, token) for token in x])
@@ -143,7 +171,9 @@ def test_mixture_of_experts(monkeypatch, dispatch, top_k):
 
 def test_settings_of_experts_must_fit():
     for top_k in (0, EXPERTS + 1):
-        with pytest.raises(ValueError, match=f"top_k must be between 1 and {EXPERTS}, .*, got {top_k}"):
+        with pytest.raises(
+            ValueError, match=f"top_k must be between 1 and {EXPERTS}, .*, got {top_k}"
+        ):
             experts(top_k=top_k)
     with pytest.raises(ValueError, match="dispatch 'sparse'; allowed: auto, gather, dense"):
         experts(dispatch="sparse")

@@ -72,16 +72,44 @@ def passed(text):
         (Masked, "ids, scale, mask=, bias=", None),
         (Masked, "id, scales", None),
         (Masked, "tokens, factor", None),  # names of positional inputs are the user's
-        (Masked, "ids", "forward requires scale, but model.inputs has only ids; describe each, for example"),
+        (
+            Masked,
+            "ids",
+            "forward requires scale, but model.inputs has only ids; describe each, for example",
+        ),
         (Masked, "ids=", "forward requires scale"),
         (Masked, "ids, mask=", "forward requires scale"),
-        (Masked, "ids, scale, maks=", "model.inputs.maks is no argument of forward: did you mean mask?; allowed: ids"),
-        (Masked, "ids, scale, other=", "model.inputs.other is no argument of forward; allowed: ids, scale, mask, bias"),
-        (Masked, "a, b, c, d", "4 inputs by position (a, b, c, d), but forward takes 3 by position"),
+        (
+            Masked,
+            "ids, scale, maks=",
+            "model.inputs.maks is no argument of forward: did you mean mask?; allowed: ids",
+        ),
+        (
+            Masked,
+            "ids, scale, other=",
+            "model.inputs.other is no argument of forward; allowed: ids, scale, mask, bias",
+        ),
+        (
+            Masked,
+            "a, b, c, d",
+            "4 inputs by position (a, b, c, d), but forward takes 3 by position",
+        ),
         (Masked, "ids, scale, mask, bias", "set model.inputs.bias.keyword=true"),
-        (Masked, "ids, mask", "model.inputs.mask is passed by position, where forward expects scale"),
-        (Masked, "ids, maks", "model.inputs.maks is passed by position as scale: did you mean mask?"),
-        (Masked, "a, scale, ids=", "forward gets its argument ids twice: by position from model.inputs.a"),
+        (
+            Masked,
+            "ids, mask",
+            "model.inputs.mask is passed by position, where forward expects scale",
+        ),
+        (
+            Masked,
+            "ids, maks",
+            "model.inputs.maks is passed by position as scale: did you mean mask?",
+        ),
+        (
+            Masked,
+            "a, scale, ids=",
+            "forward gets its argument ids twice: by position from model.inputs.a",
+        ),
         (Decorated, "ids", "forward requires scale"),
         (Decorated, "ids, scale", None),
         (Injected, "x", None),
@@ -97,7 +125,10 @@ def passed(text):
 )
 def test_inputs_fit_or_are_refused_for_a_class_and_its_module(kind, inputs, said):
     arguments = {nn.Linear: (2, 2), nn.MultiheadAttention: (2, 1)}.get(kind, ())
-    for reason in (class_mismatch(kind, passed(inputs)), module_mismatch(kind(*arguments), passed(inputs))):
+    for reason in (
+        class_mismatch(kind, passed(inputs)),
+        module_mismatch(kind(*arguments), passed(inputs)),
+    ):
         assert reason == said or said in reason
 
 
@@ -107,7 +138,9 @@ def test_what_only_an_instance_knows_is_not_refused():
     hooked.register_forward_pre_hook(lambda module, args: (1, 2))
     replaced = Masked()
     replaced.forward = lambda *inputs: inputs[0]
-    assert class_mismatch(nn.Module, wrong) is None and class_mismatch(lambda: Masked(), wrong) is None
+    assert (
+        class_mismatch(nn.Module, wrong) is None and class_mismatch(lambda: Masked(), wrong) is None
+    )
     assert class_mismatch(OwnCall, wrong) is None
     for module in (hooked, replaced, OwnCall(), torch.jit.script(nn.Linear(2, 2))):
         assert module_mismatch(module, wrong) is None
@@ -116,7 +149,11 @@ def test_what_only_an_instance_knows_is_not_refused():
 
 
 def test_shipped_models_fit():
-    names = [path.stem for path in CONF.glob("*.yaml") if path.stem not in ("custom", "torchvision", "timm")]
+    names = [
+        path.stem
+        for path in CONF.glob("*.yaml")
+        if path.stem not in ("custom", "torchvision", "timm")
+    ]
     checked = 0
     for name in names:
         node = load(name, 2)

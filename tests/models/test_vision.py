@@ -7,7 +7,8 @@ from effbench.models.weights import wake
 
 
 class Small(nn.Module):
-    """Depthwise convolutions drawn so that the signal shrinks with each, as MobileNetV3's does, and a head of zeros."""
+    """Depthwise convolutions drawn so that the signal shrinks with each, as MobileNetV3's does, and
+    a head of zeros."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +32,9 @@ def sizes(model):
     found = []
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
-            module.register_forward_hook(lambda module, args, output: found.append(float(output.std())))
+            module.register_forward_hook(
+                lambda module, args, output: found.append(float(output.std()))
+            )
     with torch.inference_mode():
         model(torch.randn(8, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
     return found
@@ -43,11 +46,16 @@ def test_settled_batch_norms_keep_the_signal_and_leave_no_other_trace():
     plain, settled = Small(), Small()
     settle_batch_norms(settled)
     assert not any(module.training for module in settled.modules())
-    assert [m.momentum for m in settled.modules() if isinstance(m, nn.BatchNorm2d)] == [0.01] * 4 + [0.1]
+    assert [m.momentum for m in settled.modules() if isinstance(m, nn.BatchNorm2d)] == [
+        0.01
+    ] * 4 + [0.1]
     for (name, ours), theirs in zip(settled.named_parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
     wake(settled)  # otherwise the output does not depend on the images
-    assert settled.head.weight.count_nonzero() == settled.head.weight.numel() and settled.head.weight.std() > 0.1
+    assert (
+        settled.head.weight.count_nonzero() == settled.head.weight.numel()
+        and settled.head.weight.std() > 0.1
+    )
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         assert torch.equal(settled(images), settled(images))

@@ -27,7 +27,8 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     torch.manual_seed(0)
     layers = [torch.empty(64, 32) for _ in range(6)]
     fill_normal([(layer, 1.0) for layer in layers])
-    # 384 rows begin at 251 places: those that agree are a whole round apart, and none of the same layer
+    # 384 rows begin at 251 places: those that agree are a whole round apart, and none of the same
+    # layer
     assert all(len(layer.unique(dim=0)) == 64 for layer in layers)
     assert len(torch.cat(layers).unique(dim=0)) == 251
     for one, other in itertools.combinations(layers, 2):

@@ -1,4 +1,5 @@
-"""`bucketed-graph` without CUDA: captures by remembering, for tests in this process and for cells that import it."""
+"""`bucketed-graph` without CUDA: captures by remembering, for tests in this process and for cells
+that import it."""
 
 import torch
 from torch.utils._pytree import tree_map
@@ -10,7 +11,10 @@ from effbench.modes.graphs import Captured
 def capture(function, args, kwargs):
     """A replay runs the function on the same buffers, into the same outputs."""
     outputs = tree_map(torch.clone, function(*args, **kwargs))
-    return Captured(lambda: tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs)), outputs)
+    return Captured(
+        lambda: tree_map(lambda out, new: out.copy_(new), outputs, function(*args, **kwargs)),
+        outputs,
+    )
 
 
 class Again(BucketedGraph):

@@ -1,4 +1,5 @@
-"""What modes need, what their settings accept, and that a step means what its module means. CUDA graphs: tests/gpu."""
+"""What modes need, what their settings accept, and that a step means what its module means. CUDA
+graphs: tests/gpu."""
 
 import shutil
 import sys
@@ -37,7 +38,14 @@ def test_shipped_yamls_name_themselves_and_build_their_modes():
         assert isinstance(mode, Mode)
         assert (node["name"], mode.compiles) == (name, name not in UNCOMPILED)
         assert mode.settling_calls >= 1
-    assert {"eager", "default", "reduce-overhead", "max-autotune", "compile+graph", *UNCOMPILED} <= set(SHIPPED)
+    assert {
+        "eager",
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+        "compile+graph",
+        *UNCOMPILED,
+    } <= set(SHIPPED)
 
 
 def test_a_users_mode_gets_the_defaults():
@@ -49,7 +57,12 @@ def test_a_users_mode_gets_the_defaults():
             return Prepared(module, copy_inputs=module)
 
     mode = Plain()
-    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (2, Mode.phases, False, None)
+    assert (mode.settling_calls, mode.phases, mode.static_shape, mode.missing(CPU)) == (
+        2,
+        Mode.phases,
+        False,
+        None,
+    )
     assert uses_dynamo(mode)
     prepared = mode.prepare_training(len, lambda forward: (forward, "step"), (), {})
     assert (prepared.step, prepared.copy_inputs) == ((len, "step"), None)
@@ -63,23 +76,41 @@ def test_a_users_mode_gets_the_defaults():
 
 
 def test_cudagraph_trees_need_three_calls():
-    for mode, settling in (("default", 1), ("max-autotune-no-cudagraphs", 1), ("reduce-overhead", 3),
-                           ("max-autotune", 3), (None, 1)):  # fmt: skip
-        assert (Compiled(mode).settling_calls, Compiled(mode).uses_cuda_graphs) == (settling, settling == 3)
+    for mode, settling in (
+        ("default", 1),
+        ("max-autotune-no-cudagraphs", 1),
+        ("reduce-overhead", 3),
+        ("max-autotune", 3),
+        (None, 1),
+    ):
+        assert (Compiled(mode).settling_calls, Compiled(mode).uses_cuda_graphs) == (
+            settling,
+            settling == 3,
+        )
         assert Compiled(mode).autotunes == ("autotune" in str(mode))
     options = Compiled("max-autotune", options={"triton.cudagraphs": False})
     assert not options.uses_cuda_graphs and options.options["max_autotune"] is True
     assert CompiledCudaGraph().autotunes and not CompiledCudaGraph(inner="default").autotunes
     assert BucketedGraph(torch_compile_max_bs=8).autotunes and not BucketedGraph().autotunes
-    assert AotInductor(options={"max_autotune_gemm": True}).autotunes and not AotInductor().autotunes
+    assert (
+        AotInductor(options={"max_autotune_gemm": True}).autotunes and not AotInductor().autotunes
+    )
 
 
 def test_needs(monkeypatch):
-    for mode in (CudaGraph(), CompiledCudaGraph(), Compiled("reduce-overhead"), GraphedCallables(),
-                 CudaGraphsBackend(), BucketedGraph()):  # fmt: skip
+    for mode in (
+        CudaGraph(),
+        CompiledCudaGraph(),
+        Compiled("reduce-overhead"),
+        GraphedCallables(),
+        CudaGraphsBackend(),
+        BucketedGraph(),
+    ):
         assert "needs CUDA, but this cell runs on cpu" in mode.missing(CPU)
-    for mode in (CompiledCudaGraph(inner="reduce-overhead"),
-                 BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead")):  # fmt: skip
+    for mode in (
+        CompiledCudaGraph(inner="reduce-overhead"),
+        BucketedGraph(torch_compile_max_bs=8, inner="reduce-overhead"),
+    ):
         assert mode.compiles and "already uses CUDA graphs" in mode.missing(CUDA)
     monkeypatch.setenv("PATH", "")
     for mode in (CudaGraph(), GraphedCallables(), CudaGraphsBackend(), BucketedGraph()):
@@ -107,7 +138,9 @@ def test_compilers(monkeypatch):
 
 def test_copying_inputs_in_place():
     statics, named = (torch.zeros(2), 3, torch.zeros(1)), {"k": torch.zeros(2), "flag": True}
-    input_copier(statics, named)(torch.ones(2), 3, torch.full((1,), 2.0), k=torch.full((2,), 5.0), flag=True)
+    input_copier(statics, named)(
+        torch.ones(2), 3, torch.full((1,), 2.0), k=torch.full((2,), 5.0), flag=True
+    )
     assert (statics[0].tolist(), statics[2].tolist(), named["k"].tolist()) == ([1, 1], [2], [5, 5])
     with pytest.raises(ValueError, match="zip"):
         input_copier((torch.zeros(2), torch.zeros(2)), {})(torch.ones(2))
@@ -115,10 +148,17 @@ def test_copying_inputs_in_place():
 
 def test_options_by_dotted_names():
     given = {"epilogue_fusion": False, "triton": {"cudagraphs": True, "unique_kernel_names": False}}
-    dotted = {"epilogue_fusion": False, "triton.cudagraphs": True, "triton.unique_kernel_names": False}
+    dotted = {
+        "epilogue_fusion": False,
+        "triton.cudagraphs": True,
+        "triton.unique_kernel_names": False,
+    }
     assert checked_options(given) == checked_options(dotted) == dotted
     whole = {"post_grad_fusion_options": {"a": {"b": 1}}}
-    assert (checked_options(None), checked_options(whole)) == ({}, whole), "a mapping that is a value"
+    assert (checked_options(None), checked_options(whole)) == (
+        {},
+        whole,
+    ), "a mapping that is a value"
     for name in ("epilogue_fusion", "max_autotune", "fallback_random", "shape_padding"):
         assert Compiled(options={name: False}).options[name] is False, "named by the documentation"
 
@@ -126,20 +166,44 @@ def test_options_by_dotted_names():
 @pytest.mark.parametrize(
     ("mode", "settings", "expected"),
     [
-        (Compiled, {"options": {"epilog_fusion": True}}, "mode.options.epilog_fusion: .*did you mean epilogue_fusion"),
-        (Compiled, {"options": {"triton": {"cudagraph": True}}}, "mode.options.triton.cudagraph: .*triton.cudagraphs"),
+        (
+            Compiled,
+            {"options": {"epilog_fusion": True}},
+            "mode.options.epilog_fusion: .*did you mean epilogue_fusion",
+        ),
+        (
+            Compiled,
+            {"options": {"triton": {"cudagraph": True}}},
+            "mode.options.triton.cudagraph: .*triton.cudagraphs",
+        ),
         (Compiled, {"options": {"qqqqq": 1}}, "mode.options.qqqqq: .*list_options"),
-        (Compiled, {"options": {"max_autotune": "yes"}}, "mode.options: .*max_autotune, got str should be bool"),
+        (
+            Compiled,
+            {"options": {"max_autotune": "yes"}},
+            "mode.options: .*max_autotune, got str should be bool",
+        ),
         (Compiled, {"mode": "fast"}, "no mode 'fast'; allowed: default, .*max-autotune"),
-        (Compiled, {"dynamic": "mark"}, "mode.dynamic .* value 'mark'; allowed: null, true, false, marked"),
-        (Compiled, {"fullgraph": "no"}, "mode.fullgraph has the invalid value 'no'; allowed: true, false"),
+        (
+            Compiled,
+            {"dynamic": "mark"},
+            "mode.dynamic .* value 'mark'; allowed: null, true, false, marked",
+        ),
+        (
+            Compiled,
+            {"fullgraph": "no"},
+            "mode.fullgraph has the invalid value 'no'; allowed: true, false",
+        ),
         (GraphedCallables, {"share_pool": None}, "mode.share_pool has the invalid value None"),
         (JitTrace, {"freeze": 1}, "mode.freeze has the invalid value 1"),
         (GraphedCallables, {"only": ["a", 3.5]}, "mode.only must be patterns of module names"),
         (Compiled, {"only": "a", "regional": True}, "choose one of them"),
         (Compiled, {"regional": 3}, "mode.regional must be .*, got 3"),
         (CudaGraph, {"warmups": -1}, "mode.warmups must be an integer of at least 0, got -1"),
-        (CudaGraph, {"guard": "warn"}, "mode.guard has the invalid value 'warn'; allowed: null, refuse, recapture"),
+        (
+            CudaGraph,
+            {"guard": "warn"},
+            "mode.guard has the invalid value 'warn'; allowed: null, refuse, recapture",
+        ),
         (BucketedGraph, {"padding": "nan"}, "keep, zero, sentinel"),
         (BucketedGraph, {"guard": "recapture"}, "null, refuse"),
         (BucketedGraph, {"buckets": "x"}, "unknown buckets=x"),
@@ -155,9 +219,15 @@ def test_wrong_settings(mode, settings, expected):
 def test_the_batch_dimension_of_every_input_is_marked():
     x, y, z, scale = torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(5), torch.zeros(())
     first, second, none = (BatchInput(dim, 0.0) for dim in (0, 1, None))
-    mark_varied((x, y, 7), {"z": z, "scale": scale}, Batch((2,), (first, second, first), {"z": none, "scale": first}))
+    mark_varied(
+        (x, y, 7),
+        {"z": z, "scale": scale},
+        Batch((2,), (first, second, first), {"z": none, "scale": first}),
+    )
     assert (x._dynamo_dynamic_indices, y._dynamo_dynamic_indices) == ({0}, {1})
-    assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(scale, "_dynamo_dynamic_indices")
+    assert not hasattr(z, "_dynamo_dynamic_indices") and not hasattr(
+        scale, "_dynamo_dynamic_indices"
+    )
 
 
 @pytest.mark.parametrize(("dynamic", "graphs"), [("marked", 1), (False, 3)])
@@ -165,7 +235,9 @@ def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fre
     mode = Compiled(dynamic=dynamic)
     mode.batch = Batch((5, 6, 7), (BatchInput(1, 0.0),), {})
     module = torch.nn.Linear(4, 4).eval()
-    step, _ = mode.selection.apply(module, backend="eager", dynamic=None if dynamic == "marked" else dynamic)
+    step, _ = mode.selection.apply(
+        module, backend="eager", dynamic=None if dynamic == "marked" else dynamic
+    )
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
     mode.mark((inputs[0],), {})
     for x in inputs:

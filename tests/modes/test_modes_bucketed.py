@@ -1,4 +1,5 @@
-"""The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs: tests/gpu."""
+"""The runner of `bucketed-graph` over captures that simply run again: policy without CUDA. Graphs:
+tests/gpu."""
 
 import itertools
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ CPU = torch.device("cpu")
 
 
 class Net(torch.nn.Module):
-    """Inputs with and without a batch dimension, one by name and one whose batch is not first; two outputs, one of
-    [B * T, D]. As wide as the largest batch, so that sizes alone say nothing."""
+    """Inputs with and without a batch dimension, one by name and one whose batch is not first; two
+    outputs, one of [B * T, D]. As wide as the largest batch, so that sizes alone say nothing."""
 
     def __init__(self, width=9):
         super().__init__()
@@ -32,13 +33,18 @@ class Net(torch.nn.Module):
 
 
 SPECS = parse_inputs(
-    {"x": {"shape": [3, 9]}, "scale": {"shape": [9], "batch_dim": None},
-     "late": {"shape": [9], "batch_dim": 1, "keyword": True}}
-)  # fmt: skip
+    {
+        "x": {"shape": [3, 9]},
+        "scale": {"shape": [9], "batch_dim": None},
+        "late": {"shape": [9], "batch_dim": 1, "keyword": True},
+    }
+)
 GPT2_SPECS = parse_inputs(
-    {"token": {"shape": [1], "dtype": "int64", "low": 5, "high": 50},
-     "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None}}
-)  # fmt: skip
+    {
+        "token": {"shape": [1], "dtype": "int64", "low": 5, "high": 50},
+        "position": {"shape": [1], "dtype": "int64", "value": 4, "batch_dim": None},
+    }
+)
 
 
 def inputs(specs, bs, seed):
@@ -63,14 +69,20 @@ def inference():
 
 
 @pytest.mark.parametrize(
-    ("padding", "outputs"), list(itertools.product(("keep", "zero", "sentinel"), ("clone", "short-lived")))
+    ("padding", "outputs"),
+    list(itertools.product(("keep", "zero", "sentinel"), ("clone", "short-lived"))),
 )
 @pytest.mark.parametrize("name", ["net", "gpt2"])
 def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
-    """From the largest captured size down and beyond it, with other values in the rows that are left behind."""
-    module, specs = (Net(), SPECS) if name == "net" else (GPT2Decoder(11, 8, 4, 1, 8, 2, 50), GPT2_SPECS)
+    """From the largest captured size down and beyond it, with other values in the rows that are
+    left behind."""
+    module, specs = (
+        (Net(), SPECS) if name == "net" else (GPT2Decoder(11, 8, 4, 1, 8, 2, 50), GPT2_SPECS)
+    )
     module.eval()
-    runner = prepared(BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)).step
+    runner = prepared(
+        BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)
+    ).step
     before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         poison = inputs(specs, 9, 100 + raw)
@@ -79,11 +91,17 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
         found = runner(*args, **kwargs)
         torch.testing.assert_close(found, module(*args, **kwargs))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
-    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, "graphs know addresses"
+    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, (
+        "graphs know addresses"
+    )
 
 
-@pytest.mark.parametrize(("order", "sizes"), [("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])])
-def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(monkeypatch, order, sizes):
+@pytest.mark.parametrize(
+    ("order", "sizes"), [("largest-first", [4, 2, 1]), ("smallest-first", [1, 2, 4])]
+)
+def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
+    monkeypatch, order, sizes
+):
     module, compiled, captured = Net(), Net(), {}
 
     def noted(function, args, kwargs):
@@ -99,7 +117,9 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(mon
 
 
 def test_copying_inputs_is_all_of_a_call_but_its_replay():
-    found = prepared(BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4])
+    found = prepared(
+        BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4]
+    )
     found.copy_inputs(torch.full((3, 2), 7.0))
     assert found.step.static.buffers[0][:3].eq(7.0).all() and not found.step.calls
 
@@ -113,7 +133,9 @@ def test_short_lived_outputs_are_overwritten_and_clones_are_not():
         assert torch.equal(first, kept) is same
 
 
-@pytest.mark.parametrize(("padding", "expected"), [("keep", 7.0), ("zero", 0.0), ("sentinel", float("nan"))])
+@pytest.mark.parametrize(
+    ("padding", "expected"), [("keep", 7.0), ("zero", 0.0), ("sentinel", float("nan"))]
+)
 def test_padding_is_what_it_says(padding, expected):
     specs = parse_inputs({"x": {"shape": [2]}})
     runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
@@ -133,7 +155,10 @@ def test_facts_count_padding_and_fallbacks():
     late = found.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
-    assert "larger than the largest captured size, 2" in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
+    assert (
+        "larger than the largest captured size, 2"
+        in prepared(BucketedGraph([2]), Net(), SPECS, [3]).degraded
+    )
     assert prepared(BucketedGraph([2]), Net(), SPECS, [3, 1]).degraded is None
 
 
@@ -164,7 +189,9 @@ def test_an_output_that_hides_its_tensors():
             return Output(x * 2)
 
     specs = parse_inputs({"x": {"shape": [4]}})
-    with pytest.raises(UnsupportedError, match="contains the type Output, whose padding cannot be cut off"):
+    with pytest.raises(
+        UnsupportedError, match="contains the type Output, whose padding cannot be cut off"
+    ):
         prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 

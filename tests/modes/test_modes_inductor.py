@@ -1,4 +1,5 @@
-"""What Inductor asks of the machine is learned before anything is timed, once, and kept for other processes."""
+"""What Inductor asks of the machine is learned before anything is timed, once, and kept for other
+processes."""
 
 import os
 import subprocess
@@ -34,7 +35,10 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
     server = ForkServer()
     try:
         server.wait_ready()
-        eager, compiled = ("effbench.modes.eager.Eager", "cpu"), ("effbench.modes.compiled.Compiled", "cpu")
+        eager, compiled = (
+            ("effbench.modes.eager.Eager", "cpu"),
+            ("effbench.modes.compiled.Compiled", "cpu"),
+        )
         server.call("preload", {"modules": [], "modes": [eager]}, 120)
         assert libraries(machine) == set()
         server.call("preload", {"modules": [], "modes": [eager, compiled]}, 120)
@@ -42,7 +46,9 @@ def test_a_server_learns_and_no_cell_compiles_the_samples_again(tmp_path, monkey
         server.close()
     samples = libraries(machine)
     assert samples, "torch compiles no samples any more"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True)
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COMPILES_ONE, str(machine), str(cell)], check=True
+    )
     assert len(libraries(cell)) == 1
     assert libraries(machine) == samples
 
@@ -52,7 +58,12 @@ def test_a_broken_compiler_is_left_to_the_cell(tmp_path):
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    script = "from effbench.modes import inductor; inductor.learn_vector_instructions(); print('went on')"
+    script = (
+        "from effbench.modes import inductor; inductor.learn_vector_instructions(); print('went"
+        " on')"
+    )
     env = {**os.environ, "CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], env=env, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "went on\n"), done.stderr

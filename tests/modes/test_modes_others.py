@@ -1,4 +1,5 @@
-"""TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen without CUDA."""
+"""TorchScript, AOTInductor, graphed callables, the backend cudagraphs: what of them can be seen
+without CUDA."""
 
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,9 @@ class Scaled(nn.Module):
         return {"y": self.layer(x) * times * scale + self.shift}
 
 
-@pytest.mark.parametrize("settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"freeze": True}, {"optimize_for_inference": True}], ids=str
+)
 @pytest.mark.parametrize("mode", [JitTrace, JitScript])
 def test_torchscript_follows_its_inputs(mode, settings, recwarn):
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
@@ -53,7 +56,9 @@ def test_the_reason_of_an_output_that_cannot_be_traced_names_its_type():
         def forward(self, x):
             return SimpleNamespace(x=x)
 
-    with pytest.raises(TypeError, match=r"^torch.jit.trace does not support this output: Only .*SimpleNamespace"):
+    with pytest.raises(
+        TypeError, match=r"^torch.jit.trace does not support this output: Only .*SimpleNamespace"
+    ):
         JitTrace().prepare(Wrapped(), (torch.randn(2, 4),), {})
 
 
@@ -71,7 +76,8 @@ def test_a_graphed_step_takes_the_modules_own_arguments():
 
 @pytest.fixture
 def graphed(monkeypatch):
-    """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was given is noted."""
+    """torch.cuda.make_graphed_callables without CUDA: it replaces `forward` alike, and what it was
+    given is noted."""
     made: list[tuple[int, int]] = []  # (callables, warm-ups) of each call
 
     def replay(wrapper):
@@ -101,7 +107,9 @@ def graphed(monkeypatch):
     ],
 )
 def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
-    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())).eval()
+    module = nn.Sequential(
+        nn.Linear(4, 4), nn.ReLU(), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    ).eval()
     with torch.inference_mode():
         prepared = GraphedCallables(**settings).prepare(module, (torch.randn(2, 4),), {})
         assert graphed == made
@@ -110,8 +118,12 @@ def test_the_whole_or_its_parts_are_graphed(graphed, settings, made, graphs):
             x = torch.randn(2, 4)
             torch.testing.assert_close(prepared.step(x), module(x))
     if settings.get("only"):
-        assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), "replaced in the copy"
-    assert not [part for part in module.modules() if "forward" in vars(part)], "the module itself stays"
+        assert all("forward" in vars(part) for part in (prepared.step[0], *prepared.step[2])), (
+            "replaced in the copy"
+        )
+    assert not [part for part in module.modules() if "forward" in vars(part)], (
+        "the module itself stays"
+    )
 
 
 @pytest.mark.parametrize("only", [None, ["0"]])
@@ -120,7 +132,9 @@ def test_hooks_of_a_graphed_module_and_its_parts_run_once(graphed, only):
     for part in (module, module[0]):
         part.register_forward_hook(lambda part, given, output: 2 * output)
         part.register_forward_pre_hook(lambda part, given: (given[0] + 1,))
-    torch.testing.assert_close(GraphedCallables(only=only).prepare(module, (x,), {}).step(x), module(x))
+    torch.testing.assert_close(
+        GraphedCallables(only=only).prepare(module, (x,), {}).step(x), module(x)
+    )
 
 
 def test_what_the_backend_cudagraphs_skips_is_a_reason(fresh_dynamo):
@@ -167,7 +181,10 @@ def test_aot_inductor_names_what_is_missing(monkeypatch):
     [
         "CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
         "C++ compile error\n/usr/bin/ld: cannot find -lcuda: No such file or directory",
-        "C++ compile error\nutils_cuda.h:15:10: fatal error: cuda_runtime.h: No such file or directory",
+        (
+            "C++ compile error\nutils_cuda.h:15:10: fatal error: cuda_runtime.h: No such file or"
+            " directory"
+        ),
         "host_config.h:1: fatal error: crt/host_defines.h: No such file or directory",
     ],
 )
@@ -196,7 +213,13 @@ def test_a_package_with_other_weights_is_replaced(monkeypatch, tmp_path):
         prepared = mode.prepare(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), {})
         found.append((prepared.compile_cache, "weights_differ" in prepared.facts))
         assert len(list(tmp_path.iterdir())) == 1, "a package takes as much space as the weights"
-    assert found == [("cold", False), ("warm", False), ("cold", True), ("warm", False), ("cold", True)]
+    assert found == [
+        ("cold", False),
+        ("warm", False),
+        ("cold", True),
+        ("warm", False),
+        ("cold", True),
+    ]
     assert (len(made), len(loaded)) == (3, 5)
 
 
@@ -205,7 +228,10 @@ def test_a_package_with_other_weights_is_replaced(monkeypatch, tmp_path):
 def test_a_static_standard_library_is_not_linked(tmp_path):
     """Even with a compiler that links its standard library into what it makes."""
     cxx = tmp_path / "g++"
-    cxx.write_text('#!/bin/sh\ncase " $* " in *" -shared "*) set -- -static-libstdc++ "$@";; esac\nexec g++ "$@"\n')
+    cxx.write_text(
+        '#!/bin/sh\ncase " $* " in *" -shared "*) set -- -static-libstdc++ "$@";; esac\nexec g++'
+        ' "$@"\n'
+    )
     cxx.chmod(0o755)
     module, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
     with torch._inductor.config.patch({"cpp.cxx": (None, str(cxx))}):

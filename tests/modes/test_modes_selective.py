@@ -1,4 +1,5 @@
-"""Parts of a module: which are chosen, that the module itself stays as it is, and how often Dynamo compiles."""
+"""Parts of a module: which are chosen, that the module itself stays as it is, and how often Dynamo
+compiles."""
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 class Block(nn.Module):
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x):
@@ -68,7 +71,11 @@ def run(selection: Selection, module: nn.Module) -> dict:
 def test_a_twin_shares_its_tensors_and_nothing_else():
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
     twin = shared_weight_copy(module)
-    pairs = zip(module.state_dict(keep_vars=True).values(), twin.state_dict(keep_vars=True).values(), strict=True)
+    pairs = zip(
+        module.state_dict(keep_vars=True).values(),
+        twin.state_dict(keep_vars=True).values(),
+        strict=True,
+    )
     assert all(a is b for a, b in pairs)
     assert twin[0] is not module[0] and not twin.training
 
@@ -82,7 +89,9 @@ def test_the_outermost_matches():
         (["*"], ["embed", *layers, "head"]),
     ):
         assert list(matching(Stack(), "only", patterns)) == names
-    with pytest.raises(ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"):
+    with pytest.raises(
+        ConfigError, match=r"mode.skip: no module inside Stack matches 'haed'; did you mean head"
+    ):
         matching(Stack(), "skip", ["layers.*", "haed"])
 
 
@@ -90,16 +99,30 @@ def test_the_outermost_matches():
     ("selection", "module", "facts", "compiled", "breaks"),
     [
         (Selection(), Stack, {}, 1, 0),
-        (Selection(only=["layers.1.mlp", "head"]), Stack, {"compiled_modules": ["layers.1.mlp", "head"]}, 2, 0),
+        (
+            Selection(only=["layers.1.mlp", "head"]),
+            Stack,
+            {"compiled_modules": ["layers.1.mlp", "head"]},
+            2,
+            0,
+        ),
         (Selection(skip="second"), Three, {"eager_modules": ["second"]}, 2, 1),
-        (Selection(regional=True), lambda: Stack(12),
-         {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]}, 1, 0),
+        (
+            Selection(regional=True),
+            lambda: Stack(12),
+            {"region": "Block", "compiled_modules": [f"layers.{i}" for i in range(12)]},
+            1,
+            0,
+        ),
     ],
     ids=["whole", "only", "skip", "equal blocks share one compilation"],
-)  # fmt: skip
+)
 def test_parts_are_compiled_as_selected(selection, module, facts, compiled, breaks):
     assert run(selection, module()) == facts
-    assert (graphs(), sum(torch._dynamo.utils.counters["graph_break"].values())) == (compiled, breaks)
+    assert (graphs(), sum(torch._dynamo.utils.counters["graph_break"].values())) == (
+        compiled,
+        breaks,
+    )
 
 
 def test_modules_with_numbers_as_names():
@@ -111,7 +134,12 @@ def test_modules_with_numbers_as_names():
 def test_blocks_by_name():
     name, parts = blocks_of(Stack(2), "LayerNorm")
     assert (name, list(parts)) == ("LayerNorm", ["layers.0.norm", "layers.1.norm"])
-    with pytest.raises(ConfigError, match="Stack contains no such module; it contains: Block, LayerNorm, Linear, ReLU"):
+    with pytest.raises(
+        ConfigError,
+        match="Stack contains no such module; it contains: Block, LayerNorm, Linear, ReLU",
+    ):
         blocks_of(Stack(), "Layer")
-    with pytest.raises(UnsupportedError, match="Sequential contains no repeated siblings with weights"):
+    with pytest.raises(
+        UnsupportedError, match="Sequential contains no repeated siblings with weights"
+    ):
         blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ReLU()), True)

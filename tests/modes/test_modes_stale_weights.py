@@ -1,4 +1,5 @@
-"""Fingerprints of weights: what they see, what they let pass, and what a guarded step does about it."""
+"""Fingerprints of weights: what they see, what they let pass, and what a guarded step does about
+it."""
 
 import pytest
 import torch
@@ -21,18 +22,31 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(4, 4))),
-         "weight layers.0.weight: different address"),
-        (lambda n: setattr(n[0].bias, "data", torch.zeros(4)), "weight layers.0.bias: different address"),
-        (lambda n: setattr(n[1], "running_mean", torch.zeros(4)), "weight layers.1.running_mean: different address"),
-        (lambda n: n[0].double(), "weight layers.0.weight: dtype torch.float64, but captured as torch.float32"),
-        (lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(2, 4))),
-         "weight layers.0.weight: shape (2, 4), but captured as (4, 4)"),
+        (
+            lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(4, 4))),
+            "weight layers.0.weight: different address",
+        ),
+        (
+            lambda n: setattr(n[0].bias, "data", torch.zeros(4)),
+            "weight layers.0.bias: different address",
+        ),
+        (
+            lambda n: setattr(n[1], "running_mean", torch.zeros(4)),
+            "weight layers.1.running_mean: different address",
+        ),
+        (
+            lambda n: n[0].double(),
+            "weight layers.0.weight: dtype torch.float64, but captured as torch.float32",
+        ),
+        (
+            lambda n: setattr(n[0], "weight", nn.Parameter(torch.zeros(2, 4))),
+            "weight layers.0.weight: shape (2, 4), but captured as (4, 4)",
+        ),
         (lambda n: setattr(n, "0", nn.Linear(4, 4)), "module layers.0: replaced"),
         (lambda n: delattr(n, "1"), "module layers.1: removed"),
         (lambda n: setattr(n[0], "bias", None), "weight layers.0.bias: removed"),
     ],
-)  # fmt: skip
+)
 def test_what_a_graph_would_not_see(change, said):
     net = Net()
     fingerprint = Fingerprint(net)
@@ -45,7 +59,8 @@ def test_what_a_graph_would_not_see(change, said):
 
 
 class Frozen:
-    """Captures as a graph would, without CUDA: a step holds the tensors that the module had then."""
+    """Captures as a graph would, without CUDA: a step holds the tensors that the module had
+    then."""
 
     def __init__(self, net: nn.Linear) -> None:
         self.net, self.captures = net, 0
@@ -53,7 +68,11 @@ class Frozen:
     def __call__(self, args, kwargs) -> Prepared:
         self.captures += 1
         weight, bias = self.net.weight.detach(), self.net.bias.detach()
-        return Prepared(lambda x: nn.functional.linear(x, weight, bias), copy_inputs=lambda x: None, facts={"a": 1})
+        return Prepared(
+            lambda x: nn.functional.linear(x, weight, bias),
+            copy_inputs=lambda x: None,
+            facts={"a": 1},
+        )
 
 
 def test_refuse_names_the_weight():
@@ -65,7 +84,9 @@ def test_refuse_names_the_weight():
     assert torch.equal(prepared.step(x), net(x)), "in place: seen without a recapture"
     kept = net.weight
     net.weight = nn.Parameter(torch.ones(4, 4))
-    with pytest.raises(StaleWeightsError, match=r"weight weight: different address; the graph uses the old one"):
+    with pytest.raises(
+        StaleWeightsError, match=r"weight weight: different address; the graph uses the old one"
+    ):
         prepared.step(x)
     with pytest.raises(StaleWeightsError):
         prepared.copy_inputs(x)

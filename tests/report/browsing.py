@@ -27,19 +27,37 @@ EVIL = (
 
 
 def chromium_path() -> str:
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     assert path, "these tests need a Chromium on the PATH"
     return path
 
 
-def device_sweep(rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any) -> DeviceSweep:
-    known = {"sweep": make.SWEEP | (sweep or {}), "hardware": "NVIDIA H200", "environments": [make.ENVIRONMENT]}
+def device_sweep(
+    rows: list[dict[str, Any]], sweep: dict[str, Any] | None = None, **more: Any
+) -> DeviceSweep:
+    known = {
+        "sweep": make.SWEEP | (sweep or {}),
+        "hardware": "NVIDIA H200",
+        "environments": [make.ENVIRONMENT],
+    }
     return DeviceSweep(**{**known, "rows": rows, **more})
 
 
-def site(out: Path, *device_sweeps: DeviceSweep, database: str = "sqlite:///results/effbench.db", **more: Any) -> Path:
+def site(
+    out: Path,
+    *device_sweeps: DeviceSweep,
+    database: str = "sqlite:///results/effbench.db",
+    **more: Any,
+) -> Path:
     """Writes a site; returns its folder."""
-    known = {"sweeps": [one.sweep for one in device_sweeps], "environments": device_sweeps and [make.ENVIRONMENT]}
+    known = {
+        "sweeps": [one.sweep for one in device_sweeps],
+        "environments": device_sweeps and [make.ENVIRONMENT],
+    }
     write_site(ReportData(database, device_sweeps, **known, **more), out)
     return out
 
@@ -52,7 +70,9 @@ def report_of(path: Path, references: Sequence[str] = ()) -> ReportData:
 
 def content(path: Path) -> Any:
     """What a file of data holds."""
-    return json.loads(path.read_text(encoding="utf-8").removeprefix("effbench.put(").removesuffix(");\n"))
+    return json.loads(
+        path.read_text(encoding="utf-8").removeprefix("effbench.put(").removesuffix(");\n")
+    )
 
 
 def page_of(folder: Path, one: DeviceSweep, name: str) -> Path:
@@ -60,7 +80,8 @@ def page_of(folder: Path, one: DeviceSweep, name: str) -> Path:
 
 
 def until(page: Any, condition: str, seconds: float = 30) -> None:
-    """Wait for a JavaScript condition; Playwright's own way needs eval, which the page's policy forbids."""
+    """Wait for a JavaScript condition; Playwright's own way needs eval, which the page's policy
+    forbids."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
@@ -70,20 +91,28 @@ def until(page: Any, condition: str, seconds: float = 30) -> None:
 class Visit:
     """A page opened in a browser, everything on it drawn."""
 
-    def __init__(self, browser: Any, where: Path, width: int = 1200, theme: str = "light", after: str = "") -> None:
+    def __init__(
+        self, browser: Any, where: Path, width: int = 1200, theme: str = "light", after: str = ""
+    ) -> None:
         self.requests, self.complaints, self.dialogs = [], [], []
         self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
+        self.page.on(
+            "dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss())
+        )
         self.page.goto(where.resolve().as_uri() + after)
-        self.home = next(parent for parent in where.resolve().parents if (parent / "site.json").exists()).as_uri()
+        self.home = next(
+            parent for parent in where.resolve().parents if (parent / "site.json").exists()
+        ).as_uri()
         self.draw()
 
     def draw(self) -> None:
         """As printing does: also the figures that are out of sight."""
-        self.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
+        self.page.evaluate(
+            "dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))"
+        )
         until(
             self.page,
             "[...document.querySelectorAll('.chart[data-src]')]"
@@ -91,8 +120,8 @@ class Visit:
         )
         until(
             self.page,
-            "[...document.querySelectorAll('.grid-place[data-src], #grid')]"
-            ".every((place) => place.closest('details:not([open]), [hidden]') || place.childElementCount)",
+            "[...document.querySelectorAll('.grid-place[data-src], #grid')].every((place) =>"
+            " place.closest('details:not([open]), [hidden]') || place.childElementCount)",
         )
 
     def __enter__(self) -> "Visit":
@@ -106,11 +135,14 @@ class Visit:
 
     def open_all(self) -> None:
         """Open whatever is folded, and draw what was in it."""
-        self.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        self.page.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
         self.draw()
 
     def assert_quiet(self) -> None:
-        """Nothing was asked of another host or a folder above the site, nothing complained or opened."""
+        """Nothing was asked of another host or a folder above the site, nothing complained or
+        opened."""
         own = (self.home + "/", "data:", "blob:")
         foreign = [url for url in self.requests if not url.startswith(own)]
         assert (foreign, self.complaints, self.dialogs) == ([], [], [])
@@ -118,7 +150,8 @@ class Visit:
 
 @contextlib.contextmanager
 def visits(browser: Any, ready: str) -> Iterator[Callable[..., Visit]]:
-    """Opens pages as `Visit` does, waits until each is ready (a JavaScript condition), and closes them in the end."""
+    """Opens pages as `Visit` does, waits until each is ready (a JavaScript condition), and closes
+    them in the end."""
     opened: list[Visit] = []
 
     def open(where: Path, **more: Any) -> Visit:
@@ -137,5 +170,9 @@ def assert_accessible(one: Visit) -> None:
 
     one.open_all()
     found = Axe().run(one.page).response["violations"]
-    bad = [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
+    bad = [
+        (item["id"], item["nodes"][0]["html"][:200])
+        for item in found
+        if item["impact"] in ("serious", "critical")
+    ]
     assert bad == []

@@ -9,7 +9,10 @@ pytest.register_assert_rewrite("browsing")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests in a browser are slow, except that each page opens."""
     for item in items:
-        if "chromium" in getattr(item, "fixturenames", ()) and item.path.name != "test_pages_open.py":
+        if (
+            "chromium" in getattr(item, "fixturenames", ())
+            and item.path.name != "test_pages_open.py"
+        ):
             item.add_marker(pytest.mark.slow)
 
 
@@ -26,8 +29,8 @@ def chromium():
 
 @pytest.fixture(scope="session")
 def claims_site(tmp_path_factory: pytest.TempPathFactory):
-    """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest and of one before it
-    is made of, and the site's folder. Only to be read."""
+    """Made-up sweeps whose names try to do harm: their database and ids, what a site of the newest
+    and of one before it is made of, and the site's folder. Only to be read."""
     import browsing
     import claim_sweeps
 

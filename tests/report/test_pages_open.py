@@ -1,4 +1,5 @@
-"""Every page opens in a browser, and hides no row. What else pages do is tested under the marker `slow`."""
+"""Every page opens in a browser, and hides no row. What else pages do is tested under the marker
+`slow`."""
 
 import pytest
 from browsing import EVIL, Visit, assert_accessible, until
@@ -7,29 +8,42 @@ from effbench.report.site.build import PAGES
 
 READY = {
     "cell": "document.querySelector('#list table')",
-    "history": "document.querySelector('#series').dataset.series && document.querySelector('#series .main-svg')",
+    "history": (
+        "document.querySelector('#series').dataset.series && document.querySelector('#series"
+        " .main-svg')"
+    ),
 }
 EMPTY = """(() => {
   const box = document.createElement("div");
   const rows = [[{ t: "open" }], [{}]]; // a cell that is new has no state
   const source = { caption: "", columns: [{ title: "state", filter: true }], rows };
   effbench.grid(box, source, { state: { filters: new Map() } });
-  return [box.querySelectorAll("tbody tr").length, [...box.querySelectorAll("option")].map((option) => option.text)];
+  const options = [...box.querySelectorAll("option")];
+  return [box.querySelectorAll("tbody tr").length, options.map((option) => option.text)];
 })()"""
 
 
 def opened(chromium, claims_site, page, **more):
     _, _, report, folder = claims_site
     of_sweep = folder / report.device_sweeps[0].slug
-    one = Visit(chromium, (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html", width=390, **more)
+    one = Visit(
+        chromium,
+        (of_sweep if page.of_device_sweep else folder) / f"{page.name}.html",
+        width=390,
+        **more,
+    )
     until(one.page, READY.get(page.name, "true"))
     return one
 
 
 def assert_harmless(one):
-    """No name is more than text, nothing is wider than the screen, and nothing else was asked for."""
+    """No name is more than text, nothing is wider than the screen, and nothing else was asked
+    for."""
     assert one.page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count() == 0
+    assert (
+        one.page.locator("img, main svg[onload], a[href^='javascript'], svg a, td b, th b").count()
+        == 0
+    )
     one.assert_quiet()
 
 

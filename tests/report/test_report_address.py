@@ -17,20 +17,30 @@ STATE = """() => ({
 
 def many_rows():
     """More than 25 rows, so that there is a search."""
-    measured = make.rows(("mlp", "gpt", "vit"), (1, 2, 4, 8, 16, 32), ("eager", "default", "cuda-graph"))
+    measured = make.rows(
+        ("mlp", "gpt", "vit"), (1, 2, 4, 8, 16, 32), ("eager", "default", "cuda-graph")
+    )
     rows = [one | {"dtype": dtype} for one in measured for dtype in ("bfloat16", "float16")]
     return [*rows, make.failed("mlp", 64, "default", "oom", "full"), make.row("mlp", 64, "eager")]
 
 
 def evil_rows():
-    rows = [make.row(name, bs, mode, dtype=dtype)
-            for name in EVIL[:4] for bs in (1, 8) for mode in ("eager", EVIL[0]) for dtype in EVIL[:2]]  # fmt: skip
+    rows = [
+        make.row(name, bs, mode, dtype=dtype)
+        for name in EVIL[:4]
+        for bs in (1, 8)
+        for mode in ("eager", EVIL[0])
+        for dtype in EVIL[:2]
+    ]
     return [*rows, make.failed(EVIL[1], 64, EVIL[0], EVIL[2], EVIL[3], dtype=EVIL[0])]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    sweeps = {"many": device_sweep(many_rows()), "evil": device_sweep(evil_rows(), {"name": EVIL[0]}, hardware=EVIL[6])}
+    sweeps = {
+        "many": device_sweep(many_rows()),
+        "evil": device_sweep(evil_rows(), {"name": EVIL[0]}, hardware=EVIL[6]),
+    }
     return site(tmp_path_factory.mktemp("addresses"), *sweeps.values()), sweeps
 
 
@@ -58,8 +68,13 @@ def test_everything_that_is_set_is_in_the_link(visit):
     for _ in range(2):
         one.page.locator("#grid thead th", has_text="default").click()
     address = one.page.url.partition("#")[2]
-    assert sorted(parse_qsl(address)) == [("hide", "cuda-graph"), ("metric", "throughput_per_s"), ("model", "gpt"),
-                               ("search", "float16"), ("sort", "desc:default")]  # fmt: skip
+    assert sorted(parse_qsl(address)) == [
+        ("hide", "cuda-graph"),
+        ("metric", "throughput_per_s"),
+        ("model", "gpt"),
+        ("search", "float16"),
+        ("sort", "desc:default"),
+    ]
     assert one.page.evaluate("history.length") == depth, "Back leaves the page, whatever was set"
     before = state(one)
     assert len(before["rows"]) == 12 and not any("cuda-graph" in head for head in before["heads"])
@@ -75,11 +90,15 @@ def test_everything_that_is_set_is_in_the_link(visit):
 
 
 def test_an_address_is_input(visit):
-    """What the page does not know is left out; what it searches for is text; names that it knows are found."""
+    """What the page does not know is left out; what it searches for is text; names that it knows
+    are found."""
     plain, found = state(visit("evil")), visit("many")
     for text in (f"{EVIL[0]}?", "((( [x", "__proto__"):
         given = dict.fromkeys(("metric", "model", "bs", "dtype", "hide", "page", text), text)
-        one = visit("evil", f"#{urlencode(given)}&sort={quote(f'desc:{text}')}&sort=sideways:bs&sort=desc&%E0%A4%A")
+        one = visit(
+            "evil",
+            f"#{urlencode(given)}&sort={quote(f'desc:{text}')}&sort=sideways:bs&sort=desc&%E0%A4%A",
+        )
         assert state(one) == plain
         one.assert_quiet()
         found.page.evaluate("hash => { location.hash = hash }", f"#search={quote(text)}")
@@ -88,6 +107,8 @@ def test_an_address_is_input(visit):
         found.page.evaluate("location.hash = '#search='")
         until(found.page, "document.querySelectorAll('#grid tbody tr').length > 1")
     found.assert_quiet()
-    known = visit("evil", f"#{urlencode({'model': EVIL[1], 'dtype': EVIL[0], 'bs': 64, 'hide': EVIL[0]})}")
+    known = visit(
+        "evil", f"#{urlencode({'model': EVIL[1], 'dtype': EVIL[0], 'bs': 64, 'hide': EVIL[0]})}"
+    )
     assert state(known)["pressed"] == ["true", "false"] and len(state(known)["rows"]) == 1
     known.assert_quiet()

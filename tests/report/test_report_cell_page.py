@@ -5,35 +5,63 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
-from browsing import EVIL, Visit, assert_accessible, content, page_of, report_of, site, until, visits
+from browsing import (
+    EVIL,
+    Visit,
+    assert_accessible,
+    content,
+    page_of,
+    report_of,
+    site,
+    until,
+    visits,
+)
 from made_sweeps import a_cell
 from test_report_cells import GPU, LATER, failed, record, trial
 
 from effbench.report.site import cell_data
 
 MODEL = {"name": EVIL[0], "module": {"_target_": "nets.Net", "text": EVIL[1]}}
-READY = """(document.querySelector('#cell').childElementCount || document.querySelector('#list table'))
+READY = """(document.querySelector('#cell').childElementCount
+|| document.querySelector('#list table'))
 && [...document.querySelectorAll('#samples .chart')].every((chart) => chart.dataset.drawn)"""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A site of a database: eager with three rounds, a failure, many rounds, and a cell that is hostile throughout."""
+    """A site of a database: eager with three rounds, a failure, many rounds, and a cell that is
+    hostile throughout."""
     folder = tmp_path_factory.mktemp("cell-page")
     eager, graph, many = a_cell(), a_cell("cuda-graph"), a_cell(bs=64)
     evil = dataclasses.replace(a_cell("default"), model=MODEL, env={EVIL[6]: EVIL[0]})
-    extra = {EVIL[0]: EVIL[1], "facts": {EVIL[6]: [EVIL[0] * 5]}, "artifacts": [EVIL[6], EVIL[3]],
-             "profile": {"calls": 3, "kernels_in_graphs": 0,
-                         "top": [{"name": EVIL[0], "count": 1.0, "ms": 0.1, "share": 1.0}]},
-             "traceback": EVIL[1], "log": EVIL[2]}  # fmt: skip
-    hostile = trial(evil, status="degraded", reason=EVIL[0], clocks_event_reasons=EVIL[1], extra=extra)
+    extra = {
+        EVIL[0]: EVIL[1],
+        "facts": {EVIL[6]: [EVIL[0] * 5]},
+        "artifacts": [EVIL[6], EVIL[3]],
+        "profile": {
+            "calls": 3,
+            "kernels_in_graphs": 0,
+            "top": [{"name": EVIL[0], "count": 1.0, "ms": 0.1, "share": 1.0}],
+        },
+        "traceback": EVIL[1],
+        "log": EVIL[2],
+    }
+    hostile = trial(
+        evil, status="degraded", reason=EVIL[0], clocks_event_reasons=EVIL[1], extra=extra
+    )
     hostile.samples[EVIL[0]] = [1.0, 2.0, float("nan")]
-    record(folder / "r.db", {
-        eager: [trial(eager, 0), trial(eager, 1), trial(eager, 2)],
-        graph: [failed(graph)],
-        many: [trial(many, number, count=30, started_at=None) for number in range(14)],
-        evil: [hostile],
-    }, GPU, LATER, name=EVIL[0])  # fmt: skip
+    record(
+        folder / "r.db",
+        {
+            eager: [trial(eager, 0), trial(eager, 1), trial(eager, 2)],
+            graph: [failed(graph)],
+            many: [trial(many, number, count=30, started_at=None) for number in range(14)],
+            evil: [hostile],
+        },
+        GPU,
+        LATER,
+        name=EVIL[0],
+    )
     (one,) = report_of(folder / "r.db").device_sweeps
     keys = {"eager": eager.key, "graph": graph.key, "many": many.key, "evil": evil.key}
     return page_of(site(folder / "site", one), one, "cell"), keys
@@ -65,7 +93,10 @@ def test_a_deep_link_opens_its_cell(visit, made):
     given = np.asarray(trial(a_cell(), 0).samples["latency_ms"], dtype="<f4")
     assert drawn == given[np.arange(200) * 299 // 199].tolist(), "the points are the samples"
     history = one.page.locator("#cell a", has_text="its history").get_attribute("href")
-    assert parse_qs(history.partition("#")[2]) == {"cell": [key], "on": [GPU.gpu_name]}, "other machines have it too"
+    assert parse_qs(history.partition("#")[2]) == {
+        "cell": [key],
+        "on": [GPU.gpu_name],
+    }, "other machines have it too"
     one.assert_quiet()
     short = visit(f"#cell={key[:12]}&env={LATER.id}")
     assert short.page.locator("#environment").input_value() == LATER.id
@@ -81,7 +112,9 @@ def test_a_failure_and_its_way_to_other_modes(visit, made):
     assert one.texts("#errors pre") == ["Trace\nboom"] and one.page.locator("#samples").count() == 0
     one.page.locator("#cell a", has_text="other modes").click()
     until(one.page, "document.querySelectorAll('#grid tbody tr').length === 4")
-    one.page.locator(f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']").first.click()
+    one.page.locator(
+        f"#grid a[href='cell.html#cell={keys['eager'][:16]}&env={LATER.id}']"
+    ).first.click()
     until(one.page, shows(keys["eager"]))
     assert one.page.locator("#environment").input_value() == LATER.id
 
@@ -92,7 +125,11 @@ def test_without_a_cell_the_list(visit, made):
     one.page.locator("#list select[data-column=mode]").select_option("cuda-graph")
     one.page.locator("#list tbody a").first.click()
     until(one.page, shows(made[1]["graph"]))
-    for address in (f"#cell={'0' * 64}", "#cell=__proto__", "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E"):
+    for address in (
+        f"#cell={'0' * 64}",
+        "#cell=__proto__",
+        "#cell=%3Cimg%20src=x%20onerror=alert(1)%3E",
+    ):
         gone = visit(address)
         assert "This sweep has no cell with the key" in gone.page.locator("#cell").inner_text()
         assert gone.page.locator("img").count() == 0

@@ -44,13 +44,24 @@ FIGURE = {"value": 1.4321, "low": 1.4, "high": 1.47, "unit": "×"}
 
 def judged(claim="P2", experiment="modes", gpu="H200", verdict="confirmed", **measured):
     return {
-        "claim": claim, "experiment": experiment, "gpu_name": gpu, "cpu_name": "EPYC", "torch_version": "2.13.0",
-        "verdict": verdict, "reason": "first\nsecond", "measured": measured, "judged_at": AT,
-    }  # fmt: skip
+        "claim": claim,
+        "experiment": experiment,
+        "gpu_name": gpu,
+        "cpu_name": "EPYC",
+        "torch_version": "2.13.0",
+        "verdict": verdict,
+        "reason": "first\nsecond",
+        "measured": measured,
+        "judged_at": AT,
+    }
 
 
 def test_a_line_for_each_claim_and_machine():
-    rows = [judged(**FIGURE), judged(gpu=None, verdict="refuted", overrides=["bs=4"]), judged(experiment="other")]
+    rows = [
+        judged(**FIGURE),
+        judged(gpu=None, verdict="refuted", overrides=["bs=4"]),
+        judged(experiment="other"),
+    ]
     found = entries(CLAIMS, [*rows, judged("gone")])
     assert [(one["claim"], one["verdict"], one["machine"]) for one in found] == [
         ("P2", "confirmed", "H200, torch 2.13.0"),
@@ -68,12 +79,20 @@ def test_a_line_for_each_claim_and_machine():
 
 def row(mode, bs, kernels, status="ok", width=16):
     params = {"model": {"module": {"width": width}}, "mode": {"name": mode}, "bs": bs}
-    facts = {"sweep_id": "s", "cell_key": f"{mode}{bs}{width}", "model": "mlp", "status": status, "params": params}
+    facts = {
+        "sweep_id": "s",
+        "cell_key": f"{mode}{bs}{width}",
+        "model": "mlp",
+        "status": status,
+        "params": params,
+    }
     return {**facts, "mode": mode, "bs": bs, "kernels": kernels}
 
 
 def test_tables_of_an_experiment():
-    rows = frame_of([row("eager", 1, 12), row("graph", 1, 3), row("eager", 8, 14), row("graph", 8, None, "oom")])
+    rows = frame_of(
+        [row("eager", 1, 12), row("graph", 1, 3), row("eager", 8, 14), row("graph", 8, None, "oom")]
+    )
 
     def drawn(pivot, rows=rows):
         return pivot_table(pivot, rows).render("csv").splitlines()
@@ -82,16 +101,30 @@ def test_tables_of_an_experiment():
     made = Pivot("x", lambda rows: rows.kernels / 2, rows=["mode"], columns="bs", unit="calls")
     assert drawn(made) == ["mode,1 ,8 ", "eager,6 calls,7 calls", "graph,1.50 calls,oom"]
     gaps = frame_of([row("eager", 1, 12), row("eager", 1, 13, width=32), row("graph", 8, 2)])
-    for wrong in (Pivot("x", "kernles"), Pivot("x", "kernels", rows=["kernles"]), Pivot("x", "bs", columns="kernles")):
+    for wrong in (
+        Pivot("x", "kernles"),
+        Pivot("x", "kernels", rows=["kernles"]),
+        Pivot("x", "bs", columns="kernles"),
+    ):
         with pytest.raises(ClaimError, match="no column 'kernles'; nearest: kernels"):
             drawn(wrong)
-    assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == ["bs,eager ,graph ", '1,"12, 13",—', "8,—,2"]
+    assert drawn(Pivot("x", "kernels", rows=["bs"]), gaps) == [
+        "bs,eager ,graph ",
+        '1,"12, 13",—',
+        "8,—,2",
+    ]
 
 
 def test_tables_of_an_experiment_show_marked_figures():
     marked = row("graph", 1, 3) | {"marked": True, "disturbance": "host busy"}
-    rows = frame_of([row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")])
+    rows = frame_of(
+        [row("eager", 1, 12), marked, row("eager", 8, 14), row("graph", 8, None, "oom")]
+    )
     made = pivot_table(Pivot("x", "kernels"), rows).render("csv").splitlines()
     assert made == ["model,bs,eager ,graph ", "mlp,1,12,~3", "mlp,8,14,oom"]
-    halved = pivot_table(Pivot("x", lambda rows: rows.kernels / 2, unit="calls"), rows).render("csv").splitlines()
+    halved = (
+        pivot_table(Pivot("x", lambda rows: rows.kernels / 2, unit="calls"), rows)
+        .render("csv")
+        .splitlines()
+    )
     assert halved[1] == "mlp,1,6 calls,~1.50 calls"

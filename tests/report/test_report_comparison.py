@@ -23,12 +23,28 @@ def change(verdict=Verdict.SLOWER, name="mlp", metric="latency_ms", **more):
 
 def compared(*changes, differences=(), modes=(), notes=(), label="v1"):
     before, after = (Side(title, label, {}, {}, {}) for title in ("one", "two"))
-    return Compared(before, after, "NVIDIA H200", list(differences), list(changes), list(modes), Limits(),
-                    notes=list(notes))  # fmt: skip
+    return Compared(
+        before,
+        after,
+        "NVIDIA H200",
+        list(differences),
+        list(changes),
+        list(modes),
+        Limits(),
+        notes=list(notes),
+    )
 
 
-SLOWER = change(before=1.02, after=1.08, ratio=1.059, low=1.051, high=1.067, p_value=0.001, limit=0.02,
-                test=SimpleNamespace(smallest_slowdown=0.022))  # fmt: skip
+SLOWER = change(
+    before=1.02,
+    after=1.08,
+    ratio=1.059,
+    low=1.051,
+    high=1.067,
+    p_value=0.001,
+    limit=0.02,
+    test=SimpleNamespace(smallest_slowdown=0.022),
+)
 BROKEN = change(Verdict.BROKEN, "gpt2", STATUS, reason="error: boom (ok before)")
 
 
@@ -39,11 +55,29 @@ def cells_of(change):
 
 def test_a_row_of_the_table():
     assert cells_of(SLOWER) == [
-        "▲ slower", "mlp", "latency_ms", "1.02 ms", "1.08 ms", "1.059 (1.051–1.067)", "≥ 2.2 %", ""
-    ]  # fmt: skip
-    without_bounds = change(ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf))
+        "▲ slower",
+        "mlp",
+        "latency_ms",
+        "1.02 ms",
+        "1.08 ms",
+        "1.059 (1.051–1.067)",
+        "≥ 2.2 %",
+        "",
+    ]
+    without_bounds = change(
+        ratio=math.inf, low=0.0, high=math.inf, test=SimpleNamespace(smallest_slowdown=math.inf)
+    )
     assert cells_of(without_bounds)[5:7] == ["inf (0–inf)", "more than tenfold"]
-    assert cells_of(BROKEN) == ["✗ broken", "gpt2", "status", "", "", "", "", "error: boom (ok before)"]
+    assert cells_of(BROKEN) == [
+        "✗ broken",
+        "gpt2",
+        "status",
+        "",
+        "",
+        "",
+        "",
+        "error: boom (ok before)",
+    ]
     (row,) = comparison.table_of([BROKEN], "cell.html").rows
     assert row["verdict"].tone == "bad nowrap", "on a page the sign stays next to its word"
 
@@ -52,8 +86,13 @@ def test_markdown():
     whole = compared(SLOWER, BROKEN, differences=["torch_version 1 → 2"], notes=["a note"])
     text = comparison.markdown(whole, [SLOWER], "3 same")
     assert text.startswith("**one v1 → two v1 · NVIDIA H200**\n")
-    for line in ("- torch_version 1 → 2", "1 broken, 1 slower", "Omitted: 3 same.", "- a note",
-                 "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |"):  # fmt: skip
+    for line in (
+        "- torch_version 1 → 2",
+        "1 broken, 1 slower",
+        "Omitted: 3 same.",
+        "- a note",
+        "| verdict | cell | metric | before | after | after ÷ before (95 %) | detectable |",
+    ):
         assert f"\n{line}\n" in text
     nothing = compared(label=None)
     assert "nothing to compare" in comparison.markdown(nothing, [])
@@ -64,9 +103,13 @@ def test_a_report_says_what_it_compares_with():
     fewer = change(Verdict.MISSING, "gpt2", STATUS, reason="not in the plan")  # a smaller matrix
     whole = compared(SLOWER, fewer, differences=["torch_version 2.12 → 2.13"])
     text = "\n".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole)))
-    assert text.startswith("### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |")
+    assert text.startswith(
+        "### Since sweep push (v1)\n- torch_version 2.12 → 2.13\n1 slower, 1 missing.\n| verdict |"
+    )
     assert "gpt2" not in text
-    assert "gpt2" in "".join(since(Changes({"name": "push", "label": "v1", "id": "s"}, whole, is_baseline=True)))
+    assert "gpt2" in "".join(
+        since(Changes({"name": "push", "label": "v1", "id": "s"}, whole, is_baseline=True))
+    )
     assert since(Changes({"name": None, "label": "v1", "id": "s"}, None))[0] == "### Since sweep v1"
 
 
@@ -88,29 +131,52 @@ def test_json_and_csv():
     first, second = whole["changes"]
     assert set(first) == set(COLUMNS)
     assert (first["verdict"], first["gates"], first["ci_low"]) == ("slower", True, 1.051)
-    assert (second["cell"], second["ratio"], second["reason"]) == ("gpt2", None, "error: boom (ok before)")
+    assert (second["cell"], second["ratio"], second["reason"]) == (
+        "gpt2",
+        None,
+        "error: boom (ok before)",
+    )
     rows = list(csv.DictReader(io.StringIO(comparison.as_csv([SLOWER, change(name='a,"b"\nc')]))))
-    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc'] and [row["ratio"] for row in rows] == ["1.059", ""]
+    assert [row["cell"] for row in rows] == ["mlp", 'a,"b"\nc'] and [
+        row["ratio"] for row in rows
+    ] == ["1.059", ""]
     assert [row["gates"] for row in rows] == ["true", "true"]
 
 
 def test_junit():
-    rows = [SLOWER, change(metric="kernels", verdict=Verdict.SAME), BROKEN,
-            change(Verdict.AMBIGUOUS, "gpt2", "period_ms", reason="one trial"),
-            change(Verdict.MISSING, "bert", STATUS, reason="not in the plan"),
-            change(Verdict.MISSING, "vit", STATUS, ignored=True),
-            change(Verdict.SLOWER, "vit", "energy_mj", ignored=True)]  # fmt: skip
+    rows = [
+        SLOWER,
+        change(metric="kernels", verdict=Verdict.SAME),
+        BROKEN,
+        change(Verdict.AMBIGUOUS, "gpt2", "period_ms", reason="one trial"),
+        change(Verdict.MISSING, "bert", STATUS, reason="not in the plan"),
+        change(Verdict.MISSING, "vit", STATUS, ignored=True),
+        change(Verdict.SLOWER, "vit", "energy_mj", ignored=True),
+    ]
     judged = compared(*rows).judged
-    with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:  # it goes through all rows
+    with patch.object(
+        Compared, "judged", PropertyMock(return_value=judged)
+    ) as asked:  # it goes through all rows
         root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
     assert asked.call_count == 1
-    assert root.attrib == {"name": "effbench", "tests": "7", "failures": "3", "skipped": "2", "errors": "0"}
+    assert root.attrib == {
+        "name": "effbench",
+        "tests": "7",
+        "failures": "3",
+        "skipped": "2",
+        "errors": "0",
+    }
     suites = {suite.get("name"): suite for suite in root}
     assert list(suites) == ["mlp", "gpt2", "bert", "vit"]
     failure = suites["mlp"].find("testcase[@name='latency_ms']/failure")
     assert failure.get("type") == "slower" and "1.02 ms → 1.08 ms" in failure.get("message")
     assert comparison.sentence(change(metric="energy_mj")) == "mlp: energy_mj more"
-    assert suites["gpt2"].find("testcase[@name='period_ms']/skipped").get("message").endswith("one trial")
+    assert (
+        suites["gpt2"]
+        .find("testcase[@name='period_ms']/skipped")
+        .get("message")
+        .endswith("one trial")
+    )
     assert suites["bert"].find("testcase/failure").get("type") == "missing"
     assert suites["vit"].find("testcase[@name='status']/skipped") is not None
     assert suites["vit"].find("testcase[@name='energy_mj']/*") is None
@@ -125,7 +191,10 @@ def test_no_name_steers_a_terminal_or_breaks_a_line_or_xml():
     row = change(Verdict.BROKEN, "a\x1b[31m\nb\x00\u2028c\u202e", STATUS, reason="x\r\ny\x07")
     assert cells_of(row)[1] == "a [31m b c"
     assert comparison.sentence(row) == "a [31m b c: status broken: x y"
-    for text in (comparison.markdown(compared(row, label="v\x1b1"), [row]), comparison.heading(compared(label="\x07"))):
+    for text in (
+        comparison.markdown(compared(row, label="v\x1b1"), [row]),
+        comparison.heading(compared(label="\x07")),
+    ):
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
@@ -134,10 +203,14 @@ def test_the_median_of_the_slowdowns_that_trials_detect():
         change(Verdict.SAME, name, ratio=1.0, test=SimpleNamespace(smallest_slowdown=slowdown))
         for name, slowdown in (("mlp", 0.02), ("gpt2", 0.10))
     ]
-    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(compared(*two))
+    assert "6.0 % in the median cell, 10 % in the worst (gpt2)" in comparison.sensitivity(
+        compared(*two)
+    )
 
 
 def test_one_trial_judges_no_time_unless_a_rerun_did():
     unsure = change(Verdict.AMBIGUOUS, ratio=1.1)
-    assert comparison.sensitivity(compared(unsure)).startswith("one trial on a side: times cannot be judged")
+    assert comparison.sensitivity(compared(unsure)).startswith(
+        "one trial on a side: times cannot be judged"
+    )
     assert comparison.sensitivity(compared(unsure, change(ratio=1.1))) is None

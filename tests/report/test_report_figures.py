@@ -33,28 +33,42 @@ def sample():
 
 
 def test_the_rows_are_in_reading_order():
-    found = drawn([make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)])
+    found = drawn(
+        [make.row("b", 8, "default"), make.row("b", 8), make.row("b", 1), make.row("a", 2)]
+    )
     assert [(row["case"], row["x"], row["series"]) for row in found] == [
-        ("b", 1, "eager"), ("b", 8, "eager"), ("b", 8, "default"), ("a", 2, "eager"),
-    ]  # fmt: skip
+        ("b", 1, "eager"),
+        ("b", 8, "eager"),
+        ("b", 8, "default"),
+        ("a", 2, "eager"),
+    ]
 
 
 def by_length(bs, seq):
-    return make.row("gpt2", bs, params={"model": {"module": {"seq": seq}}, "mode": {"name": "eager"}, "bs": bs})
+    return make.row(
+        "gpt2", bs, params={"model": {"module": {"seq": seq}}, "mode": {"name": "eager"}, "bs": bs}
+    )
 
 
 def test_the_x_axis_is_bs_or_the_swept_number():
     lengths = drawn([by_length(1, 128), by_length(1, 64), by_length(1, 256)])
     assert [(row["case"], row["axis"], row["x"]) for row in lengths] == [
-        ("gpt2 · bs=1", "seq", 64), ("gpt2 · bs=1", "seq", 128), ("gpt2 · bs=1", "seq", 256),
-    ]  # fmt: skip
+        ("gpt2 · bs=1", "seq", 64),
+        ("gpt2 · bs=1", "seq", 128),
+        ("gpt2 · bs=1", "seq", 256),
+    ]
     axis = scaling.LATENCY.draw(lengths).layout["xaxis"]
     assert (axis["title"]["text"], axis["tickvals"]) == ("seq", [64, 128, 256])
     prompts = [row | {"axis": "prompt"} for row in lengths]
-    assert scaling.LATENCY.draw(prompts).layout["xaxis"]["title"]["text"] == "prompt length (tokens)"
+    assert (
+        scaling.LATENCY.draw(prompts).layout["xaxis"]["title"]["text"] == "prompt length (tokens)"
+    )
     both = label_rows([by_length(bs, seq) for bs in (1, 8) for seq in (64, 128)])
     by_bs, by_seq = drawn_rows(both, "eager"), drawn_rows(both, "eager", "model.module.seq")
-    assert {row["case"] for row in by_bs} == {"gpt2 · model.module.seq=64", "gpt2 · model.module.seq=128"}
+    assert {row["case"] for row in by_bs} == {
+        "gpt2 · model.module.seq=64",
+        "gpt2 · model.module.seq=128",
+    }
     assert {row["case"] for row in by_seq} == {"gpt2 · bs=1", "gpt2 · bs=8"}
 
 
@@ -66,7 +80,11 @@ def test_every_figure_has_its_numbers_and_units(figure, sample):
     data = figure.data(sample)
     assert set(base.KEYS) < set(data[0])
     figure_drawn = validated(figure.draw(of(data, case="mlp")))
-    titles = [axis.title.text for axis in (figure_drawn.layout.xaxis, figure_drawn.layout.yaxis) if axis.title.text]
+    titles = [
+        axis.title.text
+        for axis in (figure_drawn.layout.xaxis, figure_drawn.layout.yaxis)
+        if axis.title.text
+    ]
     assert len(figure_drawn.data) > 0 and all("(" in title for title in titles)
     assert figure.caption and not figure.data([])
     table = numbers(figure.title, data, list(data[0]))
@@ -80,7 +98,10 @@ def test_names_are_text_and_every_value_is_in_the_hover_text(sample):
     data = scaling.latency_data(sample)
     graph = of(data, series="compile+graph", x=8)[0]
     text = base.hover(graph | {"case": "<i>"})
-    assert "&lt;i&gt;" in text and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
+    assert (
+        "&lt;i&gt;" in text
+        and "latency: 0.0571 ms (95 %: 0.0549 ms to 0.0594 ms)<br>period: 0.0457 ms" in text
+    )
 
 
 def test_latency_lines_break_at_results_that_are_not_ok(sample):
@@ -88,8 +109,13 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
     figure = validated(scaling.LATENCY.draw(of(table, case="transformer")))
     (eager,) = (trace for trace in figure.data if trace.meta["mode"] == "eager")
     assert eager.x == (1, 8, 64) and eager.y[2] is None and eager.y[0] == pytest.approx(2.5)
-    assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[0] == pytest.approx(0.1)
-    wide = [row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0} for row in table]
+    assert eager.error_y.array == pytest.approx((0.1, 0.128, 0)) and eager.error_y.arrayminus[
+        0
+    ] == pytest.approx(0.1)
+    wide = [
+        row | {"latency_ci_low_ms": 0.4, "latency_ms": 1.0, "latency_ci_high_ms": 4.0}
+        for row in table
+    ]
     ticks = scaling.LATENCY.draw(wide).layout["yaxis"].get("dtick")
     assert ticks == "D2", "bars count, too: labels at every digit of two decades would overlap"
     for ends, ticks in (
@@ -98,15 +124,27 @@ def test_latency_lines_break_at_results_that_are_not_ok(sample):
         ((3.0, 3.0), None),
         ((1.0, 9.0), None),
     ):
-        assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), "at most five"
-    assert base.log_axis("ms", [4.04], narrow=True)["dtick"] == "D2", "Plotly shows two decades about a single value"
+        assert base.log_axis("s", ends, narrow=True).get("tickvals") == (ticks and list(ticks)), (
+            "at most five"
+        )
+    assert base.log_axis("ms", [4.04], narrow=True)["dtick"] == "D2", (
+        "Plotly shows two decades about a single value"
+    )
     alone = validated(scaling.LATENCY.draw(of(table, case="mlp", x=8)))
-    assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[0].error_x.visible
+    assert [trace.y for trace in alone.data] == [(rank,) for rank in range(7)] and alone.data[
+        0
+    ].error_x.visible
 
 
 def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
-    cpu = [one | {f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
-                  for end, factor in (("low", 0.5), ("high", 2))} for one in make.cpu_quick()]  # fmt: skip
+    cpu = [
+        one
+        | {
+            f"latency_ci_{end}_ms": one["latency_ms"] and factor * one["latency_ms"]
+            for end, factor in (("low", 0.5), ("high", 2))
+        }
+        for one in make.cpu_quick()
+    ]
     for rows, low, high in ((sample, 1 / 1.02, 1 / 0.98), (drawn(cpu), 1 / 2, 2)):
         row = scaling.throughput_data(rows)[0]
         bounds = (row["throughput_per_s"] * low, row["throughput_per_s"] * high)
@@ -116,7 +154,10 @@ def test_throughput_has_the_bounds_of_the_period_or_of_the_latency(sample):
 def test_a_saturated_server_has_no_latency_beside_its_tail():
     rows = drawn([make.row(), make.row(mode="default", status="degraded")])
     table = scaling.tail_data([row | {"axis": "stream.rate"} for row in rows])
-    assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [(False,) * 2, (True,) * 2]
+    assert [(row["latency_p99_ms"] is None, row["latency_ms"] is None) for row in table] == [
+        (False,) * 2,
+        (True,) * 2,
+    ]
 
 
 def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
@@ -129,7 +170,9 @@ def test_the_launch_ratio_is_the_most_that_a_graph_alone_can_gain(sample):
     assert not of(table, case="transformer", x=64), "its baseline timed out"
     alike = [row | {"launch_ratio": 8.0, "speedup": 2.0} for row in table]
     axes = scaling.launch_bound_draw(alike).layout
-    assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", "the axes show the whole diagonal, from 1 to 8"
+    assert axes["xaxis"]["dtick"] == axes["yaxis"]["dtick"] == "D2", (
+        "the axes show the whole diagonal, from 1 to 8"
+    )
 
 
 def test_break_even(sample):
@@ -143,7 +186,9 @@ def test_break_even(sample):
     assert sum(len(trace.x) for trace in marks) == sum(row["saved_ms"] > 0 for row in table)
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     for line, note in zip(lines, figure.layout.annotations, strict=True):
-        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(float(note.text.replace(",", "").split()[0]))
+        assert 1e3 * line.x[0] / line.y[0] == pytest.approx(
+            float(note.text.replace(",", "").split()[0])
+        )
     soon = [row | {"compile_cold_s": row["saved_ms"] / 1e3} for row in table]  # after one call
     assert "1 call" in {note["text"] for note in cost.break_even_draw(soon).layout["annotations"]}
     slow = [row if row["is_baseline"] else row | {"latency_ms": 100.0} for row in sample]
@@ -154,12 +199,19 @@ def test_memory_in_mebibytes_with_the_pool_inside(sample):
     table = cost.memory_data(sample)
     figure = validated(cost.memory_draw(of(table, case="mlp")))
     bars = {(trace.meta["mode"], trace.marker.pattern.shape): trace.y for trace in figure.data}
-    assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][0] == pytest.approx(51.0)
+    assert bars["eager", None][0] == pytest.approx(42.5) and bars["cuda-graph", None][
+        0
+    ] == pytest.approx(51.0)
     assert bars["cuda-graph", "/"][0] == pytest.approx(42.5 * 0.3) and ("eager", "/") not in bars
-    cold = [row | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
-            for row in of(table, case="mlp", series="default")]  # fmt: skip
+    cold = [
+        row
+        | {"peak_reserved_cold_bytes": row["peak_reserved_bytes"] if row["x"] > 1 else 60 * 2**20}
+        for row in of(table, case="mlp", series="default")
+    ]
     figure = validated(cost.memory_draw(cold))
-    assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(("default", "/"))
+    assert figure.data[0].error_y.array == pytest.approx([17.5, 0.0, 0.0]) and not bars.get(
+        ("default", "/")
+    )
 
 
 def test_compile_seconds_cold_and_warm(sample):
@@ -172,16 +224,28 @@ def test_compile_seconds_cold_and_warm(sample):
 
 def test_a_speedup_is_coloured_by_its_size_and_pale_unless_it_is_significant():
     for value, low, high, tone, text in [
-        (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"), (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
-        (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."), (2.0, None, None, "heat v3 faster pale", "2.00×"),
-        (2.0, 0.01, 400, "pale", "unclear"), (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
+        (2.0, 1.9, 2.1, "heat v3 faster", "2.00×"),
+        (0.25, 0.2, 0.3, "heat v6 slower", "0.25×"),
+        (2.0, 0.9, 4.4, "heat v3 faster pale", "2.00× n.s."),
+        (2.0, None, None, "heat v3 faster pale", "2.00×"),
+        (2.0, 0.01, 400, "pale", "unclear"),
+        (20.0, 19.0, 21.0, "heat v9 faster", "20.00× ↑"),
         (0.1, 0.09, 0.11, "heat v9 slower", "0.10× ↓"),
-    ]:  # fmt: skip
-        more = {"latency_ms": 0.06, "speedup": value, "speedup_ci_low": low, "speedup_ci_high": high}
-        (row,) = speedup_table(label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])).rows
+    ]:
+        more = {
+            "latency_ms": 0.06,
+            "speedup": value,
+            "speedup_ci_low": low,
+            "speedup_ci_high": high,
+        }
+        (row,) = speedup_table(
+            label_rows([make.row(latency_ms=0.06), make.row(mode="default", **more)])
+        ).rows
         entry = shown(row.cells["default"], "speedup", device_sweep(make.rows()))
         assert (entry.tone, entry.text) == (tone, text)
 
 
 def test_no_mode_has_the_mark_of_the_best_one():
-    assert "★" not in {colors.style_of(mode).glyph for mode in [*colors.STYLES, *map(str, range(50))]}
+    assert "★" not in {
+        colors.style_of(mode).glyph for mode in [*colors.STYLES, *map(str, range(50))]
+    }

@@ -1,4 +1,5 @@
-"""Many models: their small figures some at a time, by the URL, and no page of more bytes than it may load."""
+"""Many models: their small figures some at a time, by the URL, and no page of more bytes than it
+may load."""
 
 from pathlib import Path
 from urllib.parse import quote, unquote, urlparse
@@ -13,7 +14,11 @@ SHARED = "plotly.min.js"
 MOST = 6_000_000
 NAMES = [f"model-{number}" for number in range(MODELS_A_PAGE * 2)] + [EVIL[0], "model=1&from=9"]
 SIZES = tuple(2**power for power in range(8))
-FIRST, SECOND, THIRD = NAMES[:MODELS_A_PAGE], NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE], NAMES[2 * MODELS_A_PAGE :]
+FIRST, SECOND, THIRD = (
+    NAMES[:MODELS_A_PAGE],
+    NAMES[MODELS_A_PAGE : 2 * MODELS_A_PAGE],
+    NAMES[2 * MODELS_A_PAGE :],
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +44,24 @@ def test_some_models_at_a_time_or_one(visit):
         one.page.locator("#models").select_option(index=index)
         assert shown(one) == names and one.page.url.endswith(after or ".html#")
     one.draw()
-    assert one.page.locator("#latency figure:not([hidden]) .chart[data-drawn]").count() == len(THIRD)
-    buttons, plot = (one.page.locator(f"#latency figure:not([hidden]) {it}").first for it in (".modebar", ".nsewdrag"))
+    assert one.page.locator("#latency figure:not([hidden]) .chart[data-drawn]").count() == len(
+        THIRD
+    )
+    buttons, plot = (
+        one.page.locator(f"#latency figure:not([hidden]) {it}").first
+        for it in (".modebar", ".nsewdrag")
+    )
     below = buttons.bounding_box()["y"] + buttons.bounding_box()["height"]
     assert below <= plot.bounding_box()["y"] + 3, "the buttons hide no marks"
     one.page.locator("#latency summary").click()
     until(one.page, "document.querySelector('#latency details tbody')")
-    assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), "the numbers of what is shown"
+    assert set(one.texts("#latency details tbody td:first-child")) == set(THIRD), (
+        "the numbers of what is shown"
+    )
     for name in (EVIL[0], "model=1&from=9"):
-        again = visit(f"#shown={quote(name, safe='')}&model=x")  # a table's filter may be set as well
+        again = visit(
+            f"#shown={quote(name, safe='')}&model=x"
+        )  # a table's filter may be set as well
         assert shown(again) == [name] == shown(again, "throughput")
         again.assert_quiet()
     for after in ("from=99", "from=x", f"shown={quote(EVIL[1])}"):
@@ -74,7 +88,11 @@ def test_no_page_loads_more_than_it_may(chromium, tmp_path):
     for name in ("scaling", "cost", "speedups", "failures"):
         with Visit(chromium, page_of(folder, one, name)) as page:
             page.open_all()
-            paths = {Path(unquote(urlparse(url).path)) for url in page.requests if url.startswith("file:")}
+            paths = {
+                Path(unquote(urlparse(url).path))
+                for url in page.requests
+                if url.startswith("file:")
+            }
             assert sum(path.stat().st_size for path in paths if path.name != SHARED) < MOST, name
             page.assert_quiet()
 
@@ -83,10 +101,16 @@ def test_every_figure_is_drawn_unasked_and_a_row_leads_to_its_cell(chromium, mad
     """As in a screenshot of the whole page, which neither scrolls nor prints."""
     page = chromium.new_page(viewport={"width": 1400, "height": 900})
     page.goto(page_of(*made, "scaling").resolve().as_uri())
-    until(page, "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') || one.dataset.drawn)")
+    until(
+        page,
+        "[...document.querySelectorAll('.chart')].every((one) => one.closest('[hidden]') ||"
+        " one.dataset.drawn)",
+    )
     until(page, "document.querySelector('#why tbody td')")
     assert page.evaluate("document.documentElement.scrollHeight") <= 4 * 900
-    widths = page.locator("#latency figure:not([hidden])").evaluate_all("all => all.map((one) => one.clientWidth)")
+    widths = page.locator("#latency figure:not([hidden])").evaluate_all(
+        "all => all.map((one) => one.clientWidth)"
+    )
     assert len(widths) == MODELS_A_PAGE and sum(widths[:4]) > 1000, "two rows of four"
     page.locator("#why tbody td.reason").nth(3).click()
     until(page, "location.pathname.endsWith('cell.html') && location.hash.startsWith('#cell=')")

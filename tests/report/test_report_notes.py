@@ -15,23 +15,38 @@ def notes_of(path):
 
 
 def test_a_row_is_named_once_for_all_its_modes(tmp_path):
-    reason = {"grad_mode": "no_grad", "grad_mode_reason": "inference mode: output differs\nfrom no_grad"}
+    reason = {
+        "grad_mode": "no_grad",
+        "grad_mode_reason": "inference mode: output differs\nfrom no_grad",
+    }
     made = Made(tmp_path / "a.db")
     made.sweep(
         {
             a_cell("eager", "jac"): {"extra": reason},
             a_cell("default", "jac"): {"extra": reason},
             a_cell("eager", "mlp"): {"extra": {"grad_mode": "inference"}},
-            a_cell("eager", "net", phase="training"): {"extra": {"dropout_off": ["Dropout.p=0.1 (4 modules)"]}},
-            a_cell("default", "net", phase="training"): {"extra": {"dropout_off": 4}},  # of older versions
-            a_cell("aot-inductor", "mlp"): {"extra": {"facts": {"weights_differ": "compiled anew"}}},
+            a_cell("eager", "net", phase="training"): {
+                "extra": {"dropout_off": ["Dropout.p=0.1 (4 modules)"]}
+            },
+            a_cell("default", "net", phase="training"): {
+                "extra": {"dropout_off": 4}
+            },  # of older versions
+            a_cell("aot-inductor", "mlp"): {
+                "extra": {"facts": {"weights_differ": "compiled anew"}}
+            },
         }
     )
     found = sorted(notes_of(made.path))
     by_grad_mode, weights, dropout = found
     row = "jac · phase=inference"
-    assert by_grad_mode == f"{row}: all modes run with grad_mode=no_grad (inference mode: output differs from no_grad)"
-    assert dropout.startswith("net · phase=training: dropout off in training: Dropout.p=0.1 (4 modules)")
+    assert (
+        by_grad_mode
+        == f"{row}: all modes run with grad_mode=no_grad (inference mode: output differs from"
+        " no_grad)"
+    )
+    assert dropout.startswith(
+        "net · phase=training: dropout off in training: Dropout.p=0.1 (4 modules)"
+    )
     assert weights == "mlp · phase=inference: weights differ between processes: compiled anew"
 
 
@@ -39,7 +54,9 @@ def test_the_newest_trial_with_facts_counts_and_others_need_none(tmp_path):
     made = Made(tmp_path / "a.db")
     made.sweep(
         {
-            a_cell(): {"extra": [{"grad_mode_reason": "old"}, {"grad_mode_reason": "new"}, {}, {}, {}]},
+            a_cell(): {
+                "extra": [{"grad_mode_reason": "old"}, {"grad_mode_reason": "new"}, {}, {}, {}]
+            },
             a_cell("default"): {},
         }
     )

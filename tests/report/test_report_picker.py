@@ -1,4 +1,5 @@
-"""All sweeps of a database are on the site: the newest on the overview, every one in the picker of the pages."""
+"""All sweeps of a database are on the site: the newest on the overview, every one in the picker of
+the pages."""
 
 import json
 
@@ -17,7 +18,9 @@ def made(tmp_path):
 
 
 def sweep(made, number, **more):
-    return made.sweep({EAGER: {}, DEFAULT: {}}, rounds=2, name=f"nightly {number}", label=f"v{number}", **more)
+    return made.sweep(
+        {EAGER: {}, DEFAULT: {}}, rounds=2, name=f"nightly {number}", label=f"v{number}", **more
+    )
 
 
 def picked(folder):
@@ -29,7 +32,10 @@ def test_every_sweep_is_in_the_picker_newest_first_with_pages_of_its_own(made, t
     ids.append(sweep(made, 3, env=environment(gpu_name="A100")))
     made.sweep({EAGER: {}}, name=f"{CONFIRMING}x")
     report = report_of(made.path)
-    assert [one.sweep["id"] for one in report.device_sweeps] == [ids[3], ids[2]], "the newest of each GPU"
+    assert [one.sweep["id"] for one in report.device_sweeps] == [
+        ids[3],
+        ids[2],
+    ], "the newest of each GPU"
     write_site(report, tmp_path / "site")
     sweeps = picked(tmp_path / "site")
     assert [(name, label, hardware) for _, name, label, _, hardware in sweeps] == [
@@ -80,7 +86,9 @@ def test_pages_of_older_sweeps_are_written_again_only_if_something_changed(made,
     assert picked(out)[1][2] == "renamed"
     (out / oldest / "cell.html").unlink()
     fourth = write()
-    assert fourth[oldest] != third[oldest] and (out / oldest / "cell.html").is_file(), "a file was missing"
+    assert fourth[oldest] != third[oldest] and (out / oldest / "cell.html").is_file(), (
+        "a file was missing"
+    )
     listed = json.loads((out / "site.json").read_text(encoding="utf-8"))
     listed["sweeps"][ids[0]] = "not effbench's"
     (out / "site.json").write_text(json.dumps(listed), encoding="utf-8")
@@ -117,4 +125,8 @@ def test_a_history_without_a_series_is_one_line(made, tmp_path):
     write_site(report, tmp_path / "site")
     html = (tmp_path / "site" / "history.html").read_text(encoding="utf-8")
     assert "No series to judge yet" in html
-    assert "What changed" not in html and "not measured again" not in html and "too short to judge" not in html
+    assert (
+        "What changed" not in html
+        and "not measured again" not in html
+        and "too short to judge" not in html
+    )

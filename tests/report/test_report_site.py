@@ -1,4 +1,5 @@
-"""The site: whole, without a network, harmless whatever names users choose, and good in a real browser."""
+"""The site: whole, without a network, harmless whatever names users choose, and good in a real
+browser."""
 
 import json
 import re
@@ -13,7 +14,9 @@ from effbench.report.data import ReportData
 
 def evil_sweep():
     rows = [make.row(EVIL[6], 1, mode) for mode in ("eager", EVIL[6])]
-    return device_sweep(rows, {"name": EVIL[0], "label": EVIL[1], "state": EVIL[0], "id": EVIL[6]}, hardware=EVIL[6])
+    return device_sweep(
+        rows, {"name": EVIL[0], "label": EVIL[1], "state": EVIL[0], "id": EVIL[6]}, hardware=EVIL[6]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,9 @@ def sweeps():
         "full": device_sweep(make.sample()),
         "cpu": device_sweep(make.cpu_quick(), hardware="Xeon"),
         "evil": evil_sweep(),
-        "failed": device_sweep([make.failed("mlp", 1, mode, "error", "boom") for mode in ("eager", "default")]),
+        "failed": device_sweep(
+            [make.failed("mlp", 1, mode, "error", "boom") for mode in ("eager", "default")]
+        ),
         "partial": device_sweep(
             [
                 make.failed("mlp", 1, "eager", "oom", "full"),
@@ -31,7 +36,13 @@ def sweeps():
             ]
         ),
         "shades": device_sweep(
-            [make.row(), *(make.row(mode=f"mode {ratio}", speedup=ratio) for ratio in (0.1, 0.7, 1.01, 1.5, 12.0))]
+            [
+                make.row(),
+                *(
+                    make.row(mode=f"mode {ratio}", speedup=ratio)
+                    for ratio in (0.1, 0.7, 1.01, 1.5, 12.0)
+                ),
+            ]
         ),
     }
 
@@ -40,7 +51,10 @@ def sweeps():
 def sites(tmp_path_factory, sweeps):
     folder = tmp_path_factory.mktemp("sites")
     made = {name: site(folder / name, one) for name, one in sweeps.items()}
-    return made | {"empty": site(folder / "empty"), "two": site(folder / "two", sweeps["full"], sweeps["cpu"])}
+    return made | {
+        "empty": site(folder / "empty"),
+        "two": site(folder / "two", sweeps["full"], sweeps["cpu"]),
+    }
 
 
 @pytest.fixture
@@ -60,14 +74,20 @@ def test_the_answer_comes_first(tmp_path, sites):
     alone = device_sweep([make.row(mode=mode, speedup=None) for mode in ("default", "cuda-graph")])
     html = (site(tmp_path / "alone", alone) / "index.html").read_text(encoding="utf-8")
     assert "Times: eager has no ok result" in html and "Speedup over eager" not in html
-    hints = {"full": ["★: ", "its interval;"], "cpu": ["its number of trials;"], "failed": ["its reason;"]}
+    hints = {
+        "full": ["★: ", "its interval;"],
+        "cpu": ["its number of trials;"],
+        "failed": ["its reason;"],
+    }
     for name, expected in hints.items():
         html = (sites[name] / "index.html").read_text(encoding="utf-8")
         known = [hint for of_site in hints.values() for hint in of_site if hint in html]
         assert known == expected, "the caption explains what the table has"
     assert "There is no result yet" in (sites["empty"] / "index.html").read_text(encoding="utf-8")
     running = device_sweep(make.sample(), {"state": "running", "finished_at": None})
-    assert "is still running" in (site(tmp_path, running) / "index.html").read_text(encoding="utf-8")
+    assert "is still running" in (site(tmp_path, running) / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_no_name_leads_out_of_the_site(tmp_path, sweeps):
@@ -93,7 +113,9 @@ def test_writing_again_removes_what_is_no_longer_part_of_it_and_nothing_else(tmp
 
 def test_passwords_are_masked(tmp_path):
     url = "postgresql+psycopg://ann:s3cr/e:t@db:5432/bench?sslpassword=s3cr"
-    out = site(tmp_path, device_sweep(make.sample(), {"command": ["-m", f"db={url}"]}), database=url)
+    out = site(
+        tmp_path, device_sweep(make.sample(), {"command": ["-m", f"db={url}"]}), database=url
+    )
     text = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*.html"))
     assert "s3cr" not in text and "ann:***@db" in text
 
@@ -122,10 +144,17 @@ def test_narrow_windows_keep_rows_low_and_pinned_columns_in_their_lines(chromium
     one = device_sweep([make.row(), make.row(mode="default"), *rows])
     with Visit(chromium, page_of(site(tmp_path, one), one, "speedups"), width=420) as narrow:
         until(narrow.page, "document.querySelectorAll('#grid tbody tr').length")
-        heights = narrow.page.evaluate("[...document.querySelectorAll('#grid tbody tr')].map((it) => it.offsetHeight)")
-        assert any(it.startswith("tie: ") for it in narrow.texts("#grid td:last-child")) and max(heights) < 90
+        heights = narrow.page.evaluate(
+            "[...document.querySelectorAll('#grid tbody tr')].map((it) => it.offsetHeight)"
+        )
+        assert (
+            any(it.startswith("tie: ") for it in narrow.texts("#grid td:last-child"))
+            and max(heights) < 90
+        )
         borders = "getComputedStyle(document.querySelector('#grid table')).borderCollapse"
-        assert narrow.page.evaluate(borders) == "separate", "collapsed borders scroll away from pinned cells"
+        assert narrow.page.evaluate(borders) == "separate", (
+            "collapsed borders scroll away from pinned cells"
+        )
 
 
 def test_the_metric_switch(visit, sweeps):
@@ -135,9 +164,15 @@ def test_the_metric_switch(visit, sweeps):
     for metric in ("latency_ms", "throughput_per_s"):
         one.page.locator("#metric").select_option(metric)
         until(one.page, f"document.getElementById('grid').dataset.metric === '{metric}'")
-        found = dict(one.page.evaluate(f"{links}.map((a) => [decodeURIComponent(a.hash.slice(6)), a.innerText])"))
-        expected = {key: METRICS[metric].format(row[metric]) if row["status"] == "ok" else row["status"]
-                    for key, row in by_key.items()}  # fmt: skip
+        found = dict(
+            one.page.evaluate(
+                f"{links}.map((a) => [decodeURIComponent(a.hash.slice(6)), a.innerText])"
+            )
+        )
+        expected = {
+            key: METRICS[metric].format(row[metric]) if row["status"] == "ok" else row["status"]
+            for key, row in by_key.items()
+        }
         assert {key: text.removeprefix("★ ") for key, text in found.items()} == expected
 
 
@@ -148,7 +183,9 @@ def test_the_time_of_a_mode_without_a_speedup_is_last_in_any_order_and_has_its_r
         texts = one.texts("#grid tbody td:nth-child(5)")
         assert ["×" in text for text in texts] == [True, False, False], texts
         assert "9.00 ms" in texts[1:]
-    assert "eager has no ok result" in one.page.locator("#grid tbody td :text('9.00 ms')").get_attribute("title")
+    assert "eager has no ok result" in one.page.locator(
+        "#grid tbody td :text('9.00 ms')"
+    ).get_attribute("title")
 
 
 def test_sorting_is_by_number_and_copies_are_of_what_is_shown(visit):
@@ -158,9 +195,14 @@ def test_sorting_is_by_number_and_copies_are_of_what_is_shown(visit):
         head.click()
         until(one.page, f"document.querySelector('#grid th[aria-sort]')?.ariaSort === '{order}'")
     column = [text.partition("\n")[0] for text in one.texts("#grid tbody td:nth-last-child(2)")]
-    values = [float(re.sub(r"[^0-9.]", "", text.replace("n.s.", ""))) for text in column if "×" in text]
+    values = [
+        float(re.sub(r"[^0-9.]", "", text.replace("n.s.", ""))) for text in column if "×" in text
+    ]
     assert values == sorted(values, reverse=True) and len(values) > 5
-    one.page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    one.page.evaluate(
+        "navigator.clipboard.writeText = (text) => { window.copied = text; return"
+        " Promise.resolve(); }"
+    )
     one.page.locator("#grid select[data-column=model]").select_option("mlp")
     one.page.locator("button[data-copy=CSV]").first.click()
     until(one.page, "window.copied !== undefined")
@@ -201,7 +243,20 @@ def test_two_machines(chromium, sites, sweeps):
 
 
 def test_omitted_sweeps_of_one_name_are_listed_once():
-    rows = [{"id": str(number), "name": name, "trials": 1} for number, name in enumerate(("pr", "push", "push"))]
-    assert ReportData("a.db", [], rows).omitted().startswith("3 other sweeps are not included: pr, push. Select")
-    shown = device_sweep([make.row()], {"id": "2", "name": "push"})  # its name selects it, not the other one
-    assert ReportData("a.db", [shown], rows).omitted().startswith("2 other sweeps are not included: pr, 1. Select")
+    rows = [
+        {"id": str(number), "name": name, "trials": 1}
+        for number, name in enumerate(("pr", "push", "push"))
+    ]
+    assert (
+        ReportData("a.db", [], rows)
+        .omitted()
+        .startswith("3 other sweeps are not included: pr, push. Select")
+    )
+    shown = device_sweep(
+        [make.row()], {"id": "2", "name": "push"}
+    )  # its name selects it, not the other one
+    assert (
+        ReportData("a.db", [shown], rows)
+        .omitted()
+        .startswith("2 other sweeps are not included: pr, 1. Select")
+    )

@@ -42,7 +42,9 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
     ids = list(past.sweeps)
     found = {}
     for track, line in lines_of(past):
-        assert list(line["breaks"]) == [sweeps.UPDATE], "the environment changed there and nowhere else"
+        assert list(line["breaks"]) == [sweeps.UPDATE], (
+            "the environment changed there and nowhere else"
+        )
         assert "torch 2.12.0 -> 2.13.0" in line["breaks"][sweeps.UPDATE]
         found |= {(ids[at], track.cell_key): (line, place) for place, at in enumerate(line["at"])}
     with Store.open(made[0].path) as store:
@@ -50,9 +52,15 @@ def test_every_figure_of_every_result_is_in_a_line(made, report):
     assert len(found) == len(results)
     for row in results:
         line, place = found[row["sweep_id"], row["cell_key"]]
-        assert line["trials"][place] == row["trials"] and line["status"].get(place, ["ok"])[0] == row["status"]
+        assert (
+            line["trials"][place] == row["trials"]
+            and line["status"].get(place, ["ok"])[0] == row["status"]
+        )
         shown = {name: values[place] for name, values in line["values"].items()}
-        assert shown == {name: pytest.approx(row[name], rel=1e-6) if row[name] is not None else None for name in shown}
+        assert shown == {
+            name: pytest.approx(row[name], rel=1e-6) if row[name] is not None else None
+            for name in shown
+        }
         known = [row["latency_ci_low_ms"], row["latency_ci_high_ms"]]
         bounds = [side[place] for side in line["bounds"]["latency_ms"]]
         assert bounds == known if None in known else bounds == pytest.approx(known, rel=1e-6)
@@ -62,15 +70,21 @@ def test_changes_are_those_of_the_command(made, report):
     with Store.open(made[0].path) as store:
         past = read_history(store, report.history.metrics, everything=True)
     rows = [texts(row) for row in events_table(report.history).rows]
-    assert [row["id"] for row in rows if row["id"]] == [short_id(event.id) for event in past.changes]
+    assert [row["id"] for row in rows if row["id"]] == [
+        short_id(event.id) for event in past.changes
+    ]
     slower = next(event for event in past.changes if event.series.metric == "latency_ms")
     row = next(row for row in rows if row["id"] == short_id(slower.id))
     assert row["change"] == "▲ slower" and row["after ÷ before"] == f"{slower.ratio:.3f}×"
     assert slower.ratio == pytest.approx(1.1, rel=1e-3)
     assert row["first sweep after"] == f"v{sweeps.STEP}" and row["state"] == "open"
     worst = next(event for event in past.changes if event.alarms)
-    assert f"{past.names[worst.series.cell_key]}: {worst.series.metric} {worst.word}" in lead(report.history)
-    assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, "figures keep their units"
+    assert f"{past.names[worst.series.cell_key]}: {worst.series.metric} {worst.word}" in lead(
+        report.history
+    )
+    assert {row["levels"].tone for row in events_table(report.history).rows} == {"nowrap"}, (
+        "figures keep their units"
+    )
 
 
 def test_a_line_lists_what_happened_without_a_change():
@@ -82,7 +96,9 @@ def test_a_line_lists_what_happened_without_a_change():
     assert [event["text"].split()[0] for event in line["others"]] == ["drifting"]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("no figure"), OSError(28, "No space left on device")]
+)
 def test_an_error_leaves_no_overview(error, made, effbench, tmp_path, monkeypatch):
     def fail(*_):
         raise error
@@ -103,7 +119,9 @@ def test_a_large_database_has_a_history_of_its_newest_sweeps(made, tmp_path, mon
     monkeypatch.setattr(data, "MOST_RESULTS", 30)
     write_site(report_of(made[0].path), tmp_path)
     page = (tmp_path / "history.html").read_text()
-    assert "sweeps: 5 · 4 older sweeps are left out; <code>effbench history</code> covers all" in page
+    assert (
+        "sweeps: 5 · 4 older sweeps are left out; <code>effbench history</code> covers all" in page
+    )
 
 
 def test_pages_without_history(tmp_path):
@@ -117,14 +135,25 @@ def test_pages_without_history(tmp_path):
 
 def test_claims_with_their_verdicts(made, report, claims_site):
     html = (claims_site[3] / "claims.html").read_text(encoding="utf-8")
-    assert f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile and 1 of your own" in html
-    rows = claims_table(report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}).rows
+    assert (
+        f"{len(shipped_verdicts())} published claims about CUDA graphs and torch.compile and 1 of"
+        " your own" in html
+    )
+    rows = claims_table(
+        report.claims, {report.device_sweeps[0].sweep["id"]: "x/speedups.html"}
+    ).rows
     assert len(report.claims) == len(rows) > 20
-    own = [record["claim"] for record in report.claims if record["machine"] and not record["reference"]]
+    own = [
+        record["claim"] for record in report.claims if record["machine"] and not record["reference"]
+    ]
     judged = {row["claim"]: row for row in rows if row["claim"] in own}
     assert judged.keys() == {"P1", EVIL[0]}
     row = judged["P1"]
-    assert (row["measured"].text, row["measured"].value, row["measured"].sub) == ("1.50× [1.40, 1.60]", 1.5, "")
+    assert (row["measured"].text, row["measured"].value, row["measured"].sub) == (
+        "1.50× [1.40, 1.60]",
+        1.5,
+        "",
+    )
     assert row["experiment"].link == "x/speedups.html" and made[1][-1] in row["experiment"].sub
     assert row["machine"].text == "NVIDIA H200, torch 2.13.0"
 
@@ -150,12 +179,23 @@ def test_failures_the_worst_first_and_by_reason(made, report):
 def test_environments_with_all_that_is_known(report):
     new, old = environments.seen_environments(report)
     assert (new["torch_version"], old["torch_version"]) == ("2.13.0", "2.12.0")
-    assert (len(new["sweeps"]), len(old["sweeps"])) == (sweeps.SWEEPS - sweeps.UPDATE, sweeps.UPDATE)
+    assert (len(new["sweeps"]), len(old["sweeps"])) == (
+        sweeps.SWEEPS - sweeps.UPDATE,
+        sweeps.UPDATE,
+    )
     rows = {row["fact"]: texts(row) for row in environments.facts_table([new, old], report).rows}
     found = {name: (row["differs"], row[new["id"]], row[old["id"]]) for name, row in rows.items()}
-    assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == ("no", "NVIDIA H200", "NVIDIA H200")
+    assert found["torch"] == ("yes", "2.13.0", "2.12.0") and found["GPU"] == (
+        "no",
+        "NVIDIA H200",
+        "NVIDIA H200",
+    )
     assert found["copy_bytes_per_s"] == ("yes", "4.2 TB/s", "—") and found["launch"][1] == "0.01"
-    assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == ("yes", "—", EVIL[0])
+    assert found["flops_per_s.bfloat16"][1] == "700 TFLOP/s" and found[EVIL[1]] == (
+        "yes",
+        "—",
+        EVIL[0],
+    )
     alike = [{"id": name * 8, "gpu_name": "G", "torch_version": "2.13"} for name in "ab"]
     assert len(set(environments.titles(alike).values())) == 2
 
@@ -175,7 +215,9 @@ def test_the_last_sweep_of_an_environment_has_the_pages_of_its_gpu(tmp_path):
     made.sweep([a_cell()], env=environment(gpu_name="A100"), into=sweep)
     report = report_of(made.path)
     seen = environments.seen_environments(report)
-    (row,) = (row for row in environments.facts_table(seen, report).rows if row["fact"] == "last sweep")
+    (row,) = (
+        row for row in environments.facts_table(seen, report).rows if row["fact"] == "last sweep"
+    )
     slugs = {found.hardware: found.slug for found in report.device_sweeps}
     assert len(slugs) == 2
     for place in seen:
@@ -195,16 +237,24 @@ def test_changes_since_the_sweep_before(made, monkeypatch):
     path, (before, after) = made[0].path, made[1][sweeps.STEP - 1 : sweeps.STEP + 1]
     found = changed(path, after)
     with Store.open(path) as store:
-        compared = compare_sweeps(store, store.find_sweep(before), store.find_sweep(after), read_limits())
+        compared = compare_sweeps(
+            store, store.find_sweep(before), store.find_sweep(after), read_limits()
+        )
     assert found["previous"]["id"] == before
     assert found["counts"] == counts(compared.changes)
     sure = [one for one in compared.changes if one.verdict not in (Verdict.SAME, Verdict.AMBIGUOUS)]
     rows = [texts(row) for row in found["rows"].rows]
-    assert [row["metric"] for row in rows] == ["latency_ms", "period_ms"] == [one.metric for one in sure]
+    assert (
+        [row["metric"] for row in rows]
+        == ["latency_ms", "period_ms"]
+        == [one.metric for one in sure]
+    )
     assert found["command"] == f"effbench compare {before} {after} --on 'NVIDIA H200' --db {path}"
     monkeypatch.setattr(summary, "MOST_CHANGES", 1)
     assert (len(changed(path, after)["rows"].rows), changed(path, after)["more"]) == (1, 1)
-    first, slower, broken = (drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK))
+    first, slower, broken = (
+        drawn(changed(path, made[1][at])) for at in (0, sweeps.STEP, sweeps.BREAK)
+    )
     assert "No earlier sweep measured any of these cells on NVIDIA H200" in first
     assert f'href="x/cell.html#cell={sweeps.cells()[2].key}"' in slower and "▲ slower" in slower
     assert "<img" not in broken and "&lt;img" in broken
@@ -217,7 +267,10 @@ def test_what_cannot_be_compared_has_a_reason(tmp_path):
         sweep = made.sweep([a_cell()], env=places[0])
         made.sweep([a_cell()], env=places[1], into=sweep)
     found = changed(made.path, sweep)
-    assert found["previous"] is not None and "several kinds of hardware or interpreters" in found["why"]
+    assert (
+        found["previous"] is not None
+        and "several kinds of hardware or interpreters" in found["why"]
+    )
     assert "cannot be compared" in drawn(found)
 
 
@@ -228,12 +281,26 @@ def test_captions_explain_the_marks_that_a_page_has(tmp_path):
         ([make.row(), make.row(mode="default")], "★ Blue"),
         ([make.row(), wide], "★ Blue Unclear"),
         (failed, ""),
-        ([make.row(), make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None)], "Blue"),
+        (
+            [
+                make.row(),
+                make.row(mode="default", trials=1, speedup_ci_low=None, speedup_ci_high=None),
+            ],
+            "Blue",
+        ),
     ]:
         one = device_sweep(rows)
         folder = site(tmp_path / str(len(marks)), one)
-        pages = {name: page_of(folder, one, name).read_text() for name in ("speedups", "scaling", "cell")}
+        pages = {
+            name: page_of(folder, one, name).read_text() for name in ("speedups", "scaling", "cell")
+        }
         overview = (folder / "index.html").read_text().partition("<details>")[0]
         for mark in ("★", "Blue", "Unclear"):
-            places = [overview, pages["speedups"]] if mark != "Unclear" else [overview, pages["scaling"], pages["cell"]]
-            assert [f"{mark}: " in text for text in places] == [mark in marks.split()] * len(places), (mark, marks)
+            places = (
+                [overview, pages["speedups"]]
+                if mark != "Unclear"
+                else [overview, pages["scaling"], pages["cell"]]
+            )
+            assert [f"{mark}: " in text for text in places] == [mark in marks.split()] * len(
+                places
+            ), (mark, marks)

@@ -1,4 +1,5 @@
-"""The pages of history, claims, failures and environments in a browser: from disk, linked, filtered, harmless."""
+"""The pages of history, claims, failures and environments in a browser: from disk, linked,
+filtered, harmless."""
 
 import claim_sweeps as sweeps
 import pytest
@@ -12,7 +13,8 @@ from effbench.store import Store
 PLACE = "NVIDIA H200"
 READY = """[...document.querySelectorAll('.linked-grid')].every((one) => one.dataset.ready)
 && (!document.querySelector('#series') || document.querySelector('#series').dataset.series)
-&& [...document.querySelectorAll('#series .chart:not([hidden])')].every((one) => one.dataset.drawn)"""
+&& [...document.querySelectorAll('#series .chart:not([hidden])')]
+.every((one) => one.dataset.drawn)"""
 POINTS = "document.querySelectorAll('#series .scatterlayer .points path.point').length"
 
 
@@ -44,16 +46,23 @@ def rows(one, place, column=None):
 
 def test_rows_are_filtered_by_the_url_and_linked(visit):
     one = visit("failures")
-    assert rows(one, "#not-ok", "status") == ["error", "error", "oom"] and len(rows(one, "#waiting")) == 1
+    assert (
+        rows(one, "#not-ok", "status") == ["error", "error", "oom"]
+        and len(rows(one, "#waiting")) == 1
+    )
     choice = one.page.locator("#not-ok select[data-column=status]")
     choice.select_option("oom")
     assert rows(one, "#not-ok", "status") == ["oom"] and one.page.url.endswith("#status=oom")
     choice.select_option("")
     assert len(rows(one, "#not-ok")) == 3 and "status" not in one.page.url
-    assert len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#not-ok")) == 1
+    assert (
+        len(rows(visit("failures", after="#status=error&mode=default&model=mlp"), "#not-ok")) == 1
+    )
     one = visit("claims")
     one.page.locator(".linked-grid select[data-column=verdict]").select_option("refuted")
-    assert one.page.url.endswith("#verdict=refuted") and set(rows(one, ".linked-grid", "verdict")) == {"refuted"}
+    assert one.page.url.endswith("#verdict=refuted") and set(
+        rows(one, ".linked-grid", "verdict")
+    ) == {"refuted"}
     one.page.locator(".linked-grid select[data-column=verdict]").select_option("")
     one.page.locator("th button", has_text="claim").click()
     names = rows(one, ".linked-grid", "claim")
@@ -72,14 +81,27 @@ def test_a_link_opens_its_series_and_its_numbers_are_those_of_the_database(visit
     assert one.page.evaluate(POINTS) == sweeps.SWEEPS + 1  # the star of the baseline
     one.page.locator("#series summary").click()
     until(one.page, "document.querySelector('#series details table')")
-    shown = {row["sweep_id"]: f"{row['latency_ms']:.2f} ms" for row in results if row["cell_key"] == cell}
-    found = dict(zip(rows(one, "#series details", "sweep"), rows(one, "#series details", "latency (ms)"), strict=True))
+    shown = {
+        row["sweep_id"]: f"{row['latency_ms']:.2f} ms" for row in results if row["cell_key"] == cell
+    }
+    found = dict(
+        zip(
+            rows(one, "#series details", "sweep"),
+            rows(one, "#series details", "latency (ms)"),
+            strict=True,
+        )
+    )
     assert found == shown and len(found) == sweeps.SWEEPS
     assert "baseline main" in rows(one, "#series details", "marks")[4]
     one.page.locator("#metric").select_option("kernels")
-    until(one.page, "document.querySelector('#series details table caption')?.innerText.startsWith('kernels')")
+    until(
+        one.page,
+        "document.querySelector('#series details table caption')?.innerText.startsWith('kernels')",
+    )
     assert set(rows(one, "#series details", "kernels")) == {"1,134"}, "a count is not rounded"
-    assert "torch 2.12.0 -> 2.13.0" in rows(one, "#series details", "changed before it")[sweeps.UPDATE]
+    assert (
+        "torch 2.12.0 -> 2.13.0" in rows(one, "#series details", "changed before it")[sweeps.UPDATE]
+    )
 
 
 def test_another_metric_another_cell_and_filters_of_changes(visit):
@@ -102,16 +124,25 @@ def test_another_metric_another_cell_and_filters_of_changes(visit):
 def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     cell = sweeps.cells()[1].key
     one = visit("history", after=f"#cell={cell[:16]}&metric=period_ms")
-    assert one.page.locator("#series").get_attribute("data-series") == f"{line_id(cell, PLACE)}.period_ms"
+    assert (
+        one.page.locator("#series").get_attribute("data-series")
+        == f"{line_id(cell, PLACE)}.period_ms"
+    )
     assert "status broken" in one.page.locator("#series-events").inner_text()
     crosses = one.page.locator("#series .annotation-text", has_text="✕")
     assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
     # of a degraded result counters are drawn and nothing else
     name = line_id(sweeps.cells()[4].key, PLACE)
-    for metric, drawn in (("kernels", sweeps.BREAK + 1), ("latency_ms", sweeps.BREAK)):  # one: the baseline's star
+    for metric, drawn in (
+        ("kernels", sweeps.BREAK + 1),
+        ("latency_ms", sweeps.BREAK),
+    ):  # one: the baseline's star
         assert visit("history", after=f"#series={name}.{metric}").page.evaluate(POINTS) == drawn
     with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
-        until(one.page, "document.getElementById('series-name').textContent.includes('no series nothing')")
+        until(
+            one.page,
+            "document.getElementById('series-name').textContent.includes('no series nothing')",
+        )
         assert one.page.locator("#series .chart").is_hidden()
 
 
@@ -127,19 +158,32 @@ def test_rows_lead_to_the_cells_that_are_here(visit, made):
     one.page.wait_for_url(f"**/{own[ids[4]].slug}/cell.html*")
     one.page.locator("a", has_text="its history").click()
     one.page.wait_for_url("**/history.html*")
-    until(one.page, f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'")
+    until(
+        one.page,
+        f"document.querySelector('#series')?.dataset.series === '{address.partition('=')[2]}'",
+    )
 
 
 def test_a_series_without_a_change_says_that_it_flaps(chromium, tmp_path):
-    folder = site(tmp_path, device_sweep([make.row()]), history=latencies([1.0, 1.0, 1.2, 1.2] * 4).judge())
+    folder = site(
+        tmp_path, device_sweep([make.row()]), history=latencies([1.0, 1.0, 1.2, 1.2] * 4).judge()
+    )
     with Visit(chromium, folder / "history.html") as one:
         until(one.page, READY)
-        assert one.texts("#series-events li") == ["flapping: 1.00 ms → 1.20 ms, 7 switches, the last in v14"]
+        assert one.texts("#series-events li") == [
+            "flapping: 1.00 ms → 1.20 ms, 7 switches, the last in v14"
+        ]
 
 
 def test_the_buttons_of_the_figure_hide_no_sign_of_a_new_change(chromium, tmp_path):
-    folder = site(tmp_path, device_sweep([make.row()]), history=latencies([*noisy(14), *noisy(2, 1.3)]).judge())
+    folder = site(
+        tmp_path,
+        device_sweep([make.row()]),
+        history=latencies([*noisy(14), *noisy(2, 1.3)]).judge(),
+    )
     with Visit(chromium, folder / "history.html") as one:
         until(one.page, READY)
-        sign, buttons = (one.page.locator(f"#series {it}").bounding_box() for it in (".annotation", ".modebar"))
+        sign, buttons = (
+            one.page.locator(f"#series {it}").bounding_box() for it in (".annotation", ".modebar")
+        )
         assert sign["y"] >= buttons["y"] + buttons["height"]

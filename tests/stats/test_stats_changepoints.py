@@ -1,4 +1,5 @@
-"""The detector on simulated series with fixed seeds: false alarms, steps, and what only looks like one."""
+"""The detector on simulated series with fixed seeds: false alarms, steps, and what only looks like
+one."""
 
 import itertools
 import math
@@ -57,14 +58,19 @@ def test_a_machine_that_becomes_noisier_or_quieter_raises_no_alarm(factor):
         assert changed(values) <= 0.02 and changed(values[:, ::-1]) <= 0.02
         values[:, at:] += 0.2
         places = [[change.at for change in one.changes] for one in find_all(list(values))]
-        assert sum(len(some) == 1 and abs(some[0] - at) <= 1 for some in places) >= 0.95 * len(places)
+        assert sum(len(some) == 1 and abs(some[0] - at) <= 1 for some in places) >= 0.95 * len(
+            places
+        )
 
 
 @pytest.mark.parametrize("step", [0.03, 0.05, 0.1, -0.05])
 @pytest.mark.parametrize("at", [3, 30, 55, 57])
 def test_a_step_is_found_where_it_is(step, at):
     found = stepped(step, 0.005, at)
-    assert share(found, lambda one: [abs(change.at - at) <= 1 for change in one.changes] == [True]) >= 0.98
+    assert (
+        share(found, lambda one: [abs(change.at - at) <= 1 for change in one.changes] == [True])
+        >= 0.98
+    )
 
 
 def test_its_size_and_place_lie_in_their_intervals():
@@ -92,7 +98,9 @@ def test_odd_sweeps():
     values = unchanged(seed=5)
     random = np.random.default_rng(6)
     for _ in range(4):
-        values[np.arange(300), random.integers(0, N - 2, 300)] += random.choice([0.1, 0.5, -0.3], 300)
+        values[np.arange(300), random.integers(0, N - 2, 300)] += random.choice(
+            [0.1, 0.5, -0.3], 300
+        )
     assert changed(values) <= 0.01
     for size in (0.1, 1.0, 20.0):  # two beside each other
         values = unchanged(seed=7)
@@ -103,15 +111,25 @@ def test_odd_sweeps():
     assert not any(one.changes or one.alternation for one in find_all(list(values[:, :40])))
     values = unchanged(seed=7)
     values[:, 20:23] += 0.3  # but three that agree
-    assert share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20, 23]) >= 0.9
+    assert (
+        share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20, 23])
+        >= 0.9
+    )
 
 
 def test_a_short_or_small_drift_and_one_with_outliers():
     quiet = unchanged(0.0005, 30)
-    for sweeps, total, expected in ((9, 0.1, None), (10, 0.1, 0.1), (60, 0.03, 0.03), (60, 0.015, None)):
+    for sweeps, total, expected in (
+        (9, 0.1, None),
+        (10, 0.1, 0.1),
+        (60, 0.03, 0.03),
+        (60, 0.015, None),
+    ):
         for one in find_all(list(quiet[:, :sweeps] + np.linspace(0, total, sweeps))):
             assert one.changes == ()
-            assert (one.drift and math.log(one.drift)) == (expected and pytest.approx(expected, abs=0.002))
+            assert (one.drift and math.log(one.drift)) == (
+                expected and pytest.approx(expected, abs=0.002)
+            )
     values = unchanged(0.003) + np.linspace(0, 0.1, N)
     values[:, [7, 22, 48]] += 0.3
     found = find_all(list(values))
@@ -133,14 +151,29 @@ def test_recent_and_flapping():
         values[:, -count:] += 0.1
         found = find_all(list(values))
         assert not any(one.changes for one in found)
-        assert share(found, lambda one, at=N - count: one.recent is not None and one.recent.at == at) >= 0.98
-    for last, at in (((0.1, -0.1), N - 1), ((0.015, 0.015), None), ((0.1, 0.015), None), ((0.0, 0.1), N - 1)):
+        assert (
+            share(found, lambda one, at=N - count: one.recent is not None and one.recent.at == at)
+            >= 0.98
+        )
+    for last, at in (
+        ((0.1, -0.1), N - 1),
+        ((0.015, 0.015), None),
+        ((0.1, 0.015), None),
+        ((0.0, 0.1), N - 1),
+    ):
         values = unchanged(0.0005, 30)
         values[:, -2:] += last
-        assert share(find_all(list(values)), lambda one, at=at: (one.recent and one.recent.at) == at) >= 0.96
-    assert find([*unchanged()[0][:20], 0.3], [0.005] * 20 + [0.2]).recent is None, "the newest one is imprecise"
+        assert (
+            share(find_all(list(values)), lambda one, at=at: (one.recent and one.recent.at) == at)
+            >= 0.96
+        )
+    assert find([*unchanged()[0][:20], 0.3], [0.005] * 20 + [0.2]).recent is None, (
+        "the newest one is imprecise"
+    )
     for run, sweeps, flaps in ((4, 20, True), (4, 16, False), (2, 12, True), (2, 11, False)):
-        for one in find_all(list(unchanged(0.003, 30, sweeps) + 0.1 * (np.arange(sweeps) // run % 2))):
+        for one in find_all(
+            list(unchanged(0.003, 30, sweeps) + 0.1 * (np.arange(sweeps) // run % 2))
+        ):
             assert (one.alternation is not None) is flaps
     for run in (1, 2, 5, 7):
         for one in find_all(list(unchanged() + 0.1 * (np.arange(N) // run % 2))):
@@ -151,12 +184,21 @@ def test_recent_and_flapping():
 @pytest.mark.parametrize("error", [0.03, 0.08])
 @pytest.mark.parametrize("sweeps", [12, 20, 40])
 def test_an_error_that_all_sweeps_share_hides_no_step(error, sweeps):
-    """Intervals of compiled modes assume a spread between compilations, which a series may not have."""
+    """Intervals of compiled modes assume a spread between compilations, which a series may not
+    have."""
     random = np.random.default_rng(5)
-    steps = np.where(np.arange(sweeps) < sweeps // 2, 0.0, 0.04) + random.normal(0, 0.004, (50, sweeps))
+    steps = np.where(np.arange(sweeps) < sweeps // 2, 0.0, 0.04) + random.normal(
+        0, 0.004, (50, sweeps)
+    )
     errors = error * np.sqrt(random.chisquare(4, (50, sweeps)) / 4)
     found = find_all(list(steps), errors.__getitem__)
-    assert share(found, lambda one: [abs(change.at - sweeps // 2) <= 1 for change in one.changes] == [True]) > 0.9
+    assert (
+        share(
+            found,
+            lambda one: [abs(change.at - sweeps // 2) <= 1 for change in one.changes] == [True],
+        )
+        > 0.9
+    )
     assert not any(one.drift for one in found)
 
 
@@ -164,7 +206,9 @@ def test_errors_that_differ_raise_no_alarm():
     random = np.random.default_rng(6)
     for sweeps, precise in itertools.product((8, 20, 60), (0.2, 0.5, 0.8)):
         errors = np.where(random.random((200, sweeps)) < precise, 0.005, 0.08)
-        errors[:100] = np.where(np.arange(sweeps) < precise * sweeps, 0.005, 0.05)  # only the later ones are imprecise
+        errors[:100] = np.where(
+            np.arange(sweeps) < precise * sweeps, 0.005, 0.05
+        )  # only the later ones are imprecise
         found = find_all(list(random.normal(0, errors)), errors.__getitem__)
         assert share(found, lambda one: bool(one.changes or one.recent)) <= 0.005, (sweeps, precise)
 
@@ -174,7 +218,10 @@ def test_a_lasting_level_after_single_outliers_is_a_change():
         values = unchanged(sweeps=20 + count)
         values[:, [5, 13]] += 0.1
         values[:, 20:] += 0.1
-        assert share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20]) >= 0.98
+        assert (
+            share(find_all(list(values)), lambda one: [change.at for change in one.changes] == [20])
+            >= 0.98
+        )
         fails = [place in (5, 13) or place >= 20 for place in range(20 + count)]
         assert [change.at for change in find_exact(fails).changes] == [20]
 
@@ -199,7 +246,12 @@ def test_few_equal_and_huge_values():
         [0.0, 0.001, 1.0, 1.001, 0.999],
     ):
         found = find(values)
-        assert (found.changes, found.recent, found.alternation, found.drift) == ((), None, None, None)
+        assert (found.changes, found.recent, found.alternation, found.drift) == (
+            (),
+            None,
+            None,
+            None,
+        )
     for values, at, ratio in (
         ([0.0, 0.001, -0.001, 1.0, 1.001, 0.999], 3, pytest.approx(math.e, rel=0.01)),
         ([0.0] * 10 + [0.05] * 10, 10, pytest.approx(math.exp(0.05))),
@@ -209,9 +261,17 @@ def test_few_equal_and_huge_values():
         (change,) = find(values).changes
         assert (change.at, change.ratio.value) == (at, ratio)
     (change,) = find([0.0, 0.001, -0.001, 1.0, 1.001, 0.999]).changes
-    welch = log_difference(*(log_mean(np.exp([level, level + 0.001, level - 0.001])) for level in (1.0, 0.0)))
-    assert (change.ratio.low, change.ratio.high) == pytest.approx((welch.interval().low, welch.interval().high))
-    assert find([*[-700.0] * 9, 700.0]).recent.ratio.value == find(np.linspace(-700, 700, 20)).drift == math.exp(709.0)
+    welch = log_difference(
+        *(log_mean(np.exp([level, level + 0.001, level - 0.001])) for level in (1.0, 0.0))
+    )
+    assert (change.ratio.low, change.ratio.high) == pytest.approx(
+        (welch.interval().low, welch.interval().high)
+    )
+    assert (
+        find([*[-700.0] * 9, 700.0]).recent.ratio.value
+        == find(np.linspace(-700, 700, 20)).drift
+        == math.exp(709.0)
+    )
     for bad in (math.nan, math.inf, -math.inf):
         with pytest.raises(ValueError, match="finite"):
             find([0.0, bad, 0.0])
@@ -219,12 +279,16 @@ def test_few_equal_and_huge_values():
 
 def test_series_of_different_lengths_do_not_disturb_each_other():
     random = np.random.default_rng(10)
-    series = [random.normal(0, 0.01, n) + 0.1 * (np.arange(n) > n // 2) for n in (6, 9, 31, 60, 200, 12, 60)]
+    series = [
+        random.normal(0, 0.01, n) + 0.1 * (np.arange(n) > n // 2)
+        for n in (6, 9, 31, 60, 200, 12, 60)
+    ]
     assert find_all(series) == [find(one) for one in series]
 
 
 def test_exact_values():
-    """(values, changes as (at, before, after, undone_at), recent, alternation); the newest value alone is `recent`."""
+    """(values, changes as (at, before, after, undone_at), recent, alternation); the newest value
+    alone is `recent`."""
     for values, changes, recent, alternation in (
         ([], [], None, None),
         ([3] * 9, [], None, None),
@@ -233,7 +297,12 @@ def test_exact_values():
         ([3, 3, 5], [], Change(2, 3, 5), None),
         ([3, 3, 5, 3], [], None, None),
         ([3, 3, 3, 5, 5, 3, 3, 5, 5, 5], [(3, 3, 5, 5), (5, 5, 3, 7), (7, 3, 5, None)], None, None),
-        ([3, 3, 5, 5] * 2 + [3, 3], [], None, Alternation(3, 5, ((False,) * 2 + (True,) * 2) * 2 + (False,) * 2)),
+        (
+            [3, 3, 5, 5] * 2 + [3, 3],
+            [],
+            None,
+            Alternation(3, 5, ((False,) * 2 + (True,) * 2) * 2 + (False,) * 2),
+        ),
         ([3, 5, 3, 5, 7] * 4, [], None, None),  # too many others
         ([3, 5, 3, 3, 5, 3, 3, 3], [], None, None),  # too few of one
         (([3] * 9 + [5]) * 3 + [3] * 2, [], None, None),
@@ -243,7 +312,9 @@ def test_exact_values():
         ([3, 3, 5, 5, 7, 7], [(2, 3, 5, None), (4, 5, 7, None)], None, None),
     ):
         found = find_exact(values)
-        assert [(one.at, one.before, one.after, one.undone_at) for one in found.changes] == changes, values
+        assert [
+            (one.at, one.before, one.after, one.undone_at) for one in found.changes
+        ] == changes, values
         assert (found.recent, found.alternation) == (recent, alternation), values
 
 

@@ -11,7 +11,10 @@ from effbench.stats.significance import ALPHA
 
 def times(ratios, sd, draw, rounds=3):
     """Log-normal times of a candidate per ratio to the first one."""
-    return {name: [ratio * math.exp(draw.gauss(0, sd)) for _ in range(rounds)] for name, ratio in enumerate(ratios)}
+    return {
+        name: [ratio * math.exp(draw.gauss(0, sd)) for _ in range(rounds)]
+        for name, ratio in enumerate(ratios)
+    }
 
 
 def state_of(measured, variation=None, rounds=3, far=FAR):
@@ -19,8 +22,9 @@ def state_of(measured, variation=None, rounds=3, far=FAR):
 
 
 def outcomes(number, sd, far=FAR, races=1000):
-    """Fractions of races among candidates that differ by 0 to 50 %: the best one was eliminated; it is over with one
-    that is slower by more than CLOSE; it is over. And the rounds per candidate, of 3."""
+    """Fractions of races among candidates that differ by 0 to 50 %: the best one was eliminated; it
+    is over with one that is slower by more than CLOSE; it is over. And the rounds per candidate, of
+    3."""
     draw, seen = random.Random(number), []
     for _ in range(races):
         ratios = [1.0, *(draw.uniform(1.0, 1.5) for _ in range(number - 1))]
@@ -29,7 +33,14 @@ def outcomes(number, sd, far=FAR, races=1000):
         begun = ({name: its[:ran] for name, its in measured.items()} for ran in (1, 2))
         ran = next((ran for ran, its in enumerate(begun, 1) if state_of(its, far=far).is_over), 3)
         rounds = sum(state.eliminated.get(name, ran) for name in measured) / number
-        seen.append((0 in state.eliminated, state.is_over and ratios[state.leader] > CLOSE, state.is_over, rounds))
+        seen.append(
+            (
+                0 in state.eliminated,
+                state.is_over and ratios[state.leader] > CLOSE,
+                state.is_over,
+                rounds,
+            )
+        )
     return [sum(column) / races for column in zip(*seen, strict=True)]
 
 
@@ -59,14 +70,20 @@ def test_a_race_is_short_and_seldom_over_with_a_mode_that_is_clearly_slower(numb
 
 @pytest.mark.parametrize("number", [4, 6])
 def test_the_spread_of_a_host_that_is_not_watched_requires_a_larger_distance(number):
-    (lost, wrong, *_), (near_lost, near_wrong, *_) = outcomes(number, 0.2, UNWATCHED_FAR), outcomes(number, 0.2)
+    (lost, wrong, *_), (near_lost, near_wrong, *_) = (
+        outcomes(number, 0.2, UNWATCHED_FAR),
+        outcomes(number, 0.2),
+    )
     assert near_lost > 3 * ALPHA and near_wrong > 1.5 * ALPHA
     assert lost < near_lost / 2 and wrong < 1.5 * ALPHA
 
 
 def test_ends_with_one_left_or_a_tie_or_if_little_can_be_gained():
     assert state_of({"a": [1.0], "b": [2.0]}).is_over
-    assert state_of({"a": [1.0], "b": [1.2]}).is_over and not state_of({"a": [1.0], "b": [1.2]}, far=1.25).is_over
+    assert (
+        state_of({"a": [1.0], "b": [1.2]}).is_over
+        and not state_of({"a": [1.0], "b": [1.2]}, far=1.25).is_over
+    )
     tie = state_of({"a": [1.0, 1.001], "b": [1.001, 1.0], "c": [3.0]})
     assert tie.is_over and tie.is_tie and tie.eliminated == {"c": 1}
     near = state_of({"a": [1.0, 1.01], "b": [1.04, 1.06]})
@@ -90,11 +107,17 @@ def test_the_spread_of_one_candidate_is_expected_of_all():
 
 
 def test_a_large_spread_counts_in_full_and_a_small_one_not():
-    loud, some, quiet = (moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.02, 0.0))
+    loud, some, quiet = (
+        moderated({"a": [1.0, math.exp(gap)]}, {"a": 0.0})["a"] for gap in (1.0, 0.02, 0.0)
+    )
     assert loud.error == pytest.approx(0.5)
     assert some.error == pytest.approx(math.sqrt((3 * PROCESS_SD**2 + 0.0002) / 4 / 2))
-    assert moderated({"a": [1.0]}, {"a": 0.08})["a"].error == pytest.approx(math.hypot(PROCESS_SD, 0.08))
-    assert quiet.error == pytest.approx(PROCESS_SD * math.sqrt(3 / 4 / 2)) and quiet.df == loud.df == 4
+    assert moderated({"a": [1.0]}, {"a": 0.08})["a"].error == pytest.approx(
+        math.hypot(PROCESS_SD, 0.08)
+    )
+    assert (
+        quiet.error == pytest.approx(PROCESS_SD * math.sqrt(3 / 4 / 2)) and quiet.df == loud.df == 4
+    )
 
 
 def test_another_compilation_might_change_the_order():

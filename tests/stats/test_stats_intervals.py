@@ -19,7 +19,7 @@ from effbench.stats.intervals import (
     median_interval,
     stored_log_mean,
     t_quantile,
-)  # fmt: skip
+)
 
 
 def speedup(old, new):
@@ -91,21 +91,33 @@ def test_the_stopping_rule():
     assert not enough([1e-300, 1e300] * 3, 0.5)
 
 
-@pytest.mark.parametrize(("compilations", "rounds"), [(2, 2), (3, 3), (2, 5), (2, 10), (3, 5), (3, 10)])
+@pytest.mark.parametrize(
+    ("compilations", "rounds"), [(2, 2), (3, 3), (2, 5), (2, 10), (3, 5), (3, 10)]
+)
 def test_an_interval_over_compilations_covers(compilations, rounds):
     numbers, rng = [round % compilations for round in range(rounds)], np.random.default_rng(1)
 
     def share(between, within, kernels):
-        logs = rng.normal(0, between, (500, compilations))[:, numbers] + rng.normal(0, within, (500, rounds))
-        means = [intervals.log_mean_of_compilations(row, numbers, kernels) for row in np.exp(logs).tolist()]
+        logs = rng.normal(0, between, (500, compilations))[:, numbers] + rng.normal(
+            0, within, (500, rounds)
+        )
+        means = [
+            intervals.log_mean_of_compilations(row, numbers, kernels)
+            for row in np.exp(logs).tolist()
+        ]
         return np.mean([abs(mean.value) <= t_quantile(mean.df) * mean.error for mean in means])
 
     for between, within in itertools.product((0.0, 0.03, 0.06, 0.12), (0.01, 0.05, 0.2)):
-        assert share(between, within, ("a-tuned", "b")) >= (0.91 if between > 0.1 else 0.94), (between, within)
+        assert share(between, within, ("a-tuned", "b")) >= (0.91 if between > 0.1 else 0.94), (
+            between,
+            within,
+        )
     for between, within in itertools.product((0.0, 0.01, 0.02), (0.002, 0.01, 0.05)):
         assert share(between, within, "ab") >= 0.92, (between, within, "not autotuned")
     assert 0.92 <= share(0.0, 0.05, "a") <= 0.98, "the same kernels: a plain interval"
-    assert share(0.12, 0.01, "a") < (0.85 if rounds > compilations else 1.0), "it would be wrong for different ones"
+    assert share(0.12, 0.01, "a") < (0.85 if rounds > compilations else 1.0), (
+        "it would be wrong for different ones"
+    )
 
 
 WIDE = LogEstimate(math.log(2.0), error=0.1, df=4, below=0.3, above=0.2)
@@ -126,7 +138,8 @@ def test_a_single_marked_value_has_an_interval_without_an_error():
 
 
 @pytest.mark.parametrize(
-    ("below", "above", "is_widened"), [(0.0, 0.0, False), (0.1, 0.0, True), (0.0, 0.1, True), (0.1, 0.1, True)]
+    ("below", "above", "is_widened"),
+    [(0.0, 0.0, False), (0.1, 0.0, True), (0.0, 0.1, True), (0.1, 0.1, True)],
 )
 def test_an_estimate_with_any_offset_is_widened(below, above, is_widened):
     assert LogEstimate(0.0, None, 0, below, above).is_widened is is_widened
@@ -148,7 +161,9 @@ def test_a_difference_keeps_the_offsets_whatever_the_error_is(error):
 
 @pytest.mark.parametrize("error", [0.1, 0.0, None])
 def test_the_offset_of_a_mean_is_the_mean_of_the_offsets(error):
-    found = mean_of_estimates([dataclasses.replace(WIDE, error=error), dataclasses.replace(NARROW, error=error)])
+    found = mean_of_estimates(
+        [dataclasses.replace(WIDE, error=error), dataclasses.replace(NARROW, error=error)]
+    )
     assert (found.below, found.above) == pytest.approx((0.15, 0.1))
 
 

@@ -26,7 +26,13 @@ def compare(before, after, **options):
 
 
 def verdict(found, floor=0.02):
-    return verdict_of(found.ratio, found.low, found.high, found.p_value is not None and found.p_value < ALPHA, floor)
+    return verdict_of(
+        found.ratio,
+        found.low,
+        found.high,
+        found.p_value is not None and found.p_value < ALPHA,
+        floor,
+    )
 
 
 def test_ratio_interval_and_p_value_are_welchs():
@@ -37,11 +43,18 @@ def test_ratio_interval_and_p_value_are_welchs():
         reference = stats.ttest_ind(np.log(after), np.log(before), equal_var=False)
         interval = reference.confidence_interval(0.95)
         assert found.ratio == pytest.approx(stats.gmean(after) / stats.gmean(before))
-        assert (math.log(found.low), math.log(found.high)) == pytest.approx((interval.low, interval.high))
+        assert (math.log(found.low), math.log(found.high)) == pytest.approx(
+            (interval.low, interval.high)
+        )
         assert found.p_value == pytest.approx(reference.pvalue)
     # few or exact trials
     found = compare([2.0], [3.0, 3.0])
-    assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (pytest.approx(1.5), None, None, None)
+    assert (found.ratio, found.low, found.p_value, found.smallest_slowdown) == (
+        pytest.approx(1.5),
+        None,
+        None,
+        None,
+    )
     same, more = compare([3.0] * 3, [3.0] * 5), compare([3.0] * 3, [3.3] * 5)
     assert (same.p_value, same.smallest_slowdown, more.p_value) == (1.0, pytest.approx(0.02), 0.0)
 
@@ -60,7 +73,9 @@ DRIFT = {number: 1.0 + 0.1 * number for number in range(6)}
 
 
 def drifting(factor, wobble=0.001):
-    return {number: value * factor * (1 + wobble * (-1) ** number) for number, value in DRIFT.items()}
+    return {
+        number: value * factor * (1 + wobble * (-1) ** number) for number, value in DRIFT.items()
+    }
 
 
 def test_the_interval_is_students_over_the_logarithms_of_the_pairs():
@@ -85,7 +100,9 @@ def test_a_confirmed_slowdown_lies_beyond_the_floor_with_its_whole_interval():
 
 def test_noise_threshold():
     # every neighbour differs by 1 %: spread 1 % ÷ 0.6745, three of them
-    assert noise_threshold([[1.0, 1.01] * 5]) == pytest.approx(math.expm1(3 * math.log(1.01) / 0.6745))
+    assert noise_threshold([[1.0, 1.01] * 5]) == pytest.approx(
+        math.expm1(3 * math.log(1.01) / 0.6745)
+    )
     quiet = [1.0, 1.001] * 5
     expected = pytest.approx(noise_threshold([quiet]), rel=1e-6)
     twice = [2 * value for value in quiet]
@@ -94,9 +111,20 @@ def test_noise_threshold():
     assert noise_threshold([[3.0] * 10]) == 0
     assert noise_threshold([[1.0, 9.0] * 5]) == WIDEST
     # it needs enough sweeps
-    assert noise_threshold([[1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0, "1.0"]]) > 0
+    assert (
+        noise_threshold(
+            [[1.0, 2.0] * (LEAST_SWEEPS // 2) + [None, math.inf, math.nan, 0.0, -1.0, "1.0"]]
+        )
+        > 0
+    )
     levels = [1.0, 2.0] * LEAST_SWEEPS
-    for few in ([levels[: LEAST_SWEEPS - 1]], [[]], [], [[1.0, 2.0, 1.0]] * 2, [[level] for level in levels]):
+    for few in (
+        [levels[: LEAST_SWEEPS - 1]],
+        [[]],
+        [],
+        [[1.0, 2.0, 1.0]] * 2,
+        [[level] for level in levels],
+    ):
         assert noise_threshold(few) is None
     assert noise_threshold([[1.0, 2.0, 1.0], [1.0, 2.0, 1.0, 2.0]]) > 0
 
@@ -112,7 +140,12 @@ def verdict_shares(seed, sds, trials, slowdown=0.0, runs=3000):
 @pytest.mark.slow
 def test_false_alarms_are_rare():
     for trials in (3, 5, 10):
-        for sds, at_most in (((0.005,) * 2, 0.005), ((0.02,) * 2, 0.05), ((0.2,) * 2, 0.05), ((0.2, 0.02), 0.065)):
+        for sds, at_most in (
+            ((0.005,) * 2, 0.005),
+            ((0.02,) * 2, 0.05),
+            ((0.2,) * 2, 0.05),
+            ((0.2, 0.02), 0.065),
+        ):
             shares = verdict_shares(trials, sds, trials)
             assert shares[Verdict.FASTER] + shares[Verdict.SLOWER] <= at_most, (trials, sds)
     assert verdict_shares(1, (0.002, 0.002), 5)[Verdict.SAME] > 0.99
@@ -130,7 +163,8 @@ def test_the_smallest_slowdown_is_found_in_four_cases_of_five():
 def test_the_smallest_slowdown_behaves():
     assert (smallest_slowdown(0.0, 5, floor=0.05), smallest_slowdown(500.0, 2)) == (0.05, math.inf)
     assert smallest_slowdown(0.2, 20) < smallest_slowdown(0.2, 5) < smallest_slowdown(0.2, 3)
-    # with many trials a side Welch's test is Student's: without a floor it is that of the noncentral t
+    # with many trials a side Welch's test is Student's: without a floor it is that of the
+    # noncentral t
     trials, sd = 100, 0.05
     error, df = sd * math.sqrt(2 / trials), 2 * (trials - 1)
     found = math.log1p(smallest_slowdown(sd, trials, floor=0.0))

@@ -27,12 +27,21 @@ def begin():
 
 #: Modules whose tests run on SQLite and on PostgreSQL, and single tests.
 ON_BOTH = {"test_store_processes", "test_store_record", "test_store_sides", "test_store_sweeps"}
-ON_BOTH |= {"test_a_migration_is_all_or_nothing", "test_a_database_of_the_first_revision_is_upgraded"}
-ON_BOTH |= {"test_a_noisy_trial_becomes_ok_and_marked", "test_the_period_gets_bounds_from_its_own_samples"}
+ON_BOTH |= {
+    "test_a_migration_is_all_or_nothing",
+    "test_a_database_of_the_first_revision_is_upgraded",
+}
+ON_BOTH |= {
+    "test_a_noisy_trial_becomes_ok_and_marked",
+    "test_the_period_gets_bounds_from_its_own_samples",
+}
 
 
 def pytest_generate_tests(metafunc):
-    if "path" in metafunc.fixturenames and ON_BOTH & {metafunc.module.__name__, metafunc.function.__name__}:
+    if "path" in metafunc.fixturenames and ON_BOTH & {
+        metafunc.module.__name__,
+        metafunc.function.__name__,
+    }:
         metafunc.parametrize("path", ["sqlite", "postgresql"], indirect=True)
 
 

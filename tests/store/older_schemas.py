@@ -9,24 +9,33 @@ ADDED = {
     "0008": {"trial": "host_ms disturbed_fraction", "result": "disturbed_fraction"},
     "0009": {
         "trial": "compilation kernel_fingerprint",
-        "result": "period_speedup period_speedup_ci_low period_speedup_ci_high gpu_busy_ci_low_ms gpu_busy_ci_high_ms "
-        "peak_reserved_cold_bytes compilations",
+        "result": (
+            "period_speedup period_speedup_ci_low period_speedup_ci_high gpu_busy_ci_low_ms"
+            " gpu_busy_ci_high_ms peak_reserved_cold_bytes compilations"
+        ),
     },
     "0010": {
         "trial": "latency_p99_ms quantization_error ttft_ms tpot_ms tpot_p99_ms tokens_per_s",
-        "result": "latency_p99_ms quantization_error ttft_ms tpot_ms tpot_p99_ms tokens_per_s ttft_ci_low_ms "
-        "ttft_ci_high_ms tpot_ci_low_ms tpot_ci_high_ms",
+        "result": (
+            "latency_p99_ms quantization_error ttft_ms tpot_ms tpot_p99_ms tokens_per_s"
+            " ttft_ci_low_ms ttft_ci_high_ms tpot_ci_low_ms tpot_ci_high_ms"
+        ),
     },
     "0011": {
         "trial": "period_median_low_ms period_median_high_ms host_high_ms threads disturbance",
         "result": "marked disturbance",
     },
     "0012": {
-        "trial": "pair_speedup pair_speedup_low pair_speedup_high pair_speedup_disturbed pairs pair_period_speedup "
-        "pair_period_speedup_low pair_period_speedup_high pair_period_speedup_disturbed period_pairs pair_disturbance",
-        "result": "speedup_from speedup_disturbance separate_speedup separate_speedup_ci_low separate_speedup_ci_high "
-        "separate_period_speedup separate_period_speedup_ci_low separate_period_speedup_ci_high busy_speedup "
-        "busy_period_speedup",
+        "trial": (
+            "pair_speedup pair_speedup_low pair_speedup_high pair_speedup_disturbed pairs"
+            " pair_period_speedup pair_period_speedup_low pair_period_speedup_high"
+            " pair_period_speedup_disturbed period_pairs pair_disturbance"
+        ),
+        "result": (
+            "speedup_from speedup_disturbance separate_speedup separate_speedup_ci_low"
+            " separate_speedup_ci_high separate_period_speedup separate_period_speedup_ci_low"
+            " separate_period_speedup_ci_high busy_speedup busy_period_speedup"
+        ),
     },
 }
 
@@ -41,7 +50,8 @@ def without_later_columns(path: Any, columns: dict[str, str]) -> None:
 
 
 def lower_to_0010(path: Any) -> None:
-    """Make it a database of revision 0010, in which trials and results of a disturbed host are `noisy`."""
+    """Make it a database of revision 0010, in which trials and results of a disturbed host are
+    `noisy`."""
     sql(
         path,
         "UPDATE trial SET status = 'noisy', reason = disturbance WHERE disturbance IS NOT NULL",

@@ -5,18 +5,41 @@ from made_sweeps import a_cell
 
 from effbench.cell import Status, Trial
 from effbench.metrics import percent
-from effbench.store.bottleneck import Floors, bound, idle_fraction, roofline_fraction, set_floors, why
+from effbench.store.bottleneck import (
+    Floors,
+    bound,
+    idle_fraction,
+    roofline_fraction,
+    set_floors,
+    why,
+)
 
 LAUNCH = {
-    "gpu_busy_ms": 0.068, "period_ms": 0.143, "gpu_idle_fraction": 0.5245, "kernels": 15, "bound": "launch",
-    "enqueue_ms": 0.137, "roofline_fraction": 0.0275, "flops": 16777216.0, "min_bytes": 16797696.0,
-}  # fmt: skip
+    "gpu_busy_ms": 0.068,
+    "period_ms": 0.143,
+    "gpu_idle_fraction": 0.5245,
+    "kernels": 15,
+    "bound": "launch",
+    "enqueue_ms": 0.137,
+    "roofline_fraction": 0.0275,
+    "flops": 16777216.0,
+    "min_bytes": 16797696.0,
+}
 
 
 def test_idle_and_fraction_of_the_roofline():
-    for busy, period, idle in [(0.2, 1, 0.8), (1, 1, 0), (1.01, 1, 0), (None, 1, None), (1, None, None), (0, 1, None)]:
+    for busy, period, idle in [
+        (0.2, 1, 0.8),
+        (1, 1, 0),
+        (1.01, 1, 0),
+        (None, 1, None),
+        (1, None, None),
+        (0, 1, None),
+    ]:
         assert idle_fraction(busy, period) == (idle if idle is None else pytest.approx(idle))
-    assert roofline_fraction(2.0, Floors(0.5, 1.0)) == roofline_fraction(2.0, Floors(1.0, 0.5)) == 0.5
+    assert (
+        roofline_fraction(2.0, Floors(0.5, 1.0)) == roofline_fraction(2.0, Floors(1.0, 0.5)) == 0.5
+    )
     assert roofline_fraction(2.0, Floors(None, 4.0)) == 2.0, "out of a cache"
     assert roofline_fraction(None, Floors(1.0, 1.0)) is None
     assert roofline_fraction(2.0, Floors(None, None)) is None
@@ -24,35 +47,67 @@ def test_idle_and_fraction_of_the_roofline():
 
 def test_bound():
     for busy, compute, memory, label in [
-        (0.2, 1.0, 0.1, "launch"), (0.79, None, None, "launch"), (0.9, 0.8, 0.1, "compute"), (0.9, 0.1, 0.8, "memory"),
-        (0.9, None, 0.8, "memory"), (0.9, 0.8, None, "compute"), (0.9, 0.1, 0.22, "latency"),
-        (0.9, 0.23, 0.1, "compute"), (0.9, 0, None, "latency"),
-        (0.9, None, None, None), (None, 1.0, 0.1, None),
-    ]:  # fmt: skip
+        (0.2, 1.0, 0.1, "launch"),
+        (0.79, None, None, "launch"),
+        (0.9, 0.8, 0.1, "compute"),
+        (0.9, 0.1, 0.8, "memory"),
+        (0.9, None, 0.8, "memory"),
+        (0.9, 0.8, None, "compute"),
+        (0.9, 0.1, 0.22, "latency"),
+        (0.9, 0.23, 0.1, "compute"),
+        (0.9, 0, None, "latency"),
+        (0.9, None, None, None),
+        (None, 1.0, 0.1, None),
+    ]:
         assert bound(busy, 1.0, Floors(compute, memory)) == label
 
 
 def test_floors_are_those_of_the_matrix_rate_that_the_numerics_allow():
-    ceilings = {"flops_per_s": {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12}, "copy_bytes_per_s": 2e12}
+    ceilings = {
+        "flops_per_s": {"float32": 1e12, "tf32": 4e12, "bfloat16": 8e12},
+        "copy_bytes_per_s": 2e12,
+    }
     for dtype, numerics, flops, compute_ms in (
-        ("float32", {}, 8e9, 8.0), ("float32", {"matmul_precision": "highest"}, 8e9, 8.0),
-        ("float32", {"matmul_precision": "high"}, 8e9, 2.0), ("float32", {"tf32": True}, 8e9, 2.0),
-        ("bfloat16", {"tf32": True}, 8e9, 1.0), ("float16", {}, 8e9, None), ("float32", {}, None, None),
-    ):  # fmt: skip
+        ("float32", {}, 8e9, 8.0),
+        ("float32", {"matmul_precision": "highest"}, 8e9, 8.0),
+        ("float32", {"matmul_precision": "high"}, 8e9, 2.0),
+        ("float32", {"tf32": True}, 8e9, 2.0),
+        ("bfloat16", {"tf32": True}, 8e9, 1.0),
+        ("float16", {}, 8e9, None),
+        ("float32", {}, None, None),
+    ):
         trial = Trial("k", 0, Status.OK, flops=flops, min_bytes=flops)
         set_floors(trial, a_cell(dtype=dtype, numerics=numerics), ceilings)
-        assert (trial.compute_floor_ms, trial.memory_floor_ms) == (compute_ms, flops and 4.0), (dtype, numerics)
+        assert (trial.compute_floor_ms, trial.memory_floor_ms) == (compute_ms, flops and 4.0), (
+            dtype,
+            numerics,
+        )
 
 
 def test_sentences_hold_their_figures():
     for changed, parts in [
         ({}, ["idle 52 %", "15 kernels take 0.0680 of 0.143 ms", "0.137 ms to enqueue"]),
         ({"enqueue_ms": 0.01, "kernels": 1}, ["1 kernel takes", "gaps between kernels"]),
-        ({"bound": "memory", "roofline_fraction": 0.81}, ["81 % of the copy bandwidth (at least 16.0 MiB"]),
-        ({"bound": "compute", "roofline_fraction": 0.613, "flops": 3.43597e11}, ["61 % of the matrix rate (344 G"]),
-        ({"bound": "compute", "roofline_fraction": 0.613, "flops": 9.99999e11}, ["the matrix rate (1.00 TFLOP"]),
-        ({"latency_ms": 0.17, "period_ms": None, "gpu_idle_fraction": None}, ["busy 40 % of the latency"]),
-        ({"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13}, ["busy 90 %", "8.7 µs on average"]),
+        (
+            {"bound": "memory", "roofline_fraction": 0.81},
+            ["81 % of the copy bandwidth (at least 16.0 MiB"],
+        ),
+        (
+            {"bound": "compute", "roofline_fraction": 0.613, "flops": 3.43597e11},
+            ["61 % of the matrix rate (344 G"],
+        ),
+        (
+            {"bound": "compute", "roofline_fraction": 0.613, "flops": 9.99999e11},
+            ["the matrix rate (1.00 TFLOP"],
+        ),
+        (
+            {"latency_ms": 0.17, "period_ms": None, "gpu_idle_fraction": None},
+            ["busy 40 % of the latency"],
+        ),
+        (
+            {"bound": "latency", "gpu_idle_fraction": 0.1, "gpu_busy_ms": 0.13},
+            ["busy 90 %", "8.7 µs on average"],
+        ),
     ]:
         assert all(part in why(LAUNCH | changed) for part in parts), why(LAUNCH | changed)
 
@@ -63,4 +118,10 @@ def test_what_is_unknown():
     for label in ("memory", "compute", "latency", "launch"):
         lacking = {"bound": label, "roofline_fraction": None, "flops": None, "min_bytes": None}
         assert "15 kernels" in why(LAUNCH | lacking)
-    assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == ["0.0 %", "5.2 %", "10 %", "50 %", "100 %"]
+    assert [percent(value) for value in (0.0, 0.0523, 0.0996, 0.5, 1.0)] == [
+        "0.0 %",
+        "5.2 %",
+        "10 %",
+        "50 %",
+        "100 %",
+    ]

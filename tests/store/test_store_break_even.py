@@ -1,4 +1,5 @@
-"""After how many calls a preparation pays for itself: by the latency, and only if the gain is significant."""
+"""After how many calls a preparation pays for itself: by the latency, and only if the gain is
+significant."""
 
 from dataclasses import replace
 
@@ -11,9 +12,13 @@ from effbench.store import summary
 from effbench.store.summary import Baseline, summarise
 
 #: Five rounds of eager and of a mode that takes half as long, but has a longer period.
-EAGER = [Trial("e", number, Status.OK, latency_ms=4.0 + number / 1000, period_ms=1.0) for number in range(5)]
+EAGER = [
+    Trial("e", number, Status.OK, latency_ms=4.0 + number / 1000, period_ms=1.0)
+    for number in range(5)
+]
 GRAPH = [
-    Trial("g", number, Status.OK, latency_ms=2.0 + number / 1000, period_ms=3.0, prepare_s=1.0) for number in range(5)
+    Trial("g", number, Status.OK, latency_ms=2.0 + number / 1000, period_ms=3.0, prepare_s=1.0)
+    for number in range(5)
 ]
 BUSY = "host busy for 80 % of the timing"
 
@@ -41,7 +46,9 @@ def test_marked_figures_on_either_side_pay_nothing_back():
     row = summarise(marked_graph, bs=1, baseline=Baseline.of(EAGER))
     assert row["speedup"] == pytest.approx(2.0, rel=0.01), "the figure itself is shown"
     one_marked = [replace(EAGER[0], disturbance=BUSY), *EAGER[1:]]
-    assert calls(baseline=one_marked) == pytest.approx(500, abs=1), "four unmarked rounds are enough"
+    assert calls(baseline=one_marked) == pytest.approx(500, abs=1), (
+        "four unmarked rounds are enough"
+    )
 
 
 def test_a_gain_that_is_not_significant_pays_nothing_back():

@@ -21,7 +21,9 @@ def wide(width, mode="eager", **settings):
 
 
 def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_path):
-    frame = swept(tmp_path, [wide(width, mode) for width in (256, 512) for mode in ("eager", "default")])
+    frame = swept(
+        tmp_path, [wide(width, mode) for width in (256, 512) for mode in ("eager", "default")]
+    )
     assert tuple(frame.columns) == (*RESULT_COLUMNS, "model.module.width")
     assert frame["model.module.width"].tolist() == [256, 256, 512, 512]
     assert str(frame["model.module.width"].dtype) == "Int64"
@@ -40,11 +42,17 @@ def test_a_parameter_of_the_model_is_a_column_with_the_dtype_of_its_values(tmp_p
 )
 def test_dtypes_of_swept_parameters(tmp_path, values, dtype, column):
     frame = swept(tmp_path, [wide(value) for value in values])
-    assert (str(frame["model.module.width"].dtype), frame["model.module.width"].tolist()) == (dtype, column)
+    assert (str(frame["model.module.width"].dtype), frame["model.module.width"].tolist()) == (
+        dtype,
+        column,
+    )
 
 
 def test_a_setting_of_a_mode_is_missing_for_other_modes(tmp_path):
-    frame = swept(tmp_path, [a_cell(), *(a_cell("default", settings={"fullgraph": full}) for full in (True, False))])
+    frame = swept(
+        tmp_path,
+        [a_cell(), *(a_cell("default", settings={"fullgraph": full}) for full in (True, False))],
+    )
     assert str(frame["mode.fullgraph"].dtype) == "boolean"
     assert frame["mode.fullgraph"].isna().tolist() == [True, False, False]
     assert frame["mode.fullgraph"].dropna().tolist() == [True, False]
@@ -58,10 +66,16 @@ def test_columns_of_the_view_are_not_repeated(tmp_path):
 def test_a_compact_frame_has_no_empty_figures(tmp_path):
     figures = {"peak_allocated_bytes": None, "energy_mj": None, "period_ms": None}
     swept(tmp_path, [a_cell(device="cpu"), a_cell("default", device="cpu")], figures=figures)
-    whole, compact = (effbench.results(str(tmp_path / "r.db"), compact=compact) for compact in (False, True))
+    whole, compact = (
+        effbench.results(str(tmp_path / "r.db"), compact=compact) for compact in (False, True)
+    )
     assert tuple(whole.columns) == RESULT_COLUMNS
-    assert {"peak_allocated_bytes", "energy_mj", "period_ms", "period_ci_low_ms"} <= set(whole) - set(compact)
-    figures = [name for name in compact if name in RESULT_FIGURES and name not in ("marked", "disturbance")]
+    assert {"peak_allocated_bytes", "energy_mj", "period_ms", "period_ci_low_ms"} <= set(
+        whole
+    ) - set(compact)
+    figures = [
+        name for name in compact if name in RESULT_FIGURES and name not in ("marked", "disturbance")
+    ]
     assert "latency_ms" in figures and not compact[figures].isna().all().any()
     facts = [name for name in RESULT_COLUMNS if name not in RESULT_FIGURES]
     assert set(facts) <= set(compact), "what says which cell it is stays, even where it is empty"

@@ -1,4 +1,5 @@
-"""The status `noisy` of earlier databases has become a mark: `db upgrade` and `import` translate it."""
+"""The status `noisy` of earlier databases has become a mark: `db upgrade` and `import` translate
+it."""
 
 import shutil
 
@@ -14,19 +15,29 @@ from effbench.store.schema import TRIAL
 
 OK, DEGRADED = Status.OK, Status.DEGRADED
 #: What marks these trials; as a reason, an earlier version gave it.
-HOST = "the host was disturbed for 83 % of the timing (slowed down, or busy with other processes), so too few count"
+HOST = (
+    "the host was disturbed for 83 % of the timing (slowed down, or busy with other processes), so"
+    " too few count"
+)
 THROTTLED = "during timing, on every attempt: clocks reduced (hw_slowdown)"
-COMPILED = "a graph was compiled again during timing (failed guard: n == 1): the figures include compile time"
+COMPILED = (
+    "a graph was compiled again during timing (failed guard: n == 1): the figures include compile"
+    " time"
+)
 
 
 @pytest.fixture
 def older(path, cell, environment, begin):
-    """Makes a database of revision 0010 with these trials of a cell, and with the three of its baseline."""
+    """Makes a database of revision 0010 with these trials of a cell, and with the three of its
+    baseline."""
 
     def make(*trials, model="mlp"):
         with Store.open(path, mode="write") as store:
             baseline, default = cell("eager", model=model), cell("default", model=model)
-            sweep_id, here = begin(store, [baseline, default]), store.add_environment(environment(), {})
+            sweep_id, here = (
+                begin(store, [baseline, default]),
+                store.add_environment(environment(), {}),
+            )
             of_baseline = [Trial(baseline.key, round, OK, latency_ms=4.0) for round in range(3)]
             for number, trial in enumerate(trials):
                 trial.cell_key, trial.round = default.key, number
@@ -59,7 +70,9 @@ def contents(path):
 
 DISTURBANCES = {
     HOST: "host busy for 83 % of the timing",
-    "the host was disturbed for 0.4 % of the timing (slowed down)": "host busy for 0.4 % of the timing",
+    "the host was disturbed for 0.4 % of the timing (slowed down)": (
+        "host busy for 0.4 % of the timing"
+    ),
     THROTTLED: THROTTLED,
     "the host was busy during period timing: x": "the host was busy during period timing: x",
 }
@@ -113,18 +126,34 @@ def test_a_marked_result_gets_the_speedup_that_it_lacked(older):
 
 QUIET, SLOW = [1.0] * 9, [3.0] * 99
 LATENCY_BOUNDS = {
-    "both kinds of samples": ({"latency_ms": QUIET, "latency_disturbed_ms": SLOW}, (1.9, 2.1), (1.0, 3.0)),
+    "both kinds of samples": (
+        {"latency_ms": QUIET, "latency_disturbed_ms": SLOW},
+        (1.9, 2.1),
+        (1.0, 3.0),
+    ),
     "samples within the known bounds": ({"latency_ms": [2.0] * 9}, (1.5, 2.5), (1.5, 2.5)),
-    "samples but no bounds": ({"latency_ms": [1.5], "latency_disturbed_ms": SLOW}, (None, None), (1.5, 3.0)),
+    "samples but no bounds": (
+        {"latency_ms": [1.5], "latency_disturbed_ms": SLOW},
+        (None, None),
+        (1.5, 3.0),
+    ),
     "bounds but no samples": ({}, (1.9, 2.1), (1.9, 2.1)),
     "nothing": ({}, (None, None), (None, None)),
-    "values that are no times": ({"latency_disturbed_ms": [0.0, -1.0, float("nan"), 5.0]}, (1.9, 2.1), (1.9, 5.0)),
+    "values that are no times": (
+        {"latency_disturbed_ms": [0.0, -1.0, float("nan"), 5.0]},
+        (1.9, 2.1),
+        (1.9, 5.0),
+    ),
     "no time at all": ({"latency_disturbed_ms": [float("nan")] * 3}, (1.9, 2.1), (1.9, 2.1)),
 }
 
 
-@pytest.mark.parametrize(("samples", "before", "after"), LATENCY_BOUNDS.values(), ids=LATENCY_BOUNDS)
-def test_the_bounds_of_a_marked_trial_hold_the_medians_of_its_samples(older, samples, before, after):
+@pytest.mark.parametrize(
+    ("samples", "before", "after"), LATENCY_BOUNDS.values(), ids=LATENCY_BOUNDS
+)
+def test_the_bounds_of_a_marked_trial_hold_the_medians_of_its_samples(
+    older, samples, before, after
+):
     low, high = before
     trial = noisy(samples=samples, latency_median_low_ms=low, latency_median_high_ms=high)
     ((row,), _) = upgraded(older(trial))
@@ -139,9 +168,15 @@ def test_the_period_gets_bounds_from_its_own_samples(older):
 
 
 def test_degraded_and_unmarked_trials_keep_their_bounds(older):
-    own = {"samples": {"latency_disturbed_ms": SLOW}, "latency_median_low_ms": 1.9, "latency_median_high_ms": 2.1}
+    own = {
+        "samples": {"latency_disturbed_ms": SLOW},
+        "latency_median_low_ms": 1.9,
+        "latency_median_high_ms": 2.1,
+    }
     trials, _ = upgraded(older(Trial("", 0, OK, latency_ms=2.0, **own), noisy(COMPILED, **own)))
-    assert {(row["latency_median_low_ms"], row["latency_median_high_ms"]) for row in trials} == {(1.9, 2.1)}
+    assert {(row["latency_median_low_ms"], row["latency_median_high_ms"]) for row in trials} == {
+        (1.9, 2.1)
+    }
 
 
 DAMAGES = {
@@ -151,7 +186,9 @@ DAMAGES = {
     "too many": "UPDATE sample SET stored = 1000000 WHERE timer = 'latency_disturbed_ms'",
     "an unknown codec": "UPDATE sample SET codec = 'zstd' WHERE timer = 'latency_disturbed_ms'",
     "text instead of bytes": "UPDATE sample SET data = 'fast' WHERE timer = 'latency_disturbed_ms'",
-    "text instead of a count": "UPDATE sample SET stored = 'many' WHERE timer = 'latency_disturbed_ms'",
+    "text instead of a count": (
+        "UPDATE sample SET stored = 'many' WHERE timer = 'latency_disturbed_ms'"
+    ),
 }
 
 
@@ -195,7 +232,9 @@ class TestImport:
         assert whole.contents(target) == whole.contents(tmp_path / "upgraded.db")
 
     def test_an_earlier_file_adds_nothing_to_its_upgraded_self(self, older, tmp_path):
-        source = older(noisy(samples={"latency_ms": QUIET, "latency_disturbed_ms": SLOW}), noisy(COMPILED))
+        source = older(
+            noisy(samples={"latency_ms": QUIET, "latency_disturbed_ms": SLOW}), noisy(COMPILED)
+        )
         upgraded_copy = shutil.copy(source, tmp_path / "upgraded.db")
         Store.upgrade(upgraded_copy)
         assert whole.outcomes(source, upgraded_copy) == ["already there"]

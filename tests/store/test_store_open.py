@@ -1,4 +1,5 @@
-"""Opening: what is made, what is refused and in which words, what a reader may do without writing."""
+"""Opening: what is made, what is refused and in which words, what a reader may do without
+writing."""
 
 import os
 import resource
@@ -32,7 +33,11 @@ def refused(url, mode="read"):
 
 def test_write_makes_file_folder_and_schema(tmp_path, monkeypatch, cell, begin):
     odd = tmp_path / "a" / "b c%20ü?#" / os.fsdecode(b"d %20;&?#\xc3\xbc\xff.db")
-    for form, path in (("{}", odd), ("sqlite:///{}", tmp_path / "x.db"), ("sqlite+pysqlite:///{}", tmp_path / "y.db")):
+    for form, path in (
+        ("{}", odd),
+        ("sqlite:///{}", tmp_path / "x.db"),
+        ("sqlite+pysqlite:///{}", tmp_path / "y.db"),
+    ):
         with Store.open(form.format(path), mode="write") as store:
             assert (store.results(), store.name) == ([], str(path))
             begin(store, [cell()])
@@ -75,7 +80,10 @@ def test_a_database_of_another_program(tmp_path):
     path = tmp_path / "x.db"
     for statements in (
         ["CREATE TABLE bookmarks (url TEXT)"],
-        ["CREATE TABLE alembic_version (version_num TEXT)", "INSERT INTO alembic_version VALUES ('0001')"],
+        [
+            "CREATE TABLE alembic_version (version_num TEXT)",
+            "INSERT INTO alembic_version VALUES ('0001')",
+        ],
     ):
         sql(path, *statements)
         before = path.read_bytes()
@@ -95,7 +103,9 @@ def test_a_database_of_a_later_version(path):
         Store.check,
         lambda path: opened(path).__enter__(),
     ):
-        with pytest.raises(SchemaError, match=f"has schema 9999, but this effbench reads {HEAD_REVISION}; .* newer"):
+        with pytest.raises(
+            SchemaError, match=f"has schema 9999, but this effbench reads {HEAD_REVISION}; .* newer"
+        ):
             action(path)
 
 
@@ -115,7 +125,10 @@ def test_urls_that_cannot_be(monkeypatch):
         ("host=h password=secret dbname=d", "not a database URL"),
         ("postgresql//me:secret@h/db", "not a database URL"),
         ("postgresql://user:secret@127.0.0.1:1/db", "cannot be reached"),
-        ("postgresql://user:***@127.0.0.1:1/db", "*** hides a password: omit it and set PGPASSWORD"),  # as it was shown
+        (
+            "postgresql://user:***@127.0.0.1:1/db",
+            "*** hides a password: omit it and set PGPASSWORD",
+        ),  # as it was shown
     ):
         message = refused(url, "write")
         assert said in message and "secret" not in message
@@ -126,7 +139,8 @@ def test_urls_that_cannot_be(monkeypatch):
 
 @pytest.fixture
 def unprivileged():
-    """Without the rights of root, also where the tests themselves run as root: everything is writable for it."""
+    """Without the rights of root, also where the tests themselves run as root: everything is
+    writable for it."""
     if os.geteuid() != 0:
         yield
         return
@@ -139,7 +153,8 @@ def unprivileged():
 
 @pytest.fixture
 def read_only(cell, begin):
-    """A folder that every user may read: `x.db`, `unfinished.db` with a log and a link, `hot.db` with a journal."""
+    """A folder that every user may read: `x.db`, `unfinished.db` with a log and a link, `hot.db`
+    with a journal."""
     folder = Path(tempfile.mkdtemp())
     for name in ("x.db", "unfinished.db", "hot.db"):
         with Store.open(folder / name, mode="write") as store:
@@ -163,13 +178,20 @@ def test_a_read_only_folder_can_be_read_and_not_written(read_only, unprivileged)
     assert len(list(read_only.iterdir())) == 6
     for name in ("x.db", "new.db"):
         assert "permissions" in refused(read_only / name, "write")
-    for name, log in (("unfinished.db", "-wal"), ("link.db", "unfinished.db-wal"), ("hot.db", "-journal")):
+    for name, log in (
+        ("unfinished.db", "-wal"),
+        ("link.db", "unfinished.db-wal"),
+        ("hot.db", "-journal"),
+    ):
         assert log in refused(read_only / name)
 
 
 def test_the_lock_is_waited_for_and_then_named(path, store, cell, begin, monkeypatch):
     monkeypatch.setattr("effbench.store.connect.BUSY_TIMEOUT_S", 0.1)
-    with Store.open(path, mode="write") as impatient, closing(sqlite3.connect(path, isolation_level=None)) as raw:
+    with (
+        Store.open(path, mode="write") as impatient,
+        closing(sqlite3.connect(path, isolation_level=None)) as raw,
+    ):
         raw.execute("BEGIN IMMEDIATE")
         start = time.monotonic()
         with pytest.raises(StoreError, match="locked by another process"):

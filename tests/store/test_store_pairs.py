@@ -13,7 +13,12 @@ EAGER = [trial(round, latency_ms=4.0) for round in range(3)]
 
 def paired(round, speedup, within=0.01, **values):
     low, high = speedup * (1 - within), speedup * (1 + within)
-    values = {"latency_ms": 2.0, "pair_speedup": speedup, "pair_speedup_low": low, "pair_speedup_high": high} | values
+    values = {
+        "latency_ms": 2.0,
+        "pair_speedup": speedup,
+        "pair_speedup_low": low,
+        "pair_speedup_high": high,
+    } | values
     return trial(round, **values)
 
 
@@ -60,15 +65,26 @@ def test_marked_times_do_not_mark_the_speedup():
 
 def test_a_marked_baseline_marks_only_the_ratio_of_separate_processes():
     baseline = [trial(round, latency_ms=4.0, disturbance=BUSY) for round in range(3)]
-    assert of(*(trial(round) for round in range(3)), baseline=baseline).speedup_disturbance == (
-        f"the baseline's times: {BUSY}"
+    assert (
+        of(*(trial(round) for round in range(3)), baseline=baseline).speedup_disturbance
+        == f"the baseline's times: {BUSY}"
     )
-    assert of(*(paired(round, 1.5) for round in range(3)), baseline=baseline).speedup_disturbance is None
+    assert (
+        of(*(paired(round, 1.5) for round in range(3)), baseline=baseline).speedup_disturbance
+        is None
+    )
 
 
 def test_marked_pairs_widen_the_interval_and_do_not_count_if_three_others_are_ok():
-    quiet = [paired(round, 1.5, disturbance=BUSY) for round in range(3)]  # so are the separate times
-    wide = {"pair_speedup_low": 1.0, "pair_speedup_high": 9.0, "pair_disturbance": BUSY, "disturbance": BUSY}
+    quiet = [
+        paired(round, 1.5, disturbance=BUSY) for round in range(3)
+    ]  # so are the separate times
+    wide = {
+        "pair_speedup_low": 1.0,
+        "pair_speedup_high": 9.0,
+        "pair_disturbance": BUSY,
+        "disturbance": BUSY,
+    }
     busy = paired(3, 4.0, **wide)
     assert of(*quiet, busy).speedup == pytest.approx(1.5)
     assert of(*quiet, busy).speedup_disturbance is None
@@ -76,11 +92,18 @@ def test_marked_pairs_widen_the_interval_and_do_not_count_if_three_others_are_ok
     assert found.speedup_disturbance == BUSY
     plain = of(*quiet[:2], paired(3, 4.0, disturbance=BUSY))
     assert math.log(plain.speedup_ci_low / found.speedup_ci_low) == pytest.approx(math.log(4.0) / 3)
-    assert math.log(found.speedup_ci_high / plain.speedup_ci_high) == pytest.approx(math.log(9.0 / 4.0) / 3)
+    assert math.log(found.speedup_ci_high / plain.speedup_ci_high) == pytest.approx(
+        math.log(9.0 / 4.0) / 3
+    )
 
 
 def test_marked_pairs_give_way_to_separate_times_that_are_not_marked():
-    found = of(*(paired(round, 2.4, pair_disturbance=BUSY, pair_speedup_disturbed=2.4) for round in range(3)))
+    found = of(
+        *(
+            paired(round, 2.4, pair_disturbance=BUSY, pair_speedup_disturbed=2.4)
+            for round in range(3)
+        )
+    )
     assert (found.speedup, found.speedup_from) == (pytest.approx(2.0), "separate")
     assert found.speedup_disturbance is None
     assert found.busy_speedup == pytest.approx(2.4)
@@ -90,7 +113,11 @@ def test_marked_pairs_give_way_to_separate_times_that_are_not_marked():
 
 
 def test_a_busy_host_has_a_speedup_of_its_own():
-    trials = [paired(0, 4.1, pair_speedup_disturbed=4.8), paired(1, 4.1), paired(2, 4.1, pair_speedup_disturbed=4.8)]
+    trials = [
+        paired(0, 4.1, pair_speedup_disturbed=4.8),
+        paired(1, 4.1),
+        paired(2, 4.1, pair_speedup_disturbed=4.8),
+    ]
     assert of(*trials).busy_speedup == pytest.approx(4.8)
     assert of(paired(0, 4.1), paired(1, 4.1)).busy_speedup is None
 

@@ -8,7 +8,9 @@ from made_sweeps import ended_well, writer
 
 from effbench.store import Store
 
-MAKER = "import sys; from effbench.store import Store; Store.open(sys.argv[1], mode='write').close()"
+MAKER = (
+    "import sys; from effbench.store import Store; Store.open(sys.argv[1], mode='write').close()"
+)
 
 
 def test_two_processes_write_to_one_database(path, store, cell, environment, begin):
@@ -23,7 +25,11 @@ def test_two_processes_write_to_one_database(path, store, cell, environment, beg
     assert all(map(ended_well, writers))
     assert store.find_sweep(sweep).trials == 120
     assert {row["trials"] for row in store.results()} == {8}
-    assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {"eager": 1, "default": 4, "graph": 4}
+    assert {row["mode"]: round(row["speedup"], 9) for row in store.results()} == {
+        "eager": 1,
+        "default": 4,
+        "graph": 4,
+    }
     assert Store.check(path) == []
 
 

@@ -68,11 +68,18 @@ class TestHostSpeeds:
         swept(on_gpu(0.01), on_cpu(0.02), hostname="another machine")
         assert store.host_speeds(here) == HostSpeeds()
         swept(on_gpu(0.01))
-        assert store.host_speeds(store.add_environment(environment(python="3.12.1"), {})) == HostSpeeds()
+        assert (
+            store.host_speeds(store.add_environment(environment(python="3.12.1"), {}))
+            == HostSpeeds()
+        )
 
     def test_imported_sweeps_tell_nothing(self, store, here, swept):
         imported = swept(on_gpu(0.01), on_cpu(0.02))
-        is_imported = sa.update(SWEEP).where(SWEEP.c.id == imported).values(imported_at=dt.datetime.now(dt.UTC))
+        is_imported = (
+            sa.update(SWEEP)
+            .where(SWEEP.c.id == imported)
+            .values(imported_at=dt.datetime.now(dt.UTC))
+        )
         with store._writing() as connection:
             connection.execute(is_imported)
         assert store.host_speeds(here) == HostSpeeds()
@@ -122,8 +129,15 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
     values = {}
     for number, field in enumerate(dataclasses.fields(Trial), start=1):
         kind = str(field.type)
-        values[field.name] = f"t{number}" if "str" in kind else number + 0.5 if "float" in kind else number
-    values |= {"cell_key": one.key, "status": OK, "steady": True, "started_at": "2026-11-21T14:30:52.5+02:00"}
+        values[field.name] = (
+            f"t{number}" if "str" in kind else number + 0.5 if "float" in kind else number
+        )
+    values |= {
+        "cell_key": one.key,
+        "status": OK,
+        "steady": True,
+        "started_at": "2026-11-21T14:30:52.5+02:00",
+    }
     values |= {"samples": {"latency_ms": [1.0, 2.0]}, "extra": {"deep": [1, {"a": None}]}}
     values["peak_host_bytes"] = 2**40
     trial_id = store.record(sweep, here, Trial(**values))
@@ -137,17 +151,37 @@ def test_every_field_of_a_trial_comes_back(store, cell, begin, here):
 def test_values_that_are_no_numbers_become_null(store, cell, begin, here):
     one = cell()
     sweep = begin(store, [one])
-    trial = Trial(one.key, 0, OK, latency_ms=math.nan, rel_error=math.inf, peak_host_bytes=2**70,
-                  latency_min_ms=np.float32(1.5), graph_breaks=np.int64(3), started_at="yesterday",
-                  samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
-                  extra={"a": math.nan, "b": [-math.inf], 3: {1, }, "c": object})  # fmt: skip
+    trial = Trial(
+        one.key,
+        0,
+        OK,
+        latency_ms=math.nan,
+        rel_error=math.inf,
+        peak_host_bytes=2**70,
+        latency_min_ms=np.float32(1.5),
+        graph_breaks=np.int64(3),
+        started_at="yesterday",
+        samples={"latency_ms": [1.0, math.nan, math.inf, None, 1e300]},
+        extra={
+            "a": math.nan,
+            "b": [-math.inf],
+            3: {
+                1,
+            },
+            "c": object,
+        },
+    )
     trial_id = store.record(sweep, here, trial)
     (row,) = store.trials(sweep)
-    assert (row["latency_ms"], row["rel_error"], row["peak_host_bytes"], row["started_at"]) == (None,) * 4
+    assert (row["latency_ms"], row["rel_error"], row["peak_host_bytes"], row["started_at"]) == (
+        None,
+    ) * 4
     assert (row["latency_min_ms"], row["graph_breaks"]) == (1.5, 3)
     assert row["extra"] == {"a": None, "b": [None], "3": [1], "c": "<class 'object'>"}
     found = store.samples(trial_id)["latency_ms"]
-    np.testing.assert_array_equal(found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32))
+    np.testing.assert_array_equal(
+        found, np.array([1.0, np.nan, np.inf, np.nan, np.inf], dtype=np.float32)
+    )
     assert store.results(sweep)[0]["latency_ms"] is None
 
 
@@ -182,7 +216,11 @@ def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store,
     store.record(sweep, here, Trial(one.key, 0, OK, attempt=1, latency_ms=1.0))
     before = store.results(), store.trials(sweep)
     for where, trial, said in (
-        (here, Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}), "already recorded"),
+        (
+            here,
+            Trial(one.key, 0, Status.ERROR, attempt=1, samples={"latency_ms": [1.0]}),
+            "already recorded",
+        ),
         (here, Trial(other.key, 0, OK), "not planned"),
         ("nowhere", Trial(one.key, 1, OK), "belongs to an unknown environment"),
     ):
@@ -197,7 +235,11 @@ def test_duplicates_and_strangers_are_refused_and_the_last_attempt_counts(store,
 
 def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
     cells = [cell(mode, bs=bs) for bs in (1, 2) for mode in ("eager", "default", "graph")]
-    trials = [Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1)) for i, one in enumerate(cells) for r in range(3)]
+    trials = [
+        Trial(one.key, r, OK, latency_ms=(1 + r / 10) * (i + 1))
+        for i, one in enumerate(cells)
+        for r in range(3)
+    ]
 
     def in_threads(record, trials):
         with ThreadPoolExecutor(len(cells)) as pool:
@@ -208,7 +250,9 @@ def test_the_order_of_recording_does_not_matter(store, cell, begin, here, path):
         sweep = begin(store, cells)
         assert len(list(recording(partial(store.record, sweep, here), trials))) == len(trials)
         rows = store.results(sweep)
-        seen.append([{k: v for k, v in row.items() if k not in ("sweep_id", "started_at")} for row in rows])
+        seen.append(
+            [{k: v for k, v in row.items() if k not in ("sweep_id", "started_at")} for row in rows]
+        )
         store.rebuild_results(sweep)
         assert store.results(sweep) == rows
     assert {row["trials"] for row in seen[0]} == {3}
@@ -229,21 +273,57 @@ def test_sweeps_environments_and_variants_do_not_mix(store, cell, begin, environ
     sweep = begin(store, [eager, variant, default])
     for one, latency in ((variant, 2.0), (default, 1.0), (eager, 4.0)):
         store.record(sweep, here, Trial(one.key, 0, OK, latency_ms=latency))
-    assert [row["speedup"] for row in store.results(sweep)] == [1.0, pytest.approx(2.0), pytest.approx(4.0)]
+    assert [row["speedup"] for row in store.results(sweep)] == [
+        1.0,
+        pytest.approx(2.0),
+        pytest.approx(4.0),
+    ]
 
 
 DTYPES = {
-    "string": {"sweep_id", "sweep_name", "label", "model", "mode", "dtype", "phase", "device", "status", "reason",
-               "bound", "disturbance", "speedup_from", "speedup_disturbance",
-               "gpu_name", "torch_version", "python", "environment_id", "cell_key"},
+    "string": {
+        "sweep_id",
+        "sweep_name",
+        "label",
+        "model",
+        "mode",
+        "dtype",
+        "phase",
+        "device",
+        "status",
+        "reason",
+        "bound",
+        "disturbance",
+        "speedup_from",
+        "speedup_disturbance",
+        "gpu_name",
+        "torch_version",
+        "python",
+        "environment_id",
+        "cell_key",
+    },
     "boolean": {"marked"},
-    "Int64": {"bs", "trials", "kernels", "break_even_calls", "build_peak_allocated_bytes",
-              "prepare_peak_allocated_bytes", "peak_allocated_bytes", "peak_reserved_bytes",
-              "peak_reserved_cold_bytes", "compilations", "graph_pool_bytes", "process_gpu_bytes", "graph_breaks",
-              "recompiles", "cudagraph_skips", "unsteady_trials"},
+    "Int64": {
+        "bs",
+        "trials",
+        "kernels",
+        "break_even_calls",
+        "build_peak_allocated_bytes",
+        "prepare_peak_allocated_bytes",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "peak_reserved_cold_bytes",
+        "compilations",
+        "graph_pool_bytes",
+        "process_gpu_bytes",
+        "graph_breaks",
+        "recompiles",
+        "cudagraph_skips",
+        "unsteady_trials",
+    },
     "datetime64[ns, UTC]": {"started_at"},
     "object": {"params"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("held", ["nothing", "failures", "figures"])
@@ -262,7 +342,10 @@ def test_the_dtypes_of_a_frame_do_not_depend_on_its_rows(held, path, store, cell
         assert str(dtype) == expected, name
     if held == "figures":
         first = frame.iloc[0]
-        assert (first["params"], first["started_at"]) == (eager.params(), store.find_sweep(sweep).started_at)
+        assert (first["params"], first["started_at"]) == (
+            eager.params(),
+            store.find_sweep(sweep).started_at,
+        )
         assert (first["peak_reserved_bytes"], first["speedup"]) == (2**53 + 1, 1.0)
         assert frame["reason"].isna().all() and frame["graph_breaks"].isna().all()
     if held == "failures":

@@ -29,7 +29,9 @@ def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path):
     small, large = (database(tmp_path / f"{sweeps}.db", sweeps) for sweeps in (1, 8))
     for form in ("csv", "jsonl"):
         peaks, sizes = [], []
-        for number, db in enumerate((small, small, large)):  # the first export imports what it needs
+        for number, db in enumerate(
+            (small, small, large)
+        ):  # the first export imports what it needs
             out = tmp_path / f"{number}.{form}"
             tracemalloc.start()
             assert command_line.run(["export", "--db", str(db), "--out", str(out)]) == 0
@@ -62,8 +64,14 @@ def test_an_import_needs_no_more_statements_for_more_trials(tmp_path, target):
 
 
 OLD = [
-    ("UPDATE trial SET power_w = 'high' WHERE id = 1", "trial.power_w is high, not a finite number"),
-    ("DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)", "differs from its trials in all"),
+    (
+        "UPDATE trial SET power_w = 'high' WHERE id = 1",
+        "trial.power_w is high, not a finite number",
+    ),
+    (
+        "DELETE FROM result WHERE sweep_id = (SELECT sweep_id FROM trial WHERE id = 1)",
+        "differs from its trials in all",
+    ),
     ("DELETE FROM trial WHERE id = 1", "refer to missing rows of trial"),
 ]
 CONTENT = [
@@ -84,5 +92,7 @@ def test_old_trials_are_only_checked_on_request(tmp_path, monkeypatch, is_huge):
         path = shutil.copy(made, tmp_path / "x.db")
         sql(path, statement)
         found = any(said in line for line in Store.check(path, deep=False))
-        assert found == ((statement, said) in newest or ("refer to" in said and not is_huge)), statement
+        assert found == ((statement, said) in newest or ("refer to" in said and not is_huge)), (
+            statement
+        )
         assert found or any(said in line for line in Store.check(path)), statement

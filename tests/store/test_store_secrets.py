@@ -9,9 +9,15 @@ from effbench.store.secrets import masked, masked_db, masked_text
 
 MASKED = [
     ("db=postgresql://me:s3cret@host:5432/x", "db=postgresql://me:***@host:5432/x"),
-    ("'db=\"postgresql+psycopg://me:s3c@ret@host/x?a=b\"'", "'db=\"postgresql+psycopg://me:***@host/x?a=b\"'"),
+    (
+        "'db=\"postgresql+psycopg://me:s3c@ret@host/x?a=b\"'",
+        "'db=\"postgresql+psycopg://me:***@host/x?a=b\"'",
+    ),
     ("db=postgresql://:s3cret@host/x", "db=postgresql://:***@host/x"),
-    ("db=postgresql://host/x?user=me&password=s3cret&a=b", "db=postgresql://host/x?user=me&password=***&a=b"),
+    (
+        "db=postgresql://host/x?user=me&password=s3cret&a=b",
+        "db=postgresql://host/x?user=me&password=***&a=b",
+    ),
     ("db='postgresql://host/x?password=s3 cret'", "db='postgresql://host/x?password=***'"),
     ("db=postgresql://me:s3 c'r\"et@host/x", "db=postgresql://me:***@host/x"),
     ("db=postgresql://me@host:5432/x", "db=postgresql://me@host:5432/x"),
@@ -96,13 +102,19 @@ def test_no_password_leaves_the_database(tmp_path, target):
     word = "db=postgresql://me:s3cret@host/x"
     with Store.open(path, mode="write") as store:
         sweep = whole.sweep(
-            store, command=["-m", word], overrides=["bs=1", word], cell_overrides={whole.cells()[0].key: [word]}
+            store,
+            command=["-m", word],
+            overrides=["bs=1", word],
+            cell_overrides={whole.cells()[0].key: [word]},
         )
     out = export(path, tmp_path / "x.db")
     assert b"s3cret" not in out.read_bytes()
     assert outcomes(out, target) == ["imported"]
     with Store.open(target) as store:
         said = "db=postgresql://me:***@host/x"
-        assert (store.find_sweep("last").command, store.find_sweep("last").overrides) == (["-m", said], ["bs=1", said])
+        assert (store.find_sweep("last").command, store.find_sweep("last").overrides) == (
+            ["-m", said],
+            ["bs=1", said],
+        )
         assert store.cell_overrides(sweep)[whole.cells()[0].key] == [said]
     assert outcomes(target, path) == ["already there"], "masked and unmasked are the same sweep"

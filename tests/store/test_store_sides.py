@@ -11,7 +11,10 @@ from effbench.store.sides import _rows
 EAGER, DEFAULT = a_cell(), a_cell("default")
 A100 = environment(gpu_name="NVIDIA A100")
 #: Rounds whose trials are marked.
-LAST_TWO, LAST_THREE = [None, None, None, "throttled", "throttled"], [None, None, "throttled", "busy", "busy"]
+LAST_TWO, LAST_THREE = (
+    [None, None, None, "throttled", "throttled"],
+    [None, None, "throttled", "busy", "busy"],
+)
 
 
 def figures(store, sweep_id, cell=EAGER):
@@ -20,7 +23,9 @@ def figures(store, sweep_id, cell=EAGER):
 
 
 def test_every_round_has_its_figure(made, opened):
-    sweep = made.sweep({EAGER: {"latency_ms": steps(2.0, 0.01), "kernels": [1, 2, 3, 4, 5]}, DEFAULT: {}})
+    sweep = made.sweep(
+        {EAGER: {"latency_ms": steps(2.0, 0.01), "kernels": [1, 2, 3, 4, 5]}, DEFAULT: {}}
+    )
     side = figures(opened, sweep)
     assert side.status == "ok"
     assert side.figures["latency_ms"] == dict(enumerate(steps(2.0, 0.01)))
@@ -35,12 +40,25 @@ def test_which_trials_count(made, opened):
     sweep = made.sweep({EAGER: {"latency_ms": 1.0}}, rounds=2)
     env = opened.environments_of(sweep)[0]["id"]
     opened.record(sweep, env, Trial(EAGER.key, 1, Status.OK, attempt=1, latency_ms=3.0))
-    assert figures(opened, sweep).figures["latency_ms"] == {0: 1.0, 1: 3.0}, "the last attempt of a round"
+    assert figures(opened, sweep).figures["latency_ms"] == {
+        0: 1.0,
+        1: 3.0,
+    }, "the last attempt of a round"
     nan, inf = float("nan"), float("inf")
     for given, status, reason, expected in (
-        ({"disturbance": LAST_TWO, "latency_ms": [1.0, 1, 1, 9, 9]}, "ok", None, {0: 1.0, 1: 1.0, 2: 1.0}),
+        (
+            {"disturbance": LAST_TWO, "latency_ms": [1.0, 1, 1, 9, 9]},
+            "ok",
+            None,
+            {0: 1.0, 1: 1.0, 2: 1.0},
+        ),
         ({"status": "oom", "reason": "20 GiB"}, "oom", "20 GiB", {}),
-        ({"latency_ms": [nan, inf, 1.0, 1.0, 1.0]}, "ok", None, {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0}),
+        (
+            {"latency_ms": [nan, inf, 1.0, 1.0, 1.0]},
+            "ok",
+            None,
+            {0: None, 1: None, 2: 1.0, 3: 1.0, 4: 1.0},
+        ),
     ):
         side = figures(opened, made.sweep({EAGER: given}))
         assert (side.status, side.reason, side.figures["latency_ms"]) == (status, reason, expected)
@@ -55,11 +73,16 @@ def test_which_trials_count(made, opened):
 
 
 @pytest.mark.parametrize(
-    ("disturbance", "expected", "rounds"), [(None, None, 5), (LAST_TWO, None, 3), (LAST_THREE, "throttled", 5)]
+    ("disturbance", "expected", "rounds"),
+    [(None, None, 5), (LAST_TWO, None, 3), (LAST_THREE, "throttled", 5)],
 )
 def test_a_side_says_why_its_times_are_marked(made, opened, disturbance, expected, rounds):
     side = figures(opened, made.sweep({EAGER: {"disturbance": disturbance}}))
-    assert (side.status, side.disturbance, len(side.figures["latency_ms"])) == ("ok", expected, rounds)
+    assert (side.status, side.disturbance, len(side.figures["latency_ms"])) == (
+        "ok",
+        expected,
+        rounds,
+    )
 
 
 def test_a_failed_side_has_no_marked_times(made, opened):
@@ -101,7 +124,9 @@ def test_levels_are_those_of_earlier_sweeps_in_the_same_environment(made, opened
         (EAGER.key, "latency_ms"): {env: pytest.approx([1.0, 2.0, 3.0])},
         (EAGER.key, "kernels"): {env: [12, 12, 12]},
     }
-    assert latencies(opened, last, most=2) == {(EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}}
+    assert latencies(opened, last, most=2) == {
+        (EAGER.key, "latency_ms"): {env: pytest.approx([2.0, 3.0])}
+    }
 
 
 def test_marked_results_are_no_levels(made, opened):
@@ -122,10 +147,17 @@ def test_levels_are_those_of_the_sweeps_with_the_same_name(made, opened):
 
 
 def test_a_name_holds_once_for_each_hardware(made, opened):
-    here, there, both = made.sweep([a_cell()]), made.sweep([a_cell()], env=A100), made.sweep([a_cell()])
+    here, there, both = (
+        made.sweep([a_cell()]),
+        made.sweep([a_cell()], env=A100),
+        made.sweep([a_cell()]),
+    )
     opened.set_baseline("main", here)
     opened.set_baseline("main", there)
-    assert {one.hardware: one.sweep_id for one in opened.baselines("main")} == {H200: here, "NVIDIA A100": there}
+    assert {one.hardware: one.sweep_id for one in opened.baselines("main")} == {
+        H200: here,
+        "NVIDIA A100": there,
+    }
     assert [one.sweep_id for one in opened.remove_baseline("main", "NVIDIA A100")] == [there]
     assert [one.hardware for one in opened.baselines()] == [H200]
     with pytest.raises(NothingFoundError, match="'main' is set on NVIDIA H200, not on NVIDIA A100"):

@@ -16,7 +16,9 @@ BUSY = "host busy for 83 % of the timing"
 
 def summarise(trials, *, baseline=(), is_baseline=False, **facts):
     compared = summary.Baseline.of(trials if is_baseline else baseline)
-    return SimpleNamespace(**summary.summarise(trials, baseline=compared, is_baseline=is_baseline, **facts))
+    return SimpleNamespace(
+        **summary.summarise(trials, baseline=compared, is_baseline=is_baseline, **facts)
+    )
 
 
 def trial(round=0, status=OK, **values):
@@ -30,7 +32,12 @@ def marked(round=0, status=OK, disturbance=BUSY, **values):
 
 
 def test_the_last_attempt_of_a_round_counts():
-    trials = [trial(0, attempt=1), trial(0, ERROR, attempt=0), trial(1, ERROR, attempt=2), trial(1, attempt=1)]
+    trials = [
+        trial(0, attempt=1),
+        trial(0, ERROR, attempt=0),
+        trial(1, ERROR, attempt=2),
+        trial(1, attempt=1),
+    ]
     assert [(t.round, t.attempt) for t in last_attempts(trials)] == [(0, 1), (1, 2)]
     assert summarise(trials[:2], bs=1).status is OK
     assert summarise(trials, bs=1).status is ERROR
@@ -40,9 +47,16 @@ def test_the_last_attempt_of_a_round_counts():
 
 def test_the_worst_status_wins_with_its_first_reason():
     for worse, milder in itertools.pairwise(SEVERITY):
-        found = summarise([trial(0, milder, reason="milder"), trial(1, worse, reason="worst")], bs=1)
+        found = summarise(
+            [trial(0, milder, reason="milder"), trial(1, worse, reason="worst")], bs=1
+        )
         assert (found.status, found.reason, found.trials) == (worse, "worst", 2)
-    trials = [trial(0, ERROR), trial(1, ERROR, reason="b"), trial(2, ERROR, reason="c"), trial(3, reason="fine")]
+    trials = [
+        trial(0, ERROR),
+        trial(1, ERROR, reason="b"),
+        trial(2, ERROR, reason="c"),
+        trial(3, reason="fine"),
+    ]
     assert summarise(trials, bs=1).reason == "b"
 
 
@@ -122,7 +136,9 @@ def test_the_period_has_bounds_of_its_own():
 
 
 def test_times_of_requests_are_as_uncertain_as_their_latency():
-    found = summarise([marked(0, latency_ms=2.0, ttft_ms=0.5, tpot_ms=0.1, **bounds_of(1.0, 3.0))], bs=1)
+    found = summarise(
+        [marked(0, latency_ms=2.0, ttft_ms=0.5, tpot_ms=0.1, **bounds_of(1.0, 3.0))], bs=1
+    )
     assert (found.ttft_ci_low_ms, found.ttft_ci_high_ms) == pytest.approx((0.25, 0.75))
     assert (found.tpot_ci_low_ms, found.tpot_ci_high_ms) == pytest.approx((0.05, 0.15))
 
@@ -149,7 +165,10 @@ def test_marked_results_have_a_speedup_whichever_side_is_marked():
 OFFSETS = {
     "unmarked": ([trial(0, **bounds_of(1.0, 4.0))], (0.0, 0.0)),
     "one": ([marked(0, **bounds_of(1.0, 4.0))], (math.log(2), math.log(2))),
-    "half of the trials": ([marked(0, **bounds_of(1.0, 4.0)), trial(1)], (math.log(2) / 2, math.log(2) / 2)),
+    "half of the trials": (
+        [marked(0, **bounds_of(1.0, 4.0)), trial(1)],
+        (math.log(2) / 2, math.log(2) / 2),
+    ),
     "only below": ([marked(0, **bounds_of(1.0, 2.0))], (math.log(2), 0.0)),
     "the value is outside its bounds": ([marked(0, **bounds_of(3.0, 4.0))], (0.0, math.log(2))),
     "no bounds, as in an older database": ([marked(0)], (0.0, 0.0)),
@@ -172,16 +191,22 @@ def test_memory_of_cold_and_warm_processes_is_never_mixed():
         assert found.relative_memory == pytest.approx(expected[0] / 29)
 
 
-@pytest.mark.parametrize(("kernels", "used"), [("aa", (0, 1)), ("ab", (0, 1)), ("ab", (None, None)), ("ab", (0, 0))])
+@pytest.mark.parametrize(
+    ("kernels", "used"), [("aa", (0, 1)), ("ab", (0, 1)), ("ab", (None, None)), ("ab", (0, 0))]
+)
 def test_compilations_that_differ_widen_every_interval(kernels, used):
     trials, baseline = [], [trial(r, latency_ms=4.0, period_ms=4.0) for r in range(5)]
     for r, at in enumerate((0, 1, 0, 1, 0)):
         times = dict.fromkeys(("latency_ms", "period_ms", "gpu_busy_ms"), (1.21, 1.0)[at])
-        trials.append(trial(r, compilation=used[at], kernel_fingerprint=f"{kernels[at]}-tuned", **times))
+        trials.append(
+            trial(r, compilation=used[at], kernel_fingerprint=f"{kernels[at]}-tuned", **times)
+        )
     found = summarise(trials, bs=1, baseline=baseline)
     is_nested = kernels == "ab" and used == (0, 1)
     value, high = (1.1, 1.33) if is_nested else (1.21**0.6, 1.276)
-    assert found.compilations == (None if None in used else len(set(used))), "NULL in an older database"
+    assert found.compilations == (None if None in used else len(set(used))), (
+        "NULL in an older database"
+    )
     for name in ("latency", "period", "gpu_busy"):
         assert getattr(found, f"{name}_ms") == pytest.approx(value)
         assert getattr(found, f"{name}_ci_high_ms") == pytest.approx(high, 1e-3)
@@ -191,39 +216,93 @@ def test_compilations_that_differ_widen_every_interval(kernels, used):
 
 def test_figures():
     trials = [
-        trial(0, latency_ms=1.0, latency_min_ms=0.9, latency_p95_ms=2.0, period_ms=1.0, compile_s=40.0,
-              compile_cache="cold", first_call_s=41.0, peak_allocated_bytes=100, peak_reserved_bytes=200,
-              prepare_peak_allocated_bytes=40, graph_pool_bytes=50, process_gpu_bytes=500, energy_mj=4.0,
-              rel_error=1e-3, graph_breaks=1, recompiles=0, cudagraph_skips=2),
-        trial(1, latency_ms=4.0, latency_min_ms=0.8, latency_p95_ms=8.0, period_ms=4.0, compile_s=3.0,
-              compile_cache="warm", first_call_s=3.5, peak_allocated_bytes=12, peak_reserved_bytes=18,
-              prepare_peak_allocated_bytes=45, graph_pool_bytes=4, process_gpu_bytes=60, energy_mj=9.0, rel_error=2e-3,
-              graph_breaks=0, recompiles=3),
+        trial(
+            0,
+            latency_ms=1.0,
+            latency_min_ms=0.9,
+            latency_p95_ms=2.0,
+            period_ms=1.0,
+            compile_s=40.0,
+            compile_cache="cold",
+            first_call_s=41.0,
+            peak_allocated_bytes=100,
+            peak_reserved_bytes=200,
+            prepare_peak_allocated_bytes=40,
+            graph_pool_bytes=50,
+            process_gpu_bytes=500,
+            energy_mj=4.0,
+            rel_error=1e-3,
+            graph_breaks=1,
+            recompiles=0,
+            cudagraph_skips=2,
+        ),
+        trial(
+            1,
+            latency_ms=4.0,
+            latency_min_ms=0.8,
+            latency_p95_ms=8.0,
+            period_ms=4.0,
+            compile_s=3.0,
+            compile_cache="warm",
+            first_call_s=3.5,
+            peak_allocated_bytes=12,
+            peak_reserved_bytes=18,
+            prepare_peak_allocated_bytes=45,
+            graph_pool_bytes=4,
+            process_gpu_bytes=60,
+            energy_mj=9.0,
+            rel_error=2e-3,
+            graph_breaks=0,
+            recompiles=3,
+        ),
         trial(2, latency_ms=2.0, compile_s=12.0, compile_cache="warm"),
-    ]  # fmt: skip
+    ]
     expected = {
-        "latency_ms": 2.0, "latency_min_ms": 0.8, "latency_p95_ms": 4.0, "period_ms": 2.0, "throughput_per_s": 4000.0,
-        "compile_cold_s": 40.0, "compile_warm_s": 6.0, "first_call_s": 41.0, "peak_allocated_bytes": 12,
-        "peak_reserved_bytes": 18, "peak_reserved_cold_bytes": 200, "graph_pool_bytes": 4,
-        "process_gpu_bytes": 60, "prepare_peak_allocated_bytes": 40, "energy_mj": 6.0, "rel_error": 2e-3,
-        "graph_breaks": 1, "recompiles": 3, "cudagraph_skips": 2,
-    }  # fmt: skip
+        "latency_ms": 2.0,
+        "latency_min_ms": 0.8,
+        "latency_p95_ms": 4.0,
+        "period_ms": 2.0,
+        "throughput_per_s": 4000.0,
+        "compile_cold_s": 40.0,
+        "compile_warm_s": 6.0,
+        "first_call_s": 41.0,
+        "peak_allocated_bytes": 12,
+        "peak_reserved_bytes": 18,
+        "peak_reserved_cold_bytes": 200,
+        "graph_pool_bytes": 4,
+        "process_gpu_bytes": 60,
+        "prepare_peak_allocated_bytes": 40,
+        "energy_mj": 6.0,
+        "rel_error": 2e-3,
+        "graph_breaks": 1,
+        "recompiles": 3,
+        "cudagraph_skips": 2,
+    }
     found = summarise(trials, bs=8)
     assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
     assert found.latency_ci_low_ms < 2.0 < found.latency_ci_high_ms
-    assert (found.speedup, found.relative_memory, found.break_even_calls) == (None,) * 3, "without a baseline"
+    assert (found.speedup, found.relative_memory, found.break_even_calls) == (None,) * 3, (
+        "without a baseline"
+    )
     assert found.unsteady_trials is None, "no warm-up was judged"
 
 
 def test_speedup_with_an_interval_and_that_of_the_baseline():
-    baseline = [trial(r, latency_ms=value, prepare_s=3.0) for r, value in enumerate((4.0, 4.2, 3.8))]
+    baseline = [
+        trial(r, latency_ms=value, prepare_s=3.0) for r, value in enumerate((4.0, 4.2, 3.8))
+    ]
     own = [trial(r, latency_ms=value) for r, value in enumerate((2.0, 2.1, 1.9))]
     found = summarise(own, bs=1, baseline=baseline)
     assert found.speedup == pytest.approx(2.0)
     assert found.speedup_ci_low < 2.0 < found.speedup_ci_high
     assert summarise(own[:1], bs=1, baseline=baseline).speedup_ci_low is None
     found = summarise(baseline, bs=1, is_baseline=True)
-    assert (found.speedup, found.speedup_ci_low, found.speedup_ci_high, found.break_even_calls) == (1.0, 1.0, 1.0, None)
+    assert (found.speedup, found.speedup_ci_low, found.speedup_ci_high, found.break_even_calls) == (
+        1.0,
+        1.0,
+        1.0,
+        None,
+    )
 
 
 def test_only_ok_has_a_speedup():
@@ -241,8 +320,15 @@ def test_only_ok_has_a_speedup():
 def test_a_failure_has_no_figures_but_those_that_explain_it():
     for status in (status for status in Status if not status.is_measured):
         failed = trial(1, status, rel_error=0.5, recompiles=9, reason="r")
-        found = summarise([trial(0, peak_reserved_bytes=4, compile_s=2.0), failed], bs=1, baseline=[trial()])
-        assert (found.status, found.reason, found.trials, found.latency_ms) == (status, "r", 2, None)
+        found = summarise(
+            [trial(0, peak_reserved_bytes=4, compile_s=2.0), failed], bs=1, baseline=[trial()]
+        )
+        assert (found.status, found.reason, found.trials, found.latency_ms) == (
+            status,
+            "r",
+            2,
+            None,
+        )
         known = {name for name, value in vars(found).items() if value is not None}
         assert known == {"status", "reason", "trials", "rel_error", "recompiles"}
         assert (found.rel_error, found.recompiles) == (0.5, 9)
@@ -254,24 +340,40 @@ def test_break_even():
     def calls(*trials):
         return summarise(trials, bs=1, baseline=baseline).break_even_calls
 
-    assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold", prepare_s=100.0)) == 2000
+    assert (
+        calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold", prepare_s=100.0)) == 2000
+    )
     assert calls(trial(latency_ms=1.0, prepare_s=0.0031)) == 2  # 1.03 calls: the second one pays
     slow = trial(latency_ms=1.0, compile_s=6.0, compile_cache="cold")
-    assert summarise([slow], bs=None, baseline=baseline).break_even_calls is None, "a latency of arrivals is no call's"
+    assert summarise([slow], bs=None, baseline=baseline).break_even_calls is None, (
+        "a latency of arrivals is no call's"
+    )
     assert calls(trial(latency_ms=4.0, compile_s=6.0, compile_cache="cold")) is None
     assert calls(trial(latency_ms=5.0, compile_s=6.0, compile_cache="cold")) is None
     assert calls(trial(latency_ms=1.0, compile_s=6.0, compile_cache="warm", prepare_s=1.0)) is None
     assert calls(trial(latency_ms=1.0)) is None
     baseline = [trial(r, latency_ms=value) for r, value in enumerate((4.0, 5.0))]
     for own, expected in (((3.9, 4.9), None), ((1.0, 1.1), 1)):
-        assert calls(*(trial(r, latency_ms=value, prepare_s=1e-3) for r, value in enumerate(own))) == expected
+        assert (
+            calls(*(trial(r, latency_ms=value, prepare_s=1e-3) for r, value in enumerate(own)))
+            == expected
+        )
     assert break_even_calls(1e9, 1.0 + 1e-15, 1.0) is None
 
 
 def test_values_that_are_no_numbers_never_crash():
-    bad = trial(0, latency_ms=math.nan, latency_min_ms=math.inf, latency_p95_ms=0.0, period_ms=math.inf,
-                rel_error=math.inf, energy_mj=0.0, gpu_busy_ms=0.0, compile_s=math.nan,
-                compile_cache="cold")  # fmt: skip
+    bad = trial(
+        0,
+        latency_ms=math.nan,
+        latency_min_ms=math.inf,
+        latency_p95_ms=0.0,
+        period_ms=math.inf,
+        rel_error=math.inf,
+        energy_mj=0.0,
+        gpu_busy_ms=0.0,
+        compile_s=math.nan,
+        compile_cache="cold",
+    )
     found = summarise([bad], bs=1, baseline=[trial()])
     assert {found.latency_ms, found.latency_min_ms, found.period_ms, found.gpu_busy_ms} == {None}
     assert (found.rel_error, found.energy_mj, found.speedup) == (None, None, None)
@@ -288,7 +390,16 @@ def test_what_explains_the_time_comes_from_the_trial_that_was_profiled():
     others = [trial(r, steady={1: False, 2: None}[r], **common) for r in (1, 2)]
     found = summarise([trial(0, steady=True, **common, **profile), *others], bs=1)
     assert (found.gpu_busy_ms, found.kernels, found.flops, found.min_bytes) == (0.3, 8, 1e9, 1e6)
-    assert (found.gpu_idle_fraction, found.roofline_fraction) == (pytest.approx(0.4), pytest.approx(0.6))
-    assert (found.enqueue_ms, found.unsteady_trials, found.bound) == (pytest.approx(0.1), 1, "launch")
+    assert (found.gpu_idle_fraction, found.roofline_fraction) == (
+        pytest.approx(0.4),
+        pytest.approx(0.6),
+    )
+    assert (found.enqueue_ms, found.unsteady_trials, found.bound) == (
+        pytest.approx(0.1),
+        1,
+        "launch",
+    )
     found = summarise(others, bs=1)
-    assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (None,) * 4
+    assert (found.gpu_busy_ms, found.gpu_idle_fraction, found.bound, found.roofline_fraction) == (
+        None,
+    ) * 4

@@ -17,8 +17,19 @@ FUTURE = dt.datetime(2150, 1, 1, tzinfo=dt.UTC)
 
 def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
     before = dt.datetime.now(dt.UTC)
-    facts = {"name": "nightly", "label": "v1", "command": ["effbench", "-m", "bs=1"], "overrides": ["bs=1"]}
-    facts |= {"seed": 2**40, "git_revision": "abc", "rounds": 5, "baseline_mode": "default", "host": {"a": [1]}}
+    facts = {
+        "name": "nightly",
+        "label": "v1",
+        "command": ["effbench", "-m", "bs=1"],
+        "overrides": ["bs=1"],
+    }
+    facts |= {
+        "seed": 2**40,
+        "git_revision": "abc",
+        "rounds": 5,
+        "baseline_mode": "default",
+        "host": {"a": [1]},
+    }
     cells = [cell(bs=bs) for bs in range(1, 6)]
     sweep = begin(store, cells, protocol={"name": "standard", "limit": float("inf")}, **facts)
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", sweep)
@@ -42,7 +53,12 @@ def test_a_sweep_is_kept_as_it_was_given(store, cell, environment, begin):
 
 
 def test_the_plan_keeps_cells_their_order_and_overrides(store, cell, begin):
-    plan = [cell(mode, bs=bs, model=model) for bs in (8, 1) for mode in ("graph", "eager") for model in ("b", "a")]
+    plan = [
+        cell(mode, bs=bs, model=model)
+        for bs in (8, 1)
+        for mode in ("graph", "eager")
+        for model in ("b", "a")
+    ]
     overrides = {plan[1].key: ["bs=8", "mode=graph"]}
     sweep = begin(store, [*plan, plan[0]], cell_overrides=overrides)
     assert store.planned(sweep) == plan
@@ -62,14 +78,18 @@ def test_a_sweep_is_found_by_what_people_type(store, cell, begin):
     assert store.find_sweep("last").id == third
     assert store.find_sweep("nightly").id == second
     assert store.find_sweep(first).id == first
-    unique = next(first[:n] for n in range(1, 99) if not any(i.startswith(first[:n]) for i in (second, third)))
+    unique = next(
+        first[:n] for n in range(1, 99) if not any(i.startswith(first[:n]) for i in (second, third))
+    )
     assert store.find_sweep(unique).id == first
 
 
 def test_a_start_in_the_future_is_never_the_newest(store, path, cell, begin):
     own, skewed, future = (begin(store, [cell()], name="nightly") for _ in range(3))
     for sweep_id, minutes in ((skewed, 1), (future, 60)):
-        set_state(path, sweep_id, started_at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
+        set_state(
+            path, sweep_id, started_at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes)
+        )
     assert store.find_sweep("last").id == skewed, "clocks differ a little"
     assert store.find_sweep("nightly").id == skewed
     assert [sweep.id for sweep in store.sweeps()] == [skewed, own, future]
@@ -112,7 +132,11 @@ def test_environments(store, environment):
     rows = store.environments([second, first, "unknown"])
     assert {row["id"] for row in rows} == {first, second}
     row = store.environments([first])[0]
-    assert (row["flags"], row["details"], row["torch_version"]) == ({"a": "1"}, {"pip": ["x"]}, "2.13.0")
+    assert (row["flags"], row["details"], row["torch_version"]) == (
+        {"a": "1"},
+        {"pip": ["x"]},
+        "2.13.0",
+    )
     assert len(store.environments()) == 2
     assert store.environments([]) == []
 
@@ -131,7 +155,11 @@ def test_the_newest_of_each_counts(store, environment):
     change(store, CALIBRATION, CALIBRATION.c.id == 1, measured_at=FUTURE)
     found = store.calibration(here)
     assert found.pop("measured_at").tzinfo is not None
-    assert found == {"ceilings": {"copy_bytes_per_s": 4e12}, "noise": {"trials": 5}, "gpu_uuid": None}
+    assert found == {
+        "ceilings": {"copy_bytes_per_s": 4e12},
+        "noise": {"trials": 5},
+        "gpu_uuid": None,
+    }
     assert store.calibration(store.add_environment(environment(torch_version="2.11.0"), {})) is None
 
 
@@ -145,9 +173,17 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
         (None, "2.13.0", "P1", "modes", "not measurable here"),
         ("", "2.13.0", "P1", "modes", "refuted"),
     ):
-        judged = {"claim": claim, "experiment": experiment, "verdict": verdict, "reason": "holds", "sweep_id": None}
+        judged = {
+            "claim": claim,
+            "experiment": experiment,
+            "verdict": verdict,
+            "reason": "holds",
+            "sweep_id": None,
+        }
         cpu = "EPYC" if gpu == "" else "Xeon"
-        here = store.add_environment(environment(gpu_name=gpu or None, cpu_name=cpu, torch_version=torch), {})
+        here = store.add_environment(
+            environment(gpu_name=gpu or None, cpu_name=cpu, torch_version=torch), {}
+        )
         store.add_verdicts(here, [{**judged, "measured": {"value": 1.5}}])
     change(store, VERDICT, VERDICT.c.id == 1, judged_at=FUTURE)
     rows = store.verdicts()
@@ -158,5 +194,9 @@ def test_the_newest_verdict_of_a_claim_on_each_machine(store, environment):
         ("P1", "modes", None, "not measurable here"),
         ("P1", "modes", None, "refuted"),
     ]
-    assert (rows[0]["measured"], rows[1]["torch_version"], rows[3]["cpu_name"]) == ({"value": 1.5}, "2.14.0", "Xeon")
+    assert (rows[0]["measured"], rows[1]["torch_version"], rows[3]["cpu_name"]) == (
+        {"value": 1.5},
+        "2.14.0",
+        "Xeon",
+    )
     assert rows[0]["judged_at"].tzinfo is not None

@@ -1,4 +1,5 @@
-"""Whole sweeps between databases: all of it arrives, once; what contradicts, and what a stranger forged, does not."""
+"""Whole sweeps between databases: all of it arrives, once; what contradicts, and what a stranger
+forged, does not."""
 
 import json
 import shutil
@@ -37,7 +38,10 @@ def test_everything_arrives_once_by_file_and_by_database(odd, tmp_path, target):
         with Store.open(other) as store:
             assert all(sweep.imported_at for sweep in store.sweeps())
             assert store.cell_overrides(ids_of(store)[0])[whole.cells()[0].key][0] == "bs=1"
-    assert sorted(path.name for path in folder.iterdir()) == ["odd.db", "x.db"], "reading leaves nothing behind"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "odd.db",
+        "x.db",
+    ], "reading leaves nothing behind"
     assert outcomes(odd, odd) == ["already there"] * 3, "into itself"
     assert whole.contents(odd) == before
 
@@ -70,7 +74,9 @@ def test_without_samples_and_with_them_later(odd, tmp_path, target):
     assert outcomes(odd, target, samples=False) == ["already there"] * 3
     assert outcomes(odd, target) == ["completed", "completed", "already there"]
     assert whole.contents(target)["sample"] == whole.contents(odd)["sample"]
-    assert outcomes(out, target) == ["already there"] * 3, "a source without samples takes none away"
+    assert outcomes(out, target) == ["already there"] * 3, (
+        "a source without samples takes none away"
+    )
 
 
 HALF = """
@@ -106,7 +112,9 @@ def test_verdicts_without_a_sweep_come_with_those_of_their_environment(source, t
     take(source, target)
     take(source, target)
     with Store.open(target) as store:
-        assert [(row["claim"], row["sweep_id"]) for row in store.verdicts() if row["claim"] == "S14"] == [("S14", None)]
+        assert [
+            (row["claim"], row["sweep_id"]) for row in store.verdicts() if row["claim"] == "S14"
+        ] == [("S14", None)]
 
 
 def test_calibrations_and_verdicts_are_newest_by_time_not_by_arrival(odd, source, target):
@@ -127,7 +135,9 @@ def test_calibrations_and_verdicts_are_newest_by_time_not_by_arrival(odd, source
 
 
 def timed(cell, turn, latency):
-    return Trial(cell.key, turn, Status.OK, latency_ms=latency, samples={"latency_ms": [latency] * 3})
+    return Trial(
+        cell.key, turn, Status.OK, latency_ms=latency, samples={"latency_ms": [latency] * 3}
+    )
 
 
 def grown(path, folder):
@@ -140,7 +150,9 @@ def grown(path, folder):
             store.record(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
         out = export(path, folder / "early.db")
         store.extend_sweep(sweep_id, plan)
-        store.note_environments(sweep_id, {environment_id: {"folder": "."}})  # its order is that of the environments
+        store.note_environments(
+            sweep_id, {environment_id: {"folder": "."}}
+        )  # its order is that of the environments
         for number, cell in enumerate(plan):
             store.record(sweep_id, environment_id, timed(cell, 1, 2.0 + number))
         store.finish_sweep(sweep_id, "completed")
@@ -182,14 +194,25 @@ CONTRADICTIONS = [
     ("UPDATE trial SET power_w = 7 " + ONE, ["trial", "power_w", "7.0 in the import"]),
     ("UPDATE trial SET extra = '{}' " + ONE, ["trial", "extra"]),
     ("UPDATE trial SET status = 'degraded' " + ONE, ["trial", "status", "degraded"]),
-    ("UPDATE trial SET disturbance = 'busy' " + ONE, ["trial", "disturbance", "busy in the import"]),
+    (
+        "UPDATE trial SET disturbance = 'busy' " + ONE,
+        ["trial", "disturbance", "busy in the import"],
+    ),
     ("UPDATE sweep SET seed = 7 WHERE id = '{id}'", ["sweep", "has seed", "7 in the import"]),
     ("UPDATE sweep SET protocol = '{}' WHERE id = '{id}'", ["sweep", "has protocol"]),
-    ("UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'", ["position", "99 in the import"]),
-    ("UPDATE sample SET data = (SELECT data FROM sample WHERE trial_id = 9 AND timer = 'latency_ms') "
-     "WHERE trial_id = 1 AND timer = 'latency_ms'", ["sample", "has data"]),
+    (
+        "UPDATE sweep_cell SET position = 99 WHERE position = 1 AND sweep_id = '{id}'",
+        ["position", "99 in the import"],
+    ),
+    (
+        (
+            "UPDATE sample SET data = (SELECT data FROM sample WHERE trial_id = 9 AND timer ="
+            " 'latency_ms') WHERE trial_id = 1 AND timer = 'latency_ms'"
+        ),
+        ["sample", "has data"],
+    ),
     ("UPDATE claim_verdict SET verdict = 'refuted'", ["claim_verdict", "has verdict"]),
-]  # fmt: skip
+]
 
 
 def test_a_contradiction_is_named_and_nothing_is_written(source, tmp_path, target):
@@ -211,18 +234,32 @@ def test_a_contradiction_is_named_and_nothing_is_written(source, tmp_path, targe
 
 OLDER = {
     "0005": [],
-    "0002": ["ALTER TABLE sweep DROP COLUMN imported_at", "DROP TABLE acknowledgement", "DROP TABLE claim_verdict",
-             "ALTER TABLE baseline RENAME COLUMN hardware TO x"],
-    "0001": ["ALTER TABLE sweep DROP COLUMN imported_at", "DROP TABLE acknowledgement", "DROP TABLE claim_verdict",
-             "DROP VIEW results", "ALTER TABLE trial DROP COLUMN enqueue_ms", "ALTER TABLE result DROP COLUMN kernels"],
-}  # fmt: skip
+    "0002": [
+        "ALTER TABLE sweep DROP COLUMN imported_at",
+        "DROP TABLE acknowledgement",
+        "DROP TABLE claim_verdict",
+        "ALTER TABLE baseline RENAME COLUMN hardware TO x",
+    ],
+    "0001": [
+        "ALTER TABLE sweep DROP COLUMN imported_at",
+        "DROP TABLE acknowledgement",
+        "DROP TABLE claim_verdict",
+        "DROP VIEW results",
+        "ALTER TABLE trial DROP COLUMN enqueue_ms",
+        "ALTER TABLE result DROP COLUMN kernels",
+    ],
+}
 
 
 @pytest.mark.parametrize("revision", OLDER)
 def test_a_database_of_an_earlier_version(revision, source, target):
     """Only import reads it: what it has is copied, the rest is NULL."""
-    sql(source, *OLDER[revision], "ALTER TABLE sweep_cell DROP COLUMN overrides",
-        f"UPDATE alembic_version SET version_num = '{revision}'")  # fmt: skip
+    sql(
+        source,
+        *OLDER[revision],
+        "ALTER TABLE sweep_cell DROP COLUMN overrides",
+        f"UPDATE alembic_version SET version_num = '{revision}'",
+    )
     for action in (Store.open, Store.upgrade, Store.check):
         with pytest.raises(SchemaError, match=r"effbench import .* --db NEW\.db"):
             action(source)
@@ -248,8 +285,13 @@ FORGED = [
     ("DELETE FROM cell", "FOREIGN KEY"),
     # types, bounds and sizes
     ("UPDATE trial SET latency_ms = 'fast'", "trial.latency_ms is fast, not a finite number"),
-    *((f"UPDATE trial SET {name} = -0.5 WHERE id = 1", f"trial.{name} is -0.5, not a finite number, 0 or more")
-      for name in ("latency_ms", "compile_s", "rel_error", "energy_mj")),
+    *(
+        (
+            f"UPDATE trial SET {name} = -0.5 WHERE id = 1",
+            f"trial.{name} is -0.5, not a finite number, 0 or more",
+        )
+        for name in ("latency_ms", "compile_s", "rel_error", "energy_mj")
+    ),
     ("UPDATE trial SET peak_reserved_bytes = -1 WHERE id = 1", "_bytes is -1, not 0 or more"),
     ("UPDATE trial SET reason = printf('%.*c', 2000000, 'x')", "at most 1048576 characters"),
     ("UPDATE trial SET round = -1 WHERE id = 1", "trial.round is -1, not 0 or more"),
@@ -275,18 +317,31 @@ FORGED = [
     ("UPDATE sweep SET protocol = '{\"rounds\": [1]}'", "no plain value"),
     (EXTRA % '{"profile": 3}', "trial has inconsistent values"),
     (EXTRA % '{"profile": {"top": [{"name": "k", "ms": "1"}]}}', "trial has inconsistent values"),
-    (EXTRA % '{"profile": {"top": [{"name": "k", "count": 1, "share": 1, "ms": "1"}]}}', "invalid profile"),
+    (
+        EXTRA % '{"profile": {"top": [{"name": "k", "count": 1, "share": 1, "ms": "1"}]}}',
+        "invalid profile",
+    ),
     (EXTRA % '{"facts": []}', "artifact_notes or facts"),
-    *((EXTRA % json.dumps({"artifacts": [name]}), "names artifacts outside")
-      for name in ("secret.txt", "/etc/passwd", "../x", "artifacts/other/x", "artifacts/{id}/../x", "artifacts/{id}x/y",
-                   "artifacts/{id}/./x", "artifacts/{id}")),
+    *(
+        (EXTRA % json.dumps({"artifacts": [name]}), "names artifacts outside")
+        for name in (
+            "secret.txt",
+            "/etc/passwd",
+            "../x",
+            "artifacts/other/x",
+            "artifacts/{id}/../x",
+            "artifacts/{id}x/y",
+            "artifacts/{id}/./x",
+            "artifacts/{id}",
+        )
+    ),
     # samples
     ("UPDATE sample SET data = zeroblob(100000) WHERE trial_id = 1", "at most 32768 bytes"),
     ("UPDATE sample SET codec = 'zstd' WHERE trial_id = 1", "upgrade effbench"),
     ("UPDATE sample SET stored = 6000, count = 6000 WHERE trial_id = 1", "at most 5000"),
     ("UPDATE sample SET stored = -1 WHERE trial_id = 1", "stored"),
     ("UPDATE sample SET count = 0 WHERE trial_id = 1", "of 0 samples"),
-]  # fmt: skip
+]
 
 
 def test_what_is_forged_is_refused_and_db_check_finds_it(tmp_path, target):
@@ -306,30 +361,48 @@ def test_what_is_forged_is_refused_and_db_check_finds_it(tmp_path, target):
             assert any(said in line for line in Store.check(path)), (statement, Store.check(path))
 
 
-@pytest.mark.parametrize("name", ["../../x", "..", "", " ", "x\x1b[2J", "two\nlines", "-x", "x" * 65])
+@pytest.mark.parametrize(
+    "name", ["../../x", "..", "", " ", "x\x1b[2J", "two\nlines", "-x", "x" * 65]
+)
 def test_an_id_that_is_none(name, source, target):
     """Folders of caches and artifacts are named by it."""
     with Store.open(source) as store:
         last = store.find_sweep("last").id
-    sql(source, *(f"UPDATE {table} SET {column} = '{name}' WHERE {column} = '{last}'"
-                  for table, column in (("sweep", "id"), ("sweep_cell", "sweep_id"))))  # fmt: skip
+    sql(
+        source,
+        *(
+            f"UPDATE {table} SET {column} = '{name}' WHERE {column} = '{last}'"
+            for table, column in (("sweep", "id"), ("sweep_cell", "sweep_id"))
+        ),
+    )
     arrivals = take(source, target)
     assert [arrival.outcome for arrival in arrivals] == ["imported", "imported", "refused"]
     assert "not a sweep id" in arrivals[-1].reason and arrivals[-1].reason.isprintable()
 
 
 BOMB = zlib.compress(bytes(10**7), 9)
-DAMAGED = {"x'00'": "damaged samples", "data || x'78'": "does not hold 20", f"x'{BOMB.hex()}'": "does not hold 20"}
+DAMAGED = {
+    "x'00'": "damaged samples",
+    "data || x'78'": "does not hold 20",
+    f"x'{BOMB.hex()}'": "does not hold 20",
+}
 
 
 @pytest.mark.parametrize("blob", DAMAGED)
 def test_the_content_of_samples_is_checked_when_it_is_read(blob, source, target):
     """Inflated no further than their number."""
-    sql(source, f"UPDATE sample SET data = CAST({blob} AS BLOB) WHERE trial_id = 1 AND timer = 'latency_ms'")
+    sql(
+        source,
+        f"UPDATE sample SET data = CAST({blob} AS BLOB) WHERE trial_id = 1 AND timer ="
+        " 'latency_ms'",
+    )
     assert take(source, target)[0].outcome == "imported"
     (line,) = Store.check(target)
     assert DAMAGED[blob] in line and "trial_id 1, timer latency_ms" in line
-    with Store.open(target) as store, pytest.raises(StoreError, match=r"latency_ms of trial 1, see .*db check"):
+    with (
+        Store.open(target) as store,
+        pytest.raises(StoreError, match=r"latency_ms of trial 1, see .*db check"),
+    ):
         store.samples(1)
 
 
@@ -340,14 +413,19 @@ def test_a_valid_row_in_another_form_is_converted(source, target):
     assert take(source, target)[0].outcome == "imported"
     assert Store.check(target) == []
     with Store.open(target) as store:
-        (trial,) = (row for row in store.trials(ids_of(store)[0]) if row["extra"] == {"a": [None, None]})
+        (trial,) = (
+            row for row in store.trials(ids_of(store)[0]) if row["extra"] == {"a": [None, None]}
+        )
     assert trial["started_at"].isoformat() == "2026-11-21T06:30:00+00:00"
 
 
 SHADOWS = {
     "a view": ["ALTER TABLE sweep RENAME TO old", "CREATE VIEW sweep AS SELECT * FROM old"],
     "a computed column": ["ALTER TABLE sweep ADD COLUMN x TEXT AS (upper(name)) VIRTUAL"],
-    "a virtual table": ["DROP TABLE alembic_version", "CREATE VIRTUAL TABLE alembic_version USING fts5(version_num)"],
+    "a virtual table": [
+        "DROP TABLE alembic_version",
+        "CREATE VIRTUAL TABLE alembic_version USING fts5(version_num)",
+    ],
 }
 
 
@@ -363,11 +441,16 @@ def test_rows_that_stand_twice(loose, target):
     columns = "sweep_id, cell_key, environment_id, round, attempt, status, extra, recorded_at"
     with closing(sqlite3.connect(loose)) as raw:
         raw.execute("PRAGMA writable_schema = ON")
-        raw.execute("UPDATE sqlite_master SET sql = replace(sql, ', CONSTRAINT uq_trial', ', CHECK (1), CONSTRAINT x')")
+        raw.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ', CONSTRAINT uq_trial', ', CHECK (1),"
+            " CONSTRAINT x')"
+        )
         raw.execute("CREATE TABLE copied AS SELECT * FROM trial")
         raw.execute("DROP TABLE trial")
         raw.execute("ALTER TABLE copied RENAME TO trial")
-        raw.execute(f"INSERT INTO trial (id, {columns}) SELECT id + 1000, {columns} FROM trial WHERE id = 1")
+        raw.execute(
+            f"INSERT INTO trial (id, {columns}) SELECT id + 1000, {columns} FROM trial WHERE id = 1"
+        )
         raw.commit()
     assert "is damaged" in take(loose, target)[0].reason
     assert outcomes(loose, target)[1:] == ["already there"] * 2
@@ -378,11 +461,18 @@ def test_other_tables_and_columns_are_not_copied_and_plain_artifacts_are(source,
         first = ids_of(store)[0]
     names = [f"artifacts/{first}/0123456789ab/trace.json.gz", f"artifacts/{first}/a-b c/x.txt"]
     sql(source, EXTRA % json.dumps({"artifacts": names}), rows=1)
-    sql(source, "CREATE TABLE secret (x)", "ALTER TABLE sweep ADD COLUMN payload TEXT DEFAULT 'x'",
-        "CREATE TRIGGER evil AFTER INSERT ON trial BEGIN DELETE FROM trial; END")  # fmt: skip
+    sql(
+        source,
+        "CREATE TABLE secret (x)",
+        "ALTER TABLE sweep ADD COLUMN payload TEXT DEFAULT 'x'",
+        "CREATE TRIGGER evil AFTER INSERT ON trial BEGIN DELETE FROM trial; END",
+    )
     assert outcomes(source, target) == ["imported"] * 3
     with closing(sqlite3.connect(target)) as raw:
-        assert not {name for (name,) in raw.execute("SELECT name FROM sqlite_master")} & {"secret", "evil"}
+        assert not {name for (name,) in raw.execute("SELECT name FROM sqlite_master")} & {
+            "secret",
+            "evil",
+        }
 
 
 def test_a_damaged_sweep_is_not_exported(source, tmp_path):

@@ -1,4 +1,5 @@
-"""`Store.check`, `Store.upgrade`, and the schema, which changes with a migration, never without one."""
+"""`Store.check`, `Store.upgrade`, and the schema, which changes with a migration, never without
+one."""
 
 import shutil
 
@@ -19,14 +20,24 @@ def filled(path, cell, environment, begin):
         cells = [cell("eager"), cell("default")]
         sweep, here = begin(store, cells), store.add_environment(environment(), {})
         for one in cells:
-            store.record(sweep, here, Trial(one.key, 0, Status.OK, latency_ms=2.0, samples={"latency_ms": [2.0] * 9}))
+            store.record(
+                sweep,
+                here,
+                Trial(one.key, 0, Status.OK, latency_ms=2.0, samples={"latency_ms": [2.0] * 9}),
+            )
     return path
 
 
 PROBLEMS = [
     ("UPDATE result SET latency_ms = 2.1", "differs from its trials in latency_ms"),
-    ("UPDATE result SET status = 'degraded', reason = 'x'", "differs from its trials in status, reason"),
-    ("UPDATE result SET marked = 1, disturbance = 'x'", "differs from its trials in marked, disturbance"),
+    (
+        "UPDATE result SET status = 'degraded', reason = 'x'",
+        "differs from its trials in status, reason",
+    ),
+    (
+        "UPDATE result SET marked = 1, disturbance = 'x'",
+        "differs from its trials in marked, disturbance",
+    ),
     ("UPDATE trial SET disturbance = 'x' WHERE id = 1", "differs from its trials in"),
     ("DELETE FROM result WHERE kernels IS NULL", "result differs from its trials in all"),
     ("DELETE FROM trial WHERE id = 1", "1 rows of sample refer to missing rows of trial"),
@@ -138,7 +149,8 @@ def test_an_upgrade_without_room_for_the_copy_changes_nothing(filled, monkeypatc
     assert connect_revision(filled) == "0010"
 
 
-#: Changes with every table and the view. Who changes the schema adds a migration, its revision, and this.
+#: Changes with every table and the view. Who changes the schema adds a migration, its revision, and
+#: this.
 DIGEST = "00f0d01cdaebefa8"
 
 

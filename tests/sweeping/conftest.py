@@ -21,12 +21,20 @@ def make(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "POLL_S", 0.01)
     monkeypatch.setattr(schedule, "RETRY_PAUSES_S", (0.0, 0.0, 0.0))
 
-    def build(planned=(), answer=None, *, server=None, slots=None, pools=None, record=None, **given):
+    def build(
+        planned=(), answer=None, *, server=None, slots=None, pools=None, record=None, **given
+    ):
         recorded, server = [], server or Server(answer)
         pools = pools or {HERE: pool_of(server, tmp_path / "cache")}
-        more = {name: given.pop(name) for name in ("stop", "history", "duet_rule", "progress") if name in given}
+        more = {
+            name: given.pop(name)
+            for name in ("stop", "history", "duet_rule", "progress")
+            if name in given
+        }
         executor = {"lock_timeout_s": 30.0, "foreign_wait_s": 0.0, **given.pop("executor", {})}
-        settings = Settings.with_defaults(**{"protocol": PROTOCOL, "timeout_s": 30.0, **given, "executor": executor})
+        settings = Settings.with_defaults(
+            **{"protocol": PROTOCOL, "timeout_s": 30.0, **given, "executor": executor}
+        )
         record = record or (lambda trial, one: recorded.append(one))
         progress = more.pop("progress", None) or Watcher()
         made = schedule.Schedule(pools, slots or gpus(1), settings, record, progress, **more)
@@ -42,5 +50,7 @@ def make(tmp_path, monkeypatch):
 def started(monkeypatch):
     """The made-up servers that pools start."""
     made = []
-    monkeypatch.setattr(pool, "ForkServer", lambda **options: made.append(Server(**options)) or made[-1])
+    monkeypatch.setattr(
+        pool, "ForkServer", lambda **options: made.append(Server(**options)) or made[-1]
+    )
     return made

@@ -15,15 +15,24 @@ A, B = Interpreter("/venvs/a/bin/python"), Interpreter("/venvs/b/bin/python")
 BUSY = "host busy for 83 % of the timing"
 #: What a probe finds.
 FACTS = {
-    "gpu_name": None, "gpu_memory_bytes": None, "driver_version": None, "cuda_version": None,
-    "torch_version": "2.13.0", "triton_version": None, "python": "3.12.1", "cpu_name": "c", "platform": "p",
+    "gpu_name": None,
+    "gpu_memory_bytes": None,
+    "driver_version": None,
+    "cuda_version": None,
+    "torch_version": "2.13.0",
+    "triton_version": None,
+    "python": "3.12.1",
+    "cpu_name": "c",
+    "platform": "p",
     "flags": {"OMP_NUM_THREADS": "2"},
-}  # fmt: skip
+}
 
 
 def cells(count, device="cuda", env=None):
-    return [Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
-            for bs in range(1, count + 1)]  # fmt: skip
+    return [
+        Cell({"name": "m"}, bs, {"name": "eager"}, "float32", "inference", device, {}, env or {})
+        for bs in range(1, count + 1)
+    ]
 
 
 def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
@@ -32,20 +41,32 @@ def cell_runs(count, device="cuda", env=None, interpreters=(HERE,)):
 
 def trials(runs, rounds=1, seed=0, history=None):
     """The trials of a new (or resumed) sweep; `runs` may be a number of cells on a GPU."""
-    return trials_left(cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, history or {})
+    return trials_left(
+        cell_runs(runs) if isinstance(runs, int) else runs, rounds, seed, history or {}
+    )
 
 
 def gpus(count):
-    return [Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"}) for i in range(count)]
+    return [
+        Slot(f"GPU {i}", "cuda", {"index": i, "uuid": f"GPU-{i}", "visible": f"GPU-{i}"})
+        for i in range(count)
+    ]
 
 
 #: Made-up trials do not meet each other.
-PROTOCOL = {"rounds": 1, "compilations": 1, "enough_interval": None, "eliminate": None, "profile": True,
-            "duet": False}  # fmt: skip
+PROTOCOL = {
+    "rounds": 1,
+    "compilations": 1,
+    "enough_interval": None,
+    "eliminate": None,
+    "profile": True,
+    "duet": False,
+}
 
 
 class Server(ForkServer):
-    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is not `check`).
+    """Answers every trial as `answer(request, env)` says: an outcome (with its `phase`, if that is
+    not `check`).
 
     None stands for a trial that never ends.
     """
@@ -89,7 +110,15 @@ class Server(ForkServer):
 
 
 def without_result(**more):
-    return {"result": None, "exit": None, "signal": None, "oom_killed": False, "log": "", "pid": 7, **more}
+    return {
+        "result": None,
+        "exit": None,
+        "signal": None,
+        "oom_killed": False,
+        "log": "",
+        "pid": 7,
+        **more,
+    }
 
 
 def key_of(request):
@@ -98,7 +127,9 @@ def key_of(request):
 
 def ok(request, status="ok", **values):
     cell = Cell.from_params(request["cell"])
-    trial = Trial(cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7)
+    trial = Trial(
+        cell.key, request["round"], Status(status), None, request["attempt"], latency_ms=1.0, pid=7
+    )
     result = {**trial.to_json(), **values}
     return {"result": result, "exit": 0, "signal": None, "oom_killed": False, "log": ""}
 

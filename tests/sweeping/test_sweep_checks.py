@@ -1,4 +1,5 @@
-"""Behaviour checks from end to end: the fork server, a child per check, and checks that misbehave."""
+"""Behaviour checks from end to end: the fork server, a child per check, and checks that
+misbehave."""
 
 import os
 import signal
@@ -22,8 +23,14 @@ from effbench.errors import UnsupportedError
 
 def fine(device, **settings):
     cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    return {"device": str(device), "settings": settings, "seeded": torch.rand(1).item(), "pid": os.getpid(),
-            "cache": cache, "cache_is_there": os.path.isdir(os.path.dirname(cache))}
+    return {
+        "device": str(device),
+        "settings": settings,
+        "seeded": torch.rand(1).item(),
+        "pid": os.getpid(),
+        "cache": cache,
+        "cache_is_there": os.path.isdir(os.path.dirname(cache)),
+    }
 
 def unsupported(device):
     raise UnsupportedError("it needs CUDA")
@@ -57,7 +64,9 @@ def server(tmp_path_factory):
 
 def gather(asked, server, **more):
     """`asked`: names of checks with their settings."""
-    requests = [CheckRequest(f"my_checks.{name}", settings, device="cpu") for name, settings in asked]
+    requests = [
+        CheckRequest(f"my_checks.{name}", settings, device="cpu") for name, settings in asked
+    ]
     return run_checks(requests, server, [], **more)
 
 
@@ -69,8 +78,18 @@ ASKED = (
     ("wrong", {}, Status.ERROR, "ValueError: first line"),
     ("odd", {"kind": "tensor"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
     ("odd", {"kind": "nan"}, Status.ERROR, "TypeError: fact 'fact' is not plain JSON: "),
-    ("odd", {"kind": "nothing"}, Status.ERROR, "TypeError: a check must return a dict of facts, got NoneType"),
-    ("no_such", {}, Status.ERROR, "ConfigError: _target_=my_checks.no_such: my_checks has no no_such"),
+    (
+        "odd",
+        {"kind": "nothing"},
+        Status.ERROR,
+        "TypeError: a check must return a dict of facts, got NoneType",
+    ),
+    (
+        "no_such",
+        {},
+        Status.ERROR,
+        "ConfigError: _target_=my_checks.no_such: my_checks has no no_such",
+    ),
     ("fine", {}, Status.OK, None),
 )
 

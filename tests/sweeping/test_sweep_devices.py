@@ -33,15 +33,23 @@ STICKY = "mkdir effbench-locks && chmod 1777 effbench-locks && "
         ("ln -s private effbench-locks", "not a folder.*TMPDIR"),
         ("ln -s missing effbench-locks", "not a folder.*TMPDIR"),
         ("mkfifo effbench-locks", "File exists.*TMPDIR"),
-        (STICKY + "ln -s ../private/thesis effbench-locks/cpu.lock", "cpu.lock .*it is a link.*remove it"),
-        (STICKY + "ln -s ../private/new effbench-locks/cpu.lock", "cpu.lock .*it is a link.*remove it"),
+        (
+            STICKY + "ln -s ../private/thesis effbench-locks/cpu.lock",
+            "cpu.lock .*it is a link.*remove it",
+        ),
+        (
+            STICKY + "ln -s ../private/new effbench-locks/cpu.lock",
+            "cpu.lock .*it is a link.*remove it",
+        ),
         (STICKY + "touch x && ln x effbench-locks/cpu.lock", "cpu.lock .*one name"),
         (STICKY + "mkfifo effbench-locks/cpu.lock", "cpu.lock .*not a regular file"),
         (STICKY + "mkdir effbench-locks/cpu.lock", "cpu.lock .*directory"),
         (STICKY + "echo x >effbench-locks/cpu.lock", None),
     ],
 )
-def test_what_another_user_has_put_there_is_neither_followed_nor_changed(monkeypatch, attack, answer):
+def test_what_another_user_has_put_there_is_neither_followed_nor_changed(
+    monkeypatch, attack, answer
+):
     """The other user is a real one if the tests run as root; otherwise the same user plays both."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -50,7 +58,9 @@ def test_what_another_user_has_put_there_is_neither_followed_nor_changed(monkeyp
         thesis = folder / "private" / "thesis"
         thesis.write_text("all of it")
         mode = thesis.stat().st_mode
-        subprocess.run(["sh", "-c", attack], cwd=name, user=65534 if os.geteuid() == 0 else None, check=True)
+        subprocess.run(
+            ["sh", "-c", attack], cwd=name, user=65534 if os.geteuid() == 0 else None, check=True
+        )
         monkeypatch.setattr("tempfile.gettempdir", lambda: name)
         with pytest.raises(WorkerError, match=answer) if answer else nullcontext():
             os.close(devices.try_lock(Slot("CPU", "cpu").lock_path))
@@ -74,16 +84,28 @@ class TestLockFolder:
 
     @pytest.mark.parametrize(
         ("owner", "mode", "is_safe"),
-        [(1, 0o755, False), (1, 0o777, False), (1, 0o1777, True), (0, 0o777, False), (0, 0o755, True)],
+        [
+            (1, 0o755, False),
+            (1, 0o777, False),
+            (1, 0o1777, True),
+            (0, 0o777, False),
+            (0, 0o755, True),
+        ],
     )
-    def test_others_must_not_be_able_to_replace_the_files(self, path, monkeypatch, owner, mode, is_safe):
+    def test_others_must_not_be_able_to_replace_the_files(
+        self, path, monkeypatch, owner, mode, is_safe
+    ):
         path.mkdir()
         path.chmod(mode)
         real = os.fstat
         monkeypatch.setattr(os, "getuid", lambda: 1000)
         status = lambda fd: os.stat_result((*real(fd)[:4], owner, *real(fd)[5:10]))  # noqa: E731
         monkeypatch.setattr(os, "fstat", status)
-        with nullcontext() if is_safe else pytest.raises(WorkerError, match=r"another user.*chmod 1777"):
+        with (
+            nullcontext()
+            if is_safe
+            else pytest.raises(WorkerError, match=r"another user.*chmod 1777")
+        ):
             assert lock_folder() == path
 
 
@@ -101,12 +123,20 @@ class TestLockFile:
         def refuse(*_, **__):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-        for name, act in (("os.open", lambda: devices.try_lock(tmp_path / "a")), ("tempfile.gettempdir", lock_folder)):
-            with monkeypatch.context() as patch, pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"):
+        for name, act in (
+            ("os.open", lambda: devices.try_lock(tmp_path / "a")),
+            ("tempfile.gettempdir", lock_folder),
+        ):
+            with (
+                monkeypatch.context() as patch,
+                pytest.raises(WorkerError, match=r"Permission denied.*TMPDIR"),
+            ):
                 patch.setattr(name, refuse)
                 act()
 
-    @pytest.mark.parametrize(("call", "number"), [("os.open", errno.EMFILE), ("fcntl.flock", errno.ENOLCK)])
+    @pytest.mark.parametrize(
+        ("call", "number"), [("os.open", errno.EMFILE), ("fcntl.flock", errno.ENOLCK)]
+    )
     def test_errors_that_pass_are_waited_for(self, tmp_path, monkeypatch, call, number):
         with monkeypatch.context() as patch:
             patch.setattr(call, Mock(side_effect=OSError(number, os.strerror(number))))
@@ -147,7 +177,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         ([], "auto", ["0-15", "0-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
         # two sockets: each GPU on its own side
         ([], "auto", ["0-7", "8-15"], ALL, [list(range(1, 8)), list(range(8, 16))]),
-        ([], "auto", ["8-15", "0-7", "8-15"], ALL, [[8, 9, 10, 11], list(range(1, 8)), [12, 13, 14, 15]]),
+        (
+            [],
+            "auto",
+            ["8-15", "0-7", "8-15"],
+            ALL,
+            [[8, 9, 10, 11], list(range(1, 8)), [12, 13, 14, 15]],
+        ),
         # near cores that we may not use: any that we may
         ([], "auto", ["8-15"], range(4), [[1, 2, 3]]),
         ([], "auto", ["0-1", "0-1"], [0, 1], [[0], [1]]),
@@ -159,7 +195,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         ([], "auto", [], ALL, []),
         # near cores that overlap in part: all share all
         ([], "auto", ["", "0-7"], ALL, [list(range(1, 8)), list(range(8, 16))]),
-        ([], "auto", ["0-15", "8-15", "0-15"], ALL, [[1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]]),
+        (
+            [],
+            "auto",
+            ["0-15", "8-15", "0-15"],
+            ALL,
+            [[1, 2, 3, 4], [5, 6, 7, 8, 9], [10, 11, 12, 13, 14]],
+        ),
         # a physical core serves one GPU; the first core is spared only where a GPU has four
         (BY_CORE, "auto", [None, None], range(8), [[1, 4, 5], [2, 3, 6, 7]]),
         (BY_CORE, "auto", [None], range(8), [[1, 2, 3, 5, 6, 7]]),
@@ -177,7 +219,13 @@ BY_CORE, BY_THREAD = ["0,4", "1,5", "2,6", "3,7"], ["0-1", "2-3", "4-5", "6-7"]
         (BY_THREAD[:3], "0-5", [None, None], range(6), [[0, 1], [2, 3]]),
         (BY_THREAD, "auto", [None, None], [1, 3, 5, 7], [[1, 3], [5, 7]]),
         # two GPUs on each node, whose cores are numbered by thread
-        (BY_CORE, "0-7", ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2, range(8), [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (
+            BY_CORE,
+            "0-7",
+            ["0-1,4-5"] * 2 + ["2-3,6-7"] * 2,
+            range(8),
+            [[0, 4], [1, 5], [2, 6], [3, 7]],
+        ),
         (BY_CORE, "0-7", ["0-3", "4-7"], range(8), [[0, 1, 4, 5], [2, 3, 6, 7]]),
         # not known of every thread, or nonsense
         (["0-1", "2-x"], "auto", [None, None], range(4), [[0, 1], [2]]),
@@ -193,14 +241,21 @@ def test_shares(tmp_path, siblings, setting, near, usable, shares):
     given = [core for share in shares for core in share or ()]
     assert len(given) == len(set(given)), "no thread serves two GPUs"
     for core in physical_cores(given, tmp_path):
-        assert sum(not set(core).isdisjoint(share or ()) for share in shares) == 1, "nor does a physical core"
+        assert sum(not set(core).isdisjoint(share or ()) for share in shares) == 1, (
+            "nor does a physical core"
+        )
 
 
 def test_what_is_refused():
     assert wanted_cores("0-3,8, 10-11", ALL) == [0, 1, 2, 3, 8, 10, 11]
     for setting, reason in (
-        ("17", r"\[17\]"), ("4-2", "4-2"), ("one", "'one'"), ([], "no c"), ({"a": 1}, "use auto"), ("1,,2", "use auto"),
-    ):  # fmt: skip
+        ("17", r"\[17\]"),
+        ("4-2", "4-2"),
+        ("one", "'one'"),
+        ([], "no c"),
+        ({"a": 1}, "use auto"),
+        ("1,,2", "use auto"),
+    ):
         with pytest.raises(ConfigError, match=reason):
             wanted_cores(setting, ALL)
 
@@ -230,26 +285,38 @@ class TestHeldDriver:
     @pytest.fixture
     def calls(self, tmp_path, monkeypatch):
         (tmp_path / "driver.c").write_text(DRIVER)
-        subprocess.run(["cc", "-shared", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
+        subprocess.run(
+            ["cc", "-shared", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True
+        )
         monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
         monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
         (tmp_path / "calls").touch()
         return tmp_path / "calls"
 
     def test_the_driver_stays_initialized_for_the_gpus_of_the_sweep(self, calls):
-        slots = [Slot("GPU 1", "cuda", {"visible": "1"}), Slot("GPU 3", "cuda", {"visible": "3"}), Slot("CPU", "cpu")]
+        slots = [
+            Slot("GPU 1", "cuda", {"visible": "1"}),
+            Slot("GPU 3", "cuda", {"visible": "3"}),
+            Slot("CPU", "cpu"),
+        ]
         others = processes.descendants(os.getpid())  # of other tests
         with pytest.raises(KeyboardInterrupt), devices.held_driver(slots):
             (holder,) = processes.descendants(os.getpid()) - others
             while not calls.read_text():
                 time.sleep(0.01)
             assert calls.read_text() == "cuInit(0) of 1,3\n"
-            assert processes.process_table()[holder] == (os.getpid(), holder)  # Ctrl-C does not reach its session
+            assert processes.process_table()[holder] == (
+                os.getpid(),
+                holder,
+            )  # Ctrl-C does not reach its session
             raise KeyboardInterrupt
         assert holder not in processes.process_table()
 
     def test_its_process_ends_with_the_sweep(self, calls):
-        code = "from effbench.sweeping.devices import *\nwith held_driver([Slot('GPU 0', 'cuda', {'visible': '0'})]): "
+        code = (
+            "from effbench.sweeping.devices import *\nwith held_driver([Slot('GPU 0', 'cuda',"
+            " {'visible': '0'})]): "
+        )
         command = [sys.executable, "-c", code + "print(flush=True); time.sleep(600)"]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as sweep:
             sweep.stdout.readline()
@@ -259,7 +326,11 @@ class TestHeldDriver:
             time.sleep(0.01)
 
     def test_a_process_that_cannot_start_does_not_end_the_sweep(self, monkeypatch):
-        monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=BlockingIOError(errno.EAGAIN, "too many processes")))
+        monkeypatch.setattr(
+            subprocess,
+            "Popen",
+            Mock(side_effect=BlockingIOError(errno.EAGAIN, "too many processes")),
+        )
         with devices.held_driver([Slot("GPU 0", "cuda", {"visible": "0"})]):
             assert subprocess.Popen.called
 

@@ -1,10 +1,22 @@
-"""Duets in a schedule: who starts when, what becomes of one whose partner does not come, and when there are enough."""
+"""Duets in a schedule: who starts when, what becomes of one whose partner does not come, and when
+there are enough."""
 
 import threading
 from pathlib import Path
 
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, Watcher, cell_runs, ok, pool_of, trials, without_result
+from schedule_parts import (
+    PROTOCOL,
+    A,
+    B,
+    Server,
+    Watcher,
+    cell_runs,
+    ok,
+    pool_of,
+    trials,
+    without_result,
+)
 
 from effbench.cell import Cell, Status, Trial
 from effbench.meeting import ALONE, DUET, Partner, PartnerLostError, connect, listen
@@ -28,7 +40,8 @@ class Pairwise(Watcher):
 
 
 class MeetingServer(Server):
-    """Its trials meet each other, unless `play` says what else they do: it returns an outcome, or None to meet."""
+    """Its trials meet each other, unless `play` says what else they do: it returns an outcome, or
+    None to meet."""
 
     def __init__(self, play, log):
         super().__init__()
@@ -84,16 +97,24 @@ def meet(payload, say_phase, log):
 
 @pytest.fixture
 def duets(make, tmp_path):
-    """A schedule of two interpreters that has run, with its records; `play`: (interpreter, request) -> outcome."""
+    """A schedule of two interpreters that has run, with its records; `play`: (interpreter, request)
+    -> outcome."""
 
     def build(rounds, play=lambda interpreter, request: None, **options):
         log = []
-        servers = {one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH}
-        pools = {one: pool_of(servers[one], tmp_path / name, one) for one, name in zip(BOTH, "ab", strict=True)}
+        servers = {
+            one: MeetingServer(lambda request, one=one: play(one, request), log) for one in BOTH
+        }
+        pools = {
+            one: pool_of(servers[one], tmp_path / name, one)
+            for one, name in zip(BOTH, "ab", strict=True)
+        }
         done = []
         options = {"protocol": {**IN_TURN, "rounds": rounds}, "progress": Pairwise(), **options}
         planned = trials(cell_runs(1, interpreters=BOTH), rounds)
-        made = make(planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
+        made = make(
+            planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options
+        )
         made.done, made.log = done, log
         made.sent = {one: servers[one].sent for one in BOTH}
         return made
@@ -103,9 +124,15 @@ def duets(make, tmp_path):
 
 def test_members_meet_and_the_first_one_alternates(duets):
     made = duets(3)
-    assert [kind for kind, _ in made.log] == ["leader", "follower"] * 3, "the follower starts once the leader waits"
+    assert [kind for kind, _ in made.log] == [
+        "leader",
+        "follower",
+    ] * 3, "the follower starts once the leader waits"
     assert [trial.run.interpreter for trial, _ in made.done] == [A, B, B, A, B, A]
-    assert all(record.extra[DUET] == {"leads": place % 2 == 0} for place, (_, record) in enumerate(made.done))
+    assert all(
+        record.extra[DUET] == {"leads": place % 2 == 0}
+        for place, (_, record) in enumerate(made.done)
+    )
     for old, new in zip(*made.sent.values(), strict=True):
         assert old["duet"]["folder"] == new["duet"]["folder"]
         assert old["duet"]["leads"] is not new["duet"]["leads"]
@@ -123,7 +150,10 @@ def test_a_leader_whose_partner_ends_before_they_meet_is_told(duets):
 def test_the_follower_of_a_leader_that_ended_runs_alone(duets):
     made = duets(2, lambda interpreter, request: ok(request, "error") if interpreter == A else None)
     assert [record.status for _, record in made.done] == [Status.ERROR, Status.OK, Status.OK]
-    assert [request["duet"] for request in made.sent[B]] == [None, None], "of the first round, and of the one without A"
+    assert [request["duet"] for request in made.sent[B]] == [
+        None,
+        None,
+    ], "of the first round, and of the one without A"
 
 
 @pytest.mark.parametrize(("status", "phase"), [("oom", "build"), ("unsupported", "device")])
@@ -136,7 +166,8 @@ def test_without_room_for_both_they_run_one_after_the_other(duets, status, phase
     assert [request["duet"] is None for request in made.sent[B]] == [False, True, True, True]
     assert [request["duet"] is None for request in made.sent[A]] == [False, True, True]
     assert made.progress.retries == [
-        "the device does not hold both sides of the duet at once, so they run one after the other from now on"
+        "the device does not hold both sides of the duet at once, so they run one after the other"
+        " from now on"
     ]
     assert ALONE in made.done[0][1].extra[DUET]
 
@@ -169,7 +200,12 @@ def test_switched_off_they_run_one_after_the_other(duets):
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
-    [({}, True), ({"phase": "training"}, False), ({"stream": {"sizes": [1, 2]}}, False), ({"generate": {}}, False)],
+    [
+        ({}, True),
+        ({"phase": "training"}, False),
+        ({"stream": {"sizes": [1, 2]}}, False),
+        ({"generate": {}}, False),
+    ],
 )
 def test_which_cells_alternate(changed, expected):
     (run,) = cell_runs(1)
@@ -190,7 +226,10 @@ def test_two_cells_of_a_duet_are_a_group():
 def side(values, key="a", **more):
     """The trials of a side, in turn with its partner."""
     extra = more.pop("extra", {DUET: {"leads": True}})
-    return [Trial(key, n, Status.OK, latency_ms=value, extra=extra, **more) for n, value in enumerate(values)]
+    return [
+        Trial(key, n, Status.OK, latency_ms=value, extra=extra, **more)
+        for n, value in enumerate(values)
+    ]
 
 
 RULE = StoppingRule({"a": {"latency_ms": 0.02}})
@@ -208,7 +247,11 @@ SLOWER = [value * ratio for value, ratio in zip(FIRST, (1.05, 1.051, 1.052, 1.05
         (side(FIRST[:3]), side([1.02, 2.041, 1.531]), False),
         # a marked round, and one that was not timed in turn
         (side(FIRST[:3]), [*side(SLOWER[:2]), *side(SLOWER[:3], disturbance="busy")[2:]], False),
-        (side(FIRST[:3]), [*side(SLOWER[:2]), *side(SLOWER[:3], extra={DUET: {ALONE: "lost"}})[2:]], False),
+        (
+            side(FIRST[:3]),
+            [*side(SLOWER[:2]), *side(SLOWER[:3], extra={DUET: {ALONE: "lost"}})[2:]],
+            False,
+        ),
     ],
     ids=["same", "too few", "slower", "varies", "at the floor", "marked", "alone"],
 )

@@ -13,14 +13,17 @@ from effbench.sweeping.schedule import race_of
 
 
 class TestElimination:
-    """`protocol.eliminate` ends the rounds of modes that are slower, and all rounds once nothing is left to tell."""
+    """`protocol.eliminate` ends the rounds of modes that are slower, and all rounds once nothing is
+    left to tell."""
 
     times: ClassVar = {"eager": 2.0, "best": 1.0, "near": 1.05, "partial": 0.5, "broken": 0.5}
     protocol: ClassVar = {**PROTOCOL, "eliminate": "latency_ms", "rounds": 3}
 
     def runs(self, *modes):
         parts = ({"name": mode} for mode in modes or self.times)
-        return [CellRun(Cell({"name": "m"}, 1, part, "float32", "inference", "cuda")) for part in parts]
+        return [
+            CellRun(Cell({"name": "m"}, 1, part, "float32", "inference", "cuda")) for part in parts
+        ]
 
     def answer(self, request, env):
         mode = request["cell"]["mode"]["name"]
@@ -28,11 +31,16 @@ class TestElimination:
         return ok(request, status, latency_ms=self.times[mode] * (1 + request["round"] / 20))
 
     @pytest.mark.parametrize(
-        ("near", "tolerance", "rounds"), [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)]
+        ("near", "tolerance", "rounds"),
+        [(1.05, 0.1, 2), (1.0, 0.1, 3), (1.3, 0.1, 1), (1.3, None, 2)],
     )
     def test_rounds_of_each_mode(self, make, monkeypatch, near, tolerance, rounds):
         monkeypatch.setitem(self.times, "near", near)
-        made = make(trials(self.runs(), 3), self.answer, protocol={**self.protocol, "host_tolerance": tolerance})
+        made = make(
+            trials(self.runs(), 3),
+            self.answer,
+            protocol={**self.protocol, "host_tolerance": tolerance},
+        )
         names = {run.cell.key: run.cell.mode_name for run in self.runs()}
         counts = Counter(names[one.cell_key] for one in made.recorded)
         assert counts == {"best": rounds, "near": rounds, "eager": 1, "partial": 1, "broken": 1}
@@ -63,7 +71,9 @@ class TestElimination:
             mode, round = request["cell"]["mode"]["name"], request["round"]
             is_busy = round < 2
             fraction = 1.0 if is_busy else 0.0
-            return marked(request, is_busy, latency_ms=self.times[mode], disturbed_fraction=fraction)
+            return marked(
+                request, is_busy, latency_ms=self.times[mode], disturbed_fraction=fraction
+            )
 
         protocol = {**self.protocol, "rounds": 10, "host_tolerance": 0.1}
         made = make(trials(self.runs("best", "eager"), 10), answer, protocol=protocol)
@@ -71,8 +81,15 @@ class TestElimination:
 
     def test_compilations_vary_less_the_more_there_are(self):
         def error(**values):
-            trial = [Trial("k", number, Status.OK, latency_ms=1.0, compilation=number, **values) for number in (0, 1)]
-            return race_of({"a": trial}, {**self.protocol, "host_tolerance": None}).estimates["a"].error
+            trial = [
+                Trial("k", number, Status.OK, latency_ms=1.0, compilation=number, **values)
+                for number in (0, 1)
+            ]
+            return (
+                race_of({"a": trial}, {**self.protocol, "host_tolerance": None})
+                .estimates["a"]
+                .error
+            )
 
         plain, compiled = error(), error(compile_s=1.0)
         tuned = error(compile_s=1.0, kernel_fingerprint=f"x{TUNED}")
@@ -80,7 +97,16 @@ class TestElimination:
         assert tuned**2 - plain**2 == pytest.approx(TUNED_SD**2 / 2)
 
     def test_the_rest_after_an_interruption(self, make):
-        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]  # a whole round
-        history = {run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()}
-        made = make(trials(self.runs(), 3, history=history), self.answer, protocol=self.protocol, history=history)
+        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[
+            :5
+        ]  # a whole round
+        history = {
+            run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()
+        }
+        made = make(
+            trials(self.runs(), 3, history=history),
+            self.answer,
+            protocol=self.protocol,
+            history=history,
+        )
         assert [one.round for one in made.recorded] == [1, 1]

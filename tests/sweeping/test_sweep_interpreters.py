@@ -1,4 +1,5 @@
-"""Interpreters as axes: found, judged, told apart. No torch; small scripts stand for interpreters."""
+"""Interpreters as axes: found, judged, told apart. No torch; small scripts stand for
+interpreters."""
 
 import ast
 import json
@@ -46,10 +47,14 @@ class TestFound:
         assert resolve("python-of-mine").python == path, "a bare name is looked for on PATH"
         (tmp_path / "venv").mkdir()
         (tmp_path / "venv" / "python").symlink_to(path)
-        assert resolve("venv/python").python == str(tmp_path / "venv" / "python"), "an interpreter keeps its link"
+        assert resolve("venv/python").python == str(tmp_path / "venv" / "python"), (
+            "an interpreter keeps its link"
+        )
         assert resolve("./venv/../venv/python") == resolve("venv/python")
         (tmp_path / "current").symlink_to(tmp_path / "venv")
-        assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), "a folder does not"
+        assert resolve(folder="current") == Interpreter(None, str(tmp_path / "venv")), (
+            "a folder does not"
+        )
 
     def test_what_is_not_there(self, script, tmp_path):
         script(path="venv/bin/python")
@@ -66,7 +71,9 @@ class TestFound:
 
 
 def report(version=(3, 12), missing=(), torch="2.13.0"):
-    return json.dumps({"v": 1, "event": "interpreter", "version": version, "missing": missing, "torch": torch})
+    return json.dumps(
+        {"v": 1, "event": "interpreter", "version": version, "missing": missing, "torch": torch}
+    )
 
 
 def refused(path, error):
@@ -82,7 +89,10 @@ class TestJudged:
         for text, error in (
             (report(version=(3, 10)), "is Python 3.10; trials need Python 3.11 or newer"),
             (report(missing=["torch", "pynvml"], torch=None), f"lacks torch, nvidia-ml-py\n{fix}"),
-            (report(torch="2.4.1+cu121"), r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer"),
+            (
+                report(torch="2.4.1+cu121"),
+                r"has torch 2\.4\.1\+cu121; trials need torch 2\.11 or newer",
+            ),
             ("GNU bash, version 5.2", "is not a working Python interpreter"),
             ('["other", 1, 2, 3]', "is not a working Python interpreter"),
         ):
@@ -118,16 +128,34 @@ class TestJudged:
 
 class TestEnvironment:
     def test_interpreters_with_the_same_software_have_different_environments(self):
-        asked = [HERE, A, B, Interpreter(None, "/x"), Interpreter(A.python, "/x"), Interpreter(A.python, "/y")]
+        asked = [
+            HERE,
+            A,
+            B,
+            Interpreter(None, "/x"),
+            Interpreter(A.python, "/x"),
+            Interpreter(A.python, "/y"),
+        ]
         assert len({one.environment(FACTS).id for one in asked}) == len(asked)
-        assert HERE.environment(FACTS) == Environment(**FACTS), "an ordinary sweep keeps its environment"
+        assert HERE.environment(FACTS) == Environment(**FACTS), (
+            "an ordinary sweep keeps its environment"
+        )
         assert Interpreter(A.python, "/x").environment(FACTS).flags == {
-            "OMP_NUM_THREADS": "2", "interpreter": A.python, "folder": "/x",
-        }  # fmt: skip
+            "OMP_NUM_THREADS": "2",
+            "interpreter": A.python,
+            "folder": "/x",
+        }
 
     def test_facts_lead_back_to_the_interpreter(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # of a repository the facts are read by git, which takes seconds
-        for one in (HERE, A, Interpreter(None, str(tmp_path)), Interpreter(A.python, str(tmp_path))):
+        monkeypatch.chdir(
+            tmp_path
+        )  # of a repository the facts are read by git, which takes seconds
+        for one in (
+            HERE,
+            A,
+            Interpreter(None, str(tmp_path)),
+            Interpreter(A.python, str(tmp_path)),
+        ):
             facts = json.loads(json.dumps(one.facts()))
             assert Interpreter.from_facts(facts) == one
             assert facts["python"] == (one.python or sys.executable)
@@ -145,10 +173,15 @@ def test_a_server_keeps_bytecode_that_python_may_not_write(tmp_path):
     env.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def variables(*options: str) -> dict[str, str]:
-        done = subprocess.run([sys.executable, *options, "-c", asked], env=env, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, *options, "-c", asked], env=env, capture_output=True, text=True
+        )
         return ast.literal_eval(done.stdout)
 
-    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache/effbench/bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    kept = {
+        "PYTHONPYCACHEPREFIX": str(tmp_path / "cache/effbench/bytecode"),
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     assert variables("-B") == kept
     assert variables() == {}, "Python writes it itself"
     py_compile.compile(str(module))

@@ -43,7 +43,9 @@ def test_a_dropped_one_is_remembered_and_stops_the_sweep(capsys):
 
 def test_another_handler_is_kept_and_other_errors_are_printed(monkeypatch):
     printed = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value)))
+    monkeypatch.setattr(
+        sys, "unraisablehook", lambda dropped: printed.append(str(dropped.exc_value))
+    )
     with remembered():
         Raising([].pop)
     assert printed == ["pop from empty list"]

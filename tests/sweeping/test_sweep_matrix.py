@@ -31,12 +31,18 @@ def points(cells):
 @pytest.mark.parametrize(
     ("rule", "fits"),
     [
-        ({"mode": "cuda-graph", "bs": ">64"}, lambda model, bs, mode: mode == "cuda-graph" and bs > 64),
+        (
+            {"mode": "cuda-graph", "bs": ">64"},
+            lambda model, bs, mode: mode == "cuda-graph" and bs > 64,
+        ),
         ({"bs": "<=64"}, lambda model, bs, mode: bs <= 64),
         ({"bs": [1, ">=512"]}, lambda model, bs, mode: bs in (1, 512)),
         ({"model": "g*", "bs": "64"}, lambda model, bs, mode: model == "gpt2" and bs == 64),
         ({"mode.fullgraph": True}, lambda model, bs, mode: mode == "default"),
-        ({"numerics.tf32": "false", "mode": ["eager", "default"]}, lambda model, bs, mode: mode != "cuda-graph"),
+        (
+            {"numerics.tf32": "false", "mode": ["eager", "default"]},
+            lambda model, bs, mode: mode != "cuda-graph",
+        ),
         ({"dtype": "float16"}, lambda model, bs, mode: False),
         ({"model": ">3"}, lambda model, bs, mode: False),
     ],
@@ -51,7 +57,11 @@ def test_a_rule_matches_cells_that_fit_all_its_keys(rule, fits):
 
 def test_a_rule_reads_numbers_of_variables_and_settings_of_networks():
     cells = [a_cell(env={"OMP_NUM_THREADS": number}) for number in ("2", "16", "all")]
-    cells += [dataclasses.replace(cells[0], model={"name": "a", "module": {"arch": "a", "image_size": 32}})]
+    cells += [
+        dataclasses.replace(
+            cells[0], model={"name": "a", "module": {"arch": "a", "image_size": 32}}
+        )
+    ]
     assert excluded(cells, [{"env.OMP_NUM_THREADS": ">2"}]) == ({cells[1]}, [])
     assert excluded(cells, [{"model.arch": "a", "model.image_size": "<64"}]) == ({cells[3]}, [])
 
@@ -76,7 +86,12 @@ def test_rules_that_are_refused(rules, error):
 def test_shards_are_disjoint_complete_and_balanced(seed):
     draw = random.Random(seed)
     modes = ["eager", *(f"m{n}" for n in range(draw.randint(1, 12)))]
-    cells = [a_cell(mode, bs=bs) for bs in range(1, draw.randint(2, 60)) for mode in modes if draw.random() < 0.8]
+    cells = [
+        a_cell(mode, bs=bs)
+        for bs in range(1, draw.randint(2, 60))
+        for mode in modes
+        if draw.random() < 0.8
+    ]
     number = draw.randint(1, 12)
     parts = shards(cells, number)
     assert len(parts) == number
@@ -98,16 +113,28 @@ def test_the_largest_groups_of_cells_are_distributed_first():
 def shard_of(path, name, number=3, label="v1"):
     """A database with one shard of CELLS; gives the sweep's id."""
     facts = {
-        "name": "nightly", "label": label, "command": [], "overrides": [], "protocol": {"rounds": 1}, "rounds": 1,
-        "baseline_mode": "eager", "seed": 0, "git_revision": "abc", "host": {"hostname": f"node{name}"},
-    }  # fmt: skip
+        "name": "nightly",
+        "label": label,
+        "command": [],
+        "overrides": [],
+        "protocol": {"rounds": 1},
+        "rounds": 1,
+        "baseline_mode": "eager",
+        "seed": 0,
+        "git_revision": "abc",
+        "host": {"hostname": f"node{name}"},
+    }
     part = shards(CELLS, number)[int(name.split("/")[0]) - 1]
     with Store.open(path, mode="write") as store:
         shard = Shard(name, ["nightly", label, number], CELLS)
         sweep = store.begin_sweep(plan=part, shard=shard, **facts)
         where = store.add_environment(environment(), {})
         for cell in part:
-            store.record(sweep, where, Trial(cell.key, 0, Status.OK, latency_ms=cell.bs * (1.0 + len(cell.mode_name))))
+            store.record(
+                sweep,
+                where,
+                Trial(cell.key, 0, Status.OK, latency_ms=cell.bs * (1.0 + len(cell.mode_name))),
+            )
         store.finish_sweep(sweep, "interrupted" if name.startswith("2") else "completed", name)
     return sweep
 
@@ -123,7 +150,10 @@ def test_shards_merge_into_the_sweep_that_one_run_would_have_given(tmp_path):
     assert len(ids) == 1
     assert outcomes(tmp_path / "3.db", merged) == ["imported"]
     assert info_of(merged).state == "partial (1 of 3 shards)"
-    assert [outcomes(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [["completed"], ["completed"]]
+    assert [outcomes(tmp_path / f"{n}.db", merged) for n in (1, 2)] == [
+        ["completed"],
+        ["completed"],
+    ]
     assert results(merged) == results(whole)
     assert len(results(merged)) == len(CELLS)
     assert Store.check(merged) == []
@@ -141,7 +171,9 @@ def test_shards_of_different_runs_stay_apart(tmp_path):
         shard_of(tmp_path / "x.db", "1/3")
     assert shard_of(tmp_path / "x.db", "1/3", label="v2") not in ids
     (both,) = ids
-    with pytest.raises(UsageError, match="has several shards; resume one of them: add shard=1/3 or shard=3/3"):
+    with pytest.raises(
+        UsageError, match="has several shards; resume one of them: add shard=1/3 or shard=3/3"
+    ):
         expand([f"resume={both}", f"db={tmp_path / 'x.db'}"])
 
 

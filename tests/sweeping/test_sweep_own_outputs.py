@@ -1,4 +1,5 @@
-"""What effbench writes is no change of the code, although git may track it; new default folders are ignored."""
+"""What effbench writes is no change of the code, although git may track it; new default folders are
+ignored."""
 
 import datetime as dt
 import subprocess
@@ -16,7 +17,9 @@ from effbench.sweeping.own_outputs import is_database
 
 def git(*args):
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
-    return subprocess.run(["git", *identity, *args], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["git", *identity, *args], check=True, capture_output=True, text=True
+    ).stdout
 
 
 @pytest.fixture
@@ -93,7 +96,11 @@ def test_a_refused_re_run_names_the_changed_files(repository, tmp_path, monkeypa
 
 
 def test_no_repository(tmp_path):
-    assert (changed_files(tmp_path), git_description(tmp_path), git_changes(tmp_path)) == ([], None, None)
+    assert (changed_files(tmp_path), git_description(tmp_path), git_changes(tmp_path)) == (
+        [],
+        None,
+        None,
+    )
 
 
 def test_what_is_a_database(empty_db, tmp_path):

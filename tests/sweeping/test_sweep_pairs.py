@@ -4,7 +4,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from schedule_parts import PROTOCOL, A, B, Server, cell_runs, cells, gpus, key_of, marked, ok, pool_of, trials
+from schedule_parts import (
+    PROTOCOL,
+    A,
+    B,
+    Server,
+    cell_runs,
+    cells,
+    gpus,
+    key_of,
+    marked,
+    ok,
+    pool_of,
+    trials,
+)
 
 from effbench.cell import Status, Trial
 from effbench.sweeping.interpreters import HERE
@@ -20,21 +33,28 @@ class TestPlanned:
             of_round = [trial.run for trial in left if trial.round == number]
             pairs = list(zip(of_round[::2], of_round[1::2], strict=True))
             assert all(one.cell == other.cell for one, other in pairs)
-            expected = BOTH if number in (0, 3) else BOTH[::-1]  # each order once in rounds 0 and 2, and in 1 and 3
+            expected = (
+                BOTH if number in (0, 3) else BOTH[::-1]
+            )  # each order once in rounds 0 and 2, and in 1 and 3
             assert {(one.interpreter, other.interpreter) for one, other in pairs} == {expected}
         alone = trials(cell_runs(6, interpreters=(HERE,)), 4)
-        assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in left[::2]], "the same order of cells"
+        assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in left[::2]], (
+            "the same order of cells"
+        )
 
 
 @pytest.fixture
 def pairs(make, tmp_path):
-    """A schedule of two interpreters that has run: trials end as `answer(interpreter, request)` says."""
+    """A schedule of two interpreters that has run: trials end as `answer(interpreter, request)`
+    says."""
 
     def build(planned, answer=lambda interpreter, request: ok(request), **options):
         servers = {one: Server(lambda request, env, one=one: answer(one, request)) for one in BOTH}
         pools = {one: pool_of(servers[one], tmp_path / name, one) for one, name in zip(BOTH, "ab")}  # noqa: B905
         done: list[tuple[PlannedTrial, Trial]] = []
-        made = make(planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options)
+        made = make(
+            planned, pools=pools, record=lambda trial, one: done.append((trial, one)), **options
+        )
         made.done, made.server_of = done, servers
         return made
 
@@ -49,7 +69,9 @@ class TestScheduled:
             return ok(request, "error" if interpreter == B and key_of(request) == bad else "ok")
 
         made = pairs(trials(cell_runs(2, interpreters=BOTH), 3), answer)
-        counts = Counter((trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done)
+        counts = Counter(
+            (trial.run.cell.key == bad, trial.run.interpreter) for trial, _ in made.done
+        )
         assert counts == {(True, A): 3, (True, B): 1, (False, A): 3, (False, B): 3}
         assert made.progress.changes == [-2]
         for one, name in zip(BOTH, "ab", strict=True):
@@ -57,16 +79,21 @@ class TestScheduled:
             assert {Path(request["cache_dir"]).parents[1] for request in sent} == {tmp_path / name}
 
     @pytest.mark.parametrize(
-        ("spread", "status_of_b", "rounds"), [(0.1, "ok", (8, 8)), (0.0, "ok", (5, 5)), (0.0, "error", (5, 1))]
+        ("spread", "status_of_b", "rounds"),
+        [(0.1, "ok", (8, 8)), (0.0, "ok", (5, 5)), (0.0, "error", (5, 1))],
     )
     def test_rounds_end_early_for_both_at_once(self, pairs, spread, status_of_b, rounds):
         def answer(interpreter, request):
-            status, spread_of_b = (status_of_b, spread * request["round"]) if interpreter == B else ("ok", 0.0)
+            status, spread_of_b = (
+                (status_of_b, spread * request["round"]) if interpreter == B else ("ok", 0.0)
+            )
             return ok(request, status, latency_ms=1.0 + spread_of_b)
 
         planned = trials(cell_runs(1, interpreters=BOTH), 8)
         made = pairs(planned, answer, protocol={**PROTOCOL, "enough_interval": 0.01})
-        assert Counter(trial.run.interpreter for trial, _ in made.done) == dict(zip(BOTH, rounds, strict=True))
+        assert Counter(trial.run.interpreter for trial, _ in made.done) == dict(
+            zip(BOTH, rounds, strict=True)
+        )
         assert sum(made.progress.changes) == sum(rounds) - 16
 
     def test_rounds_are_precise_if_both_are_unmarked(self, pairs):
@@ -78,8 +105,15 @@ class TestScheduled:
         assert Counter(trial.run.interpreter for trial, _ in made.done) == dict.fromkeys(BOTH, 7)
 
     def test_a_marked_trial_does_not_come_again(self, pairs):
-        made = pairs(trials(cell_runs(1, interpreters=BOTH), 2), lambda interpreter, request: marked(request))
-        assert [(trial.round, trial.attempt) for trial, _ in made.done] == [(0, 0), (0, 0), (1, 0), (1, 0)]
+        made = pairs(
+            trials(cell_runs(1, interpreters=BOTH), 2), lambda interpreter, request: marked(request)
+        )
+        assert [(trial.round, trial.attempt) for trial, _ in made.done] == [
+            (0, 0),
+            (0, 0),
+            (1, 0),
+            (1, 0),
+        ]
 
     def test_a_pair_stays_on_one_gpu_also_when_resumed(self, pairs):
         # the watcher asserts that a cell never runs twice at once
@@ -102,4 +136,6 @@ class TestScheduled:
     def test_fresh_interpreters_are_those_asked_for(self, pairs, started):
         pairs(trials(cell_runs(1, env={"A": "1"}, interpreters=BOTH)), isolation="spawn")
         options = {"preload": False, "env": {"A": "1"}}
-        assert [server.options for server in started] == [{"python": one.python, **options} for one in BOTH]
+        assert [server.options for server in started] == [
+            {"python": one.python, **options} for one in BOTH
+        ]

@@ -18,7 +18,10 @@ def test_rounds_are_in_order_and_each_has_a_seeded_order_of_its_own():
     def orders(seed):
         left = trials(20, 3, seed)
         assert [trial.round for trial in left] == [0] * 20 + [1] * 20 + [2] * 20
-        return [tuple(trial.run.cell.bs for trial in left if trial.round == number) for number in range(3)]
+        return [
+            tuple(trial.run.cell.bs for trial in left if trial.round == number)
+            for number in range(3)
+        ]
 
     assert orders(1) == orders(1)
     assert len({*orders(1), *orders(2), tuple(range(1, 21))}) == 7
@@ -66,8 +69,8 @@ TWO_GPUS = {"GPU-0": "GPU 0", "GPU-1": "GPU 1"}
 
 
 def taken_by_turns(queue, first):
-    """Let the slots of both devices ask in turn, `first` first, and end each group at once. Return the devices and
-    rounds of the groups in order."""
+    """Let the slots of both devices ask in turn, `first` first, and end each group at once. Return
+    the devices and rounds of the groups in order."""
     order, idle = [], 0
     second = "cpu" if first == "cuda" else "cuda"
     while not queue.is_empty():
@@ -116,7 +119,9 @@ def test_no_device_waits_for_cells_of_a_device_that_the_machine_lacks():
 
 def test_rounds_of_one_device_that_are_over_hold_up_no_other():
     recorded, left = cell_runs(1), cell_runs(1, device="cpu")
-    queue = Queue(trials([*recorded, *left], 3, history={recorded[0]: done(recorded[0], 3)}), {}, {})
+    queue = Queue(
+        trials([*recorded, *left], 3, history={recorded[0]: done(recorded[0], 3)}), {}, {}
+    )
     assert [round for _, round in taken_by_turns(queue, "cuda")] == [0, 1, 2]
 
 
@@ -125,11 +130,14 @@ def done(run, rounds, wall_s=1.0):
 
 
 def test_the_longest_group_of_a_late_round_does_not_block_both_devices():
-    """Of a resumed sweep on two GPUs: round 0 of a short cell, round 2 of a long one, and round 1 of one on the CPU."""
+    """Of a resumed sweep on two GPUs: round 0 of a short cell, round 2 of a long one, and round 1
+    of one on the CPU."""
     (short, long), (on_cpu,) = cell_runs(2), cell_runs(1, device="cpu")
     history = {long: done(long, 2, wall_s=90.0), on_cpu: done(on_cpu, 1), short: done(short, 3)[1:]}
     left = trials([short, long, on_cpu], 3, history=history)
-    queue = Queue([trial for trial in left if (trial.run, trial.round) != (on_cpu, 2)], history, TWO_GPUS)
+    queue = Queue(
+        [trial for trial in left if (trial.run, trial.round) != (on_cpu, 2)], history, TWO_GPUS
+    )
     assert taken_by_turns(queue, "cuda") == [("cuda", 0), ("cpu", 1), ("cuda", 2)]
 
 
@@ -139,7 +147,10 @@ def cell_of(model, mode, bs=1, device="cuda", dtype="float32"):
 
 def test_the_expected_duration_is_the_cells_own_or_else_its_modes():
     walls = {cell_of("m", "eager"): 2.0, cell_of("k", "eager"): 5.0}
-    history = {CellRun(cell): [Trial(cell.key, 0, Status.OK, wall_s=wall_s)] for cell, wall_s in walls.items()}
+    history = {
+        CellRun(cell): [Trial(cell.key, 0, Status.OK, wall_s=wall_s)]
+        for cell, wall_s in walls.items()
+    }
     cells = (*walls, cell_of("n", "eager"), cell_of("m", "default"))
     expected = [Queue([], history, {}).expected_s(Group(cell, 0, [], None)) for cell in cells]
     assert expected == [2.0, 5.0, 5.0, math.inf]
@@ -147,12 +158,20 @@ def test_the_expected_duration_is_the_cells_own_or_else_its_modes():
 
 def test_an_estimate_uses_the_closest_history():
     known, alike = cell_of("m", "default"), cell_of("m", "default", bs=2)
-    recorded = [(known, "cold", 100.0), *((known, "warm", seconds) for seconds in (10.0, 20.0, 90.0))]
-    recorded += [(cell_of("m", "default", bs=4), "cold", 40.0), (cell_of("m", "default", bs=4), "warm", 4.0)]
+    recorded = [
+        (known, "cold", 100.0),
+        *((known, "warm", seconds) for seconds in (10.0, 20.0, 90.0)),
+    ]
+    recorded += [
+        (cell_of("m", "default", bs=4), "cold", 40.0),
+        (cell_of("m", "default", bs=4), "warm", 4.0),
+    ]
     recorded += [(cell_of("k", "default"), "cold", 10.0), (cell_of("k", "default"), "warm", 100.0)]
     eager, on_cpu = cell_of("m", "eager"), cell_of("m", "default", device="cpu")
     recorded += [(eager, None, 3.0), (on_cpu, "cold", 3.0)]
-    durations = by_kind((c.key, c.phase, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded)
+    durations = by_kind(
+        (c.key, c.phase, c.model_name, c.mode_name, c.device, cache, s) for c, cache, s in recorded
+    )
     settings = Settings.with_defaults(protocol={**PROTOCOL, "rounds": 3, "compilations": 2})
     assert settings.protocol["budget_s"] == 5
 
@@ -161,27 +180,36 @@ def test_an_estimate_uses_the_closest_history():
         return estimate(planned, settings, [*gpus(2), Slot("CPU", "cpu")], durations)
 
     # on two GPUs, 2 × 100 + 20, 2 × 70 + 15, 2 × 40 + 20 and 3 × 3 s; on the CPU, 3 × 3 s
-    assert text(known, alike, cell_of("n", "default"), eager, on_cpu) == (
-        "duration: about 4 min, from the medians of earlier trials"
+    assert (
+        text(known, alike, cell_of("n", "default"), eager, on_cpu)
+        == "duration: about 4 min, from the medians of earlier trials"
     )
     assert text(eager) == "duration: a few seconds, from the medians of earlier trials"
     assert text() == "duration: none, because all trials are recorded"
     # three trials, on average on 1.5 GPUs
     bounds = trial_bounds(cell_of("n", "other"), settings.protocol, is_cold=True)
-    assert text(cell_of("n", "other")) == (
-        f"duration: {between(1.5 * bounds.low_s, 1.5 * bounds.high_s)}, from the protocol and usual compile times: "
-        "nothing like it has run here with this protocol"
+    assert (
+        text(cell_of("n", "other"))
+        == f"duration: {between(1.5 * bounds.low_s, 1.5 * bounds.high_s)}, from the protocol and"
+        " usual compile times: nothing like it has run here with this protocol"
     )
     assert "from the protocol and" in text(replace(eager, phase="training"))
     both = text(known, cell_of("n", "other"))
-    assert both.endswith("from the medians of earlier trials and, for 1 cell without any, the protocol")
+    assert both.endswith(
+        "from the medians of earlier trials and, for 1 cell without any, the protocol"
+    )
     assert between(110 + 1.5 * bounds.low_s, 110 + 1.5 * bounds.high_s) in both
 
 
 def test_modes_with_the_same_sizes_share_a_row_of_the_plan():
-    cells = [cell_of("m", mode, bs, dtype=dtype) for mode in ("eager", "default") for bs in range(8, 0, -1)
-             for dtype in ("float32", "float16")]  # fmt: skip
+    cells = [
+        cell_of("m", mode, bs, dtype=dtype)
+        for mode in ("eager", "default")
+        for bs in range(8, 0, -1)
+        for dtype in ("float32", "float16")
+    ]
     cells += [cell_of("m", "cuda-graph", bs) for bs in range(1, 10)]
     assert [tuple(row.values()) for row in plan_table(cells).rows] == [
-        ("m", "1, 2, 3, 4, 5, 6, 7, 8", "eager, default", 32), ("m", "9 sizes from 1 to 9", "cuda-graph", 9),
-    ]  # fmt: skip
+        ("m", "1, 2, 3, 4, 5, 6, 7, 8", "eager, default", 32),
+        ("m", "9 sizes from 1 to 9", "cuda-graph", 9),
+    ]

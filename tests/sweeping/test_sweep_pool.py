@@ -1,4 +1,5 @@
-"""Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses them. No process."""
+"""Fork servers of a sweep: probed, replaced when dead, renewed each round, closed when nobody uses
+them. No process."""
 
 import pytest
 from schedule_parts import FACTS, Server
@@ -11,9 +12,11 @@ from effbench.sweeping.pool import ServerPool, adapt_modes
 from effbench.sweeping.run import Command, open_pools
 
 PART = {
-    "model": {"module": {"_target_": "net.Net"}}, "phase": "inference", "device": "cpu",
+    "model": {"module": {"_target_": "net.Net"}},
+    "phase": "inference",
+    "device": "cpu",
     "mode": {"name": "eager", "_target_": "effbench.modes.eager.Eager"},
-}  # fmt: skip
+}
 
 
 class Fake(Server):
@@ -27,15 +30,28 @@ class Fake(Server):
 
     def call(self, task, payload, timeout_s):
         self.wait_ready()
-        errors = ["_target_=net.Net: no module named net"] if self.options.get("folder") == "/empty" else []
-        return {"errors": errors, "settings": [[]], "gpus": [], "details": {}, "environment": FACTS, "notes": []}
+        errors = (
+            ["_target_=net.Net: no module named net"]
+            if self.options.get("folder") == "/empty"
+            else []
+        )
+        return {
+            "errors": errors,
+            "settings": [[]],
+            "gpus": [],
+            "details": {},
+            "environment": FACTS,
+            "notes": [],
+        }
 
 
 @pytest.fixture
 def started(monkeypatch):
     """The servers that were started."""
     made = []
-    monkeypatch.setattr(pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1])
+    monkeypatch.setattr(
+        pool, "ForkServer", lambda **options: made.append(Fake(**options)) or made[-1]
+    )
     monkeypatch.setattr(pool, "preload", lambda server, cells: setattr(server, "preloaded", True))
     return made
 
@@ -102,7 +118,10 @@ class TestOpened:
     def test_each_has_a_server_until_the_end_unless_it_was_lent(self, started):
         lent = Fake()
         with self.opened("/good", None, server=lent) as pools:
-            assert [one.environment.flags.get("folder") for one in pools.values()] == ["/good", None]
+            assert [one.environment.flags.get("folder") for one in pools.values()] == [
+                "/good",
+                None,
+            ]
             assert pools[HERE].current is lent
             assert [server.closed for server in started] == [False]
         assert ([server.closed for server in started], lent.closed) == ([True], False)
@@ -119,7 +138,10 @@ class TestOpened:
         error = r"^effbench's own interpreter: .* too old$"
         with pytest.raises(ConfigError, match=error), self.opened("/good", None, server=dead):
             pass
-        with pytest.raises(WorkerError, match=r"^the fork server ended"), self.opened(None, server=dead):
+        with (
+            pytest.raises(WorkerError, match=r"^the fork server ended"),
+            self.opened(None, server=dead),
+        ):
             pass
 
 
@@ -137,6 +159,8 @@ def test_only_the_baseline_omits_what_only_other_modes_have():
         known = {str(parts[0]["mode"]): [], str(parts[1]["mode"]): ["fullgraph"]}
         errors = [error.partition(";")[0] for error in adapt_modes(parts, known, "eager")]
         hints = {"default": ": did you mean fullgraph?"}
-        assert errors == [f"mode {name} has no setting '{setting}'{hints.get(name, '')}" for name in refused]
+        assert errors == [
+            f"mode {name} has no setting '{setting}'{hints.get(name, '')}" for name in refused
+        ]
         if not errors:
             assert parts == [mode_part("eager"), mode_part("default", fullgraph=True)]

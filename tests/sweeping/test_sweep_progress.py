@@ -29,7 +29,9 @@ def shown(file, act, quiet=False, runs=2, **console):
     progress = Progress(Console(file=file, **console), quiet=quiet)
     planned = trials(runs, 2)
     settings = Settings.with_defaults(protocol={"rounds": 2, "name": "quick"})
-    with progress.showing("an-id", settings, list(dict.fromkeys(t.run for t in planned)), planned, ["GPU 0"]):
+    with progress.showing(
+        "an-id", settings, list(dict.fromkeys(t.run for t in planned)), planned, ["GPU 0"]
+    ):
         act(progress, "GPU 0", planned[0])
     return progress
 
@@ -40,7 +42,15 @@ def run_one(progress, slot, trial):
     progress.phase(trial, "timing")
     progress.retried(slot, trial, "no [red] memory")
     progress.resized(-1)
-    record = Trial(trial.run.cell.key, 0, Status.DEGRADED, "two\nlines", latency_ms=0.5, compile_s=3.0, wall_s=2.0)
+    record = Trial(
+        trial.run.cell.key,
+        0,
+        Status.DEGRADED,
+        "two\nlines",
+        latency_ms=0.5,
+        compile_s=3.0,
+        wall_s=2.0,
+    )
     progress.ended(trial, record)
 
 
@@ -52,7 +62,9 @@ def test_lines_of_a_sweep():
     assert "in use by another effbench" in waiting
     assert "retrying this trial: no [red] memory" in retried
     assert ended.startswith(" 50 % · round 1/2 · m bs=")
-    assert "degraded 0.500 ms, compiled in 3.0 s: two lines · took 2.0 s · a few seconds left" in ended
+    assert (
+        "degraded 0.500 ms, compiled in 3.0 s: two lines · took 2.0 s · a few seconds left" in ended
+    )
     shown(quiet := io.StringIO(), run_one, quiet=True)
     assert quiet.getvalue() == ""
 
@@ -66,8 +78,11 @@ def test_cells_are_told_apart_by_their_threads():
 
 def test_the_title_names_what_differs_between_interpreters():
     folder = Interpreter(folder="/before")
-    for interpreters, words in (((HERE, folder), "2 folders"), ((HERE, A), "2 interpreters"),
-                                ((A, folder), "2 interpreters")):  # fmt: skip
+    for interpreters, words in (
+        ((HERE, folder), "2 folders"),
+        ((HERE, A), "2 interpreters"),
+        ((A, folder), "2 interpreters"),
+    ):
         file = io.StringIO()
         shown(file, lambda *_: None, runs=cell_runs(1, interpreters=interpreters))
         assert f"1 cell × {words} × 2 rounds" in file.getvalue()
@@ -109,19 +124,29 @@ def test_a_disturbed_time_has_a_tilde_and_a_short_note():
     line = line_of(disturbed("", 0, Status.OK, latency_ms=2.7, wall_s=1.0))
     assert " · ok ~2.70 ms (host busy) · took 1.0 s" in line
     assert "of the timing" not in line
-    line = line_of(disturbed("", 0, Status.OK, latency_ms=2.7, compile_s=3.0, compile_cache="cold", wall_s=9.0))
+    line = line_of(
+        disturbed("", 0, Status.OK, latency_ms=2.7, compile_s=3.0, compile_cache="cold", wall_s=9.0)
+    )
     assert "ok ~2.70 ms (host busy), compiled in 3.0 s (cold cache) · took 9.0 s" in line
     assert "ok 2.70 ms · took" in line_of(Trial("", 0, Status.OK, latency_ms=2.7, wall_s=1.0))
-    assert "error: no memory · took" in line_of(disturbed("", 0, Status.ERROR, "no memory", wall_s=1.0))
+    assert "error: no memory · took" in line_of(
+        disturbed("", 0, Status.ERROR, "no memory", wall_s=1.0)
+    )
 
 
 @pytest.mark.parametrize(
     ("disturbance", "note"),
     [
         ("the host was busy during latency timing: enqueueing a call took 3 ms", "host busy"),
-        ("during timing, on every attempt: clocks reduced (hw_thermal_slowdown)", "GPU clocks reduced"),
+        (
+            "during timing, on every attempt: clocks reduced (hw_thermal_slowdown)",
+            "GPU clocks reduced",
+        ),
         ("another process works on this GPU (pid 7)", "GPU shared"),
-        ("a graph was compiled during timing: the figures include compile time", "includes compile time"),
+        (
+            "a graph was compiled during timing: the figures include compile time",
+            "includes compile time",
+        ),
         ("sunspots", "disturbed"),
     ],
 )

@@ -1,4 +1,5 @@
-"""One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is full)."""
+"""One sweep: how it begins, is resumed, and ends if its database fails (it is gone, the disk is
+full)."""
 
 import contextlib
 import re
@@ -80,7 +81,9 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
     info = info_of(copy)
     assert (info.state, info.trials) == ("interrupted", 3), "including the trial that was running"
     assert db.exists() == (how == "replaced")
-    assert not list(tmp_path.rglob("*-wal")), "it would be taken for the log of the next file of that name"
+    assert not list(tmp_path.rglob("*-wal")), (
+        "it would be taken for the log of the next file of that name"
+    )
     if how == "replaced":
         with Store.open(db) as store:
             assert store.sweeps() == []
@@ -90,7 +93,9 @@ def test_nothing_is_lost_when_the_database_is(db, how, empty_db, tmp_path):
 
 
 def test_a_database_deleted_after_the_last_trial(db, monkeypatch):
-    monkeypatch.setattr("effbench.sweeping.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True))
+    monkeypatch.setattr(
+        "effbench.sweeping.progress.Progress.ended", lambda *_: db.unlink(missing_ok=True)
+    )
     with pytest.raises(StoreError) as caught:
         sweep(db, count=1)
     info = info_of(rescued(caught.value))
@@ -109,7 +114,9 @@ def test_a_second_ctrl_c_names_the_command_to_resume(db, monkeypatch):
     assert str(caught.value) == f"resume with: effbench -m resume={info.id} db={db}"
 
 
-def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk, monkeypatch, effbench):
+def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(
+    db, fill_disk, monkeypatch, effbench
+):
     with pytest.raises(StoreError) as caught:
         sweep(db, fill_disk)
     message = str(caught.value)
@@ -126,7 +133,13 @@ def test_a_full_disk_ends_the_sweep_with_the_command_to_resume_it(db, fill_disk,
 
 def test_it_is_stored_without_the_password_and_with_the_overrides_of_its_cells(db):
     keys = [cell.key for cell in cells(2, "cpu")]
-    sweep(db, count=2, argv=["-m", DB], overrides=["bs=1", DB], of_cells={keys[0]: ["bs=1", "model=m"]})
+    sweep(
+        db,
+        count=2,
+        argv=["-m", DB],
+        overrides=["bs=1", DB],
+        of_cells={keys[0]: ["bs=1", "model=m"]},
+    )
     info = info_of(db)
     with Store.open(db) as store:
         assert store.cell_overrides(info.id) == {keys[0]: ["bs=1", "model=m"], keys[1]: None}
@@ -144,8 +157,14 @@ def test_resuming_takes_the_same_plan(db):
     with pytest.raises(ResumeError, match=r"has a different plan: 1 cell missing, 0 additional;"):
         sweep(db, count=TRIALS - 1, resume=done.sweep_id)
     for changed, said in (
-        ({"rounds": 2, "budget_s": 1.0}, r"has protocol.budget_s=5.0, not 1.0: trials that are measured differently"),
-        ({"rounds": 1, "name": "quick"}, r"has protocol=standard, not quick: .* only protocol.rounds may grow"),
+        (
+            {"rounds": 2, "budget_s": 1.0},
+            r"has protocol.budget_s=5.0, not 1.0: trials that are measured differently",
+        ),
+        (
+            {"rounds": 1, "name": "quick"},
+            r"has protocol=standard, not quick: .* only protocol.rounds may grow",
+        ),
         ({"rounds": 1, "eliminate": "latency_ms"}, r"has protocol.eliminate=null, not latency_ms"),
     ):
         with pytest.raises(ResumeError, match=said):
@@ -164,8 +183,12 @@ def test_a_finished_sweep_gets_more_rounds(db):
     assert info.protocol["budget_s"] == 5.0
     with Store.open(db) as store:
         assert store.is_own(info.id), "it is signed again"
-        assert {row["trials"] for row in store.results(info.id)} == {3}, "figures are over all rounds"
-    with pytest.raises(ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or give more than 3"):
+        assert {row["trials"] for row in store.results(info.id)} == {3}, (
+            "figures are over all rounds"
+        )
+    with pytest.raises(
+        ResumeError, match=r"has 3 rounds, more than 2: omit protocol.rounds, or give more than 3"
+    ):
         resumed(db, first.sweep_id, rounds=2)
     server = Server()
     assert resumed(db, first.sweep_id, rounds=3, server=server).state == "completed"
@@ -184,15 +207,19 @@ def test_added_rounds_compile_again_unless_the_caches_are_kept(db, tmp_path):
     """The caches of a completed sweep are gone, so another compilation has another number."""
 
     def compilations(keep):
-        settings = {"db": str(db), "executor": {"keep_cache": keep, "cache_dir": str(tmp_path / f"caches-{keep}")}}
+        settings = {
+            "db": str(db),
+            "executor": {"keep_cache": keep, "cache_dir": str(tmp_path / f"caches-{keep}")},
+        }
         found, resume_id = [], None
         for rounds in (3, 5, 6):
             server = Server()
             protocol = {"rounds": rounds, "compilations": 2}
             asked = Settings.with_defaults(protocol=protocol, resume=resume_id, **settings)
             server.answer = lambda request, env: (
-                Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True), ok(request)
-            )[1]  # fmt: skip
+                Path(request["cache_dir"]).mkdir(parents=True, exist_ok=True),
+                ok(request),
+            )[1]
             resume_id = run_cells(asked, cell_runs(1, "cpu"), Command([], [], server)).sweep_id
             found.append([(request["round"], request["compilation"]) for request in server.sent])
         return found
@@ -210,14 +237,21 @@ def test_numbers_of_compilations():
 def test_a_shard_gets_no_more_rounds(db):
     info = recorded()
     info.host = {"shards": {"1/2": "completed"}}
-    with pytest.raises(ResumeError, match=r"has shards, so it cannot get more rounds: all shards of a sweep have"):
+    with pytest.raises(
+        ResumeError, match=r"has shards, so it cannot get more rounds: all shards of a sweep have"
+    ):
         resume.check_same_protocol(info, {**info.protocol, "rounds": 6})
     resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
 
 
 def test_the_command_that_adds_rounds():
-    assert resume.more_rounds_command("s", 15, "a.db", "a.db") == "effbench -m resume=s protocol.rounds=15 db=a.db"
-    other = resume.more_rounds_command("s", 15, "results/effbench.db", "results/effbench.db", is_own=False)
+    assert (
+        resume.more_rounds_command("s", 15, "a.db", "a.db")
+        == "effbench -m resume=s protocol.rounds=15 db=a.db"
+    )
+    other = resume.more_rounds_command(
+        "s", 15, "results/effbench.db", "results/effbench.db", is_own=False
+    )
     assert other == "effbench -m resume=s protocol.rounds=15 --trust-imported"
 
 
@@ -227,11 +261,16 @@ def test_a_sweep_that_runs_is_not_resumed(db):
         store.finish_sweep(done.sweep_id, "running")
         mine = store.find_sweep(done.sweep_id).host["process"]
         other = {**mine, "pid": process.pid, "started": liveness._started(process.pid)}
-        assert liveness.is_running(other) and not liveness.is_running({**other, "hostname": "elsewhere"})
+        assert liveness.is_running(other) and not liveness.is_running(
+            {**other, "hostname": "elsewhere"}
+        )
         host = {**store.find_sweep(done.sweep_id).host, "process": other}
         with store._writing() as connection:
             connection.execute(sa.update(SWEEP).values(host=host))
-        with pytest.raises(ResumeError, match=f"still running in process {process.pid}; wait for its end, or end it"):
+        with pytest.raises(
+            ResumeError,
+            match=f"still running in process {process.pid}; wait for its end, or end it",
+        ):
             sweep(db, resume=done.sweep_id)
         process.kill()
     assert sweep(db, resume=done.sweep_id).state == "completed"
@@ -257,7 +296,9 @@ def test_unknown_ceilings_are_measured_once_and_a_failure_is_noted(db, monkeypat
         floors.append((trial["compute_floor_ms"], trial["memory_floor_ms"]))
     assert floors == [(None, None), (1.0, 2.0), (1.0, 2.0)]
     assert measured == ["GPU 0"] * 2
-    assert capsys.readouterr().out.count("could not measure this GPU's ceilings: out of memory") == 1
+    assert (
+        capsys.readouterr().out.count("could not measure this GPU's ceilings: out of memory") == 1
+    )
 
 
 def info(*interpreters, trials=1):
@@ -268,14 +309,25 @@ def info(*interpreters, trials=1):
 def test_resuming_takes_the_same_interpreters():
     resume.check_same_interpreters(info(A, B), {B, A})
     for now in ({A}, {A, HERE}, {HERE}, {A, B, HERE}):
-        with pytest.raises(ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"):
+        with pytest.raises(
+            ResumeError, match=r"ran under python=/venvs/a/\S+ and python=/venvs/b/\S+, not"
+        ):
             resume.check_same_interpreters(info(A, B), now)
-    with pytest.raises(ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"):
+    with pytest.raises(
+        ResumeError, match="ran under effbench's own interpreter, not python=/venvs/a/bin/python"
+    ):
         resume.check_same_interpreters(info(HERE), {A})
 
 
 def recorded():
-    facts = {"protocol": {}, "host": {}, "baseline_mode": "eager", "seed": 0, "name": None, "label": None}
+    facts = {
+        "protocol": {},
+        "host": {},
+        "baseline_mode": "eager",
+        "seed": 0,
+        "name": None,
+        "label": None,
+    }
     return SimpleNamespace(id="s", rounds=5, **facts)
 
 
@@ -289,7 +341,9 @@ def test_resuming_takes_the_same_settings():
     sweep.protocol, sweep.name, sweep.label = settings.protocol, "nightly", "v1"
     resume.check_same_plan(sweep, [], [], [], settings)
     for key in ("name", "label"):
-        other = Settings.with_defaults(protocol=settings.protocol, sweep={**settings.sweep, key: "x"})
+        other = Settings.with_defaults(
+            protocol=settings.protocol, sweep={**settings.sweep, key: "x"}
+        )
         with pytest.raises(ResumeError, match=f"has sweep.{key}={getattr(sweep, key)}, not x;"):
             resume.check_same_plan(sweep, [], [], [], other)
 
@@ -298,20 +352,32 @@ def test_resuming_takes_the_same_cells():
     matrix = [a_cell(bs=bs) for bs in (1, 2, 4)]
     first, second = shards(matrix, 2)
     settings, info = Settings.with_defaults(), recorded()
-    one, both = {"shards": {"1/2": "interrupted"}}, {"shards": {"1/2": "interrupted", "2/2": "completed"}}
+    one, both = (
+        {"shards": {"1/2": "interrupted"}},
+        {"shards": {"1/2": "interrupted", "2/2": "completed"}},
+    )
     for host, planned, given, of, fits in (
-        ({}, matrix, matrix, matrix, True), ({}, matrix, first, matrix, False), ({}, first, matrix, matrix, False),
-        (one, first, first, matrix, True), (one, first, first[:1], first[:1], False),
-        (both, matrix, first, matrix, True), (one, first, second, matrix, False),
-    ):  # fmt: skip
+        ({}, matrix, matrix, matrix, True),
+        ({}, matrix, first, matrix, False),
+        ({}, first, matrix, matrix, False),
+        (one, first, first, matrix, True),
+        (one, first, first[:1], first[:1], False),
+        (both, matrix, first, matrix, True),
+        (one, first, second, matrix, False),
+    ):
         info.host = host
-        with contextlib.nullcontext() if fits else pytest.raises(ResumeError, match="different plan"):
+        with (
+            contextlib.nullcontext() if fits else pytest.raises(ResumeError, match="different plan")
+        ):
             resume.check_same_plan(info, planned, given, of, settings)
 
 
 def test_resuming_notes_which_interpreter_has_changed():
     def changes(*ids, **old):
-        before, now = info(A, B), dict(zip(ids, info(A, B).host["environments"].values(), strict=True))
+        before, now = (
+            info(A, B),
+            dict(zip(ids, info(A, B).host["environments"].values(), strict=True)),
+        )
         before.host["environments"]["e1"] |= old
         return list(resume.changes(before, now))
 
@@ -329,13 +395,17 @@ def test_compile_caches_need_folders_that_can_be_written(db, tmp_path, monkeypat
         run.make_cache_folders(Settings.with_defaults(executor={"cache_dir": f"{tmp_path}/file/x"}))
     monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}/file")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    with pytest.raises(ConfigError, match="file/effbench/inductor; name another folder with XDG_CACHE_HOME"):
+    with pytest.raises(
+        ConfigError, match="file/effbench/inductor; name another folder with XDG_CACHE_HOME"
+    ):
         sweep(db)
 
 
 def test_a_baseline_must_be_in_the_sweep_unless_it_is_the_default():
     run.check_baseline(Settings.with_defaults(baseline_mode="eager"), [])
-    with pytest.raises(ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"):
+    with pytest.raises(
+        ConfigError, match="baseline_mode=default is not a mode of this sweep; its modes: eager"
+    ):
         run.check_baseline(Settings.with_defaults(baseline_mode="default"), cells(1))
 
 
@@ -347,7 +417,12 @@ def test_whether_the_process_of_a_sweep_has_ended(made):
     assert all(map(liveness.has_ended, [ended, *({**mine, **changed} for changed in another)]))
     unseen = ({"hostname": "elsewhere"}, {"namespace": "pid:[1]"})
     odd = (None, "x", {}, {**mine, "pid": "x"}, {**mine, "pid": 2**70})
-    assert not any(map(liveness.has_ended, [mine, *({**mine, "pid": 2**22 + 1, **other} for other in unseen), *odd]))
+    assert not any(
+        map(
+            liveness.has_ended,
+            [mine, *({**mine, "pid": 2**22 + 1, **other} for other in unseen), *odd],
+        )
+    )
     sweep_id = made.sweep([a_cell()], state="interrupted")
     made.sql("UPDATE sweep SET state = 'running', host = '{\"process\": null}'")
     with Store.open(made.path, mode="write") as store:
@@ -357,13 +432,18 @@ def test_whether_the_process_of_a_sweep_has_ended(made):
 
 
 def test_a_compile_cache_that_no_recorded_trial_left_is_removed(make, tmp_path):
-    """A trial that was killed left it: the next one would measure a warm compilation as a cold one."""
+    """A trial that was killed left it: the next one would measure a warm compilation as a cold
+    one."""
     (run,) = cell_runs(1)
     found = []
     for number in (0, 1):
         (tmp_path / "cache" / run.cell.key[:32] / str(number)).mkdir(parents=True)
     history = {run: [Trial(run.cell.key, 0, Status.OK, compilation=0)]}
-    answer = lambda request, env: (found.append(Path(request["cache_dir"]).exists()), ok(request))[1]  # noqa: E731
+
+    def answer(request, env):
+        found.append(Path(request["cache_dir"]).exists())
+        return ok(request)
+
     protocol = {**PROTOCOL, "rounds": 3, "compilations": 2}
     make(trials([run], 3, history=history), answer, protocol=protocol, history=history)
     assert found == [False, True], "of compilations 1 and 0"

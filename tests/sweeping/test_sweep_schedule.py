@@ -41,7 +41,9 @@ def test_every_trial_once_and_in_the_planned_order_on_one_slot(make):
     left = trials(10, 3, 5)
     made = make(left)
     assert [trial for _, trial in made.progress.order] == left
-    assert [(one.cell_key, one.round) for one in made.recorded] == [(t.run.cell.key, t.round) for t in left]
+    assert [(one.cell_key, one.round) for one in made.recorded] == [
+        (t.run.cell.key, t.round) for t in left
+    ]
 
 
 def test_samples_of_a_recorded_trial_are_not_kept(make):
@@ -56,7 +58,9 @@ def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
 
     def answer(request, env):
         with made.progress.lock:
-            beside.add(frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running))
+            beside.add(
+                frozenset("cpu" if name == "CPU" else "cuda" for name in made.progress.running)
+            )
         return ok(request)
 
     made.server.answer = answer
@@ -64,7 +68,9 @@ def test_each_slot_sees_its_gpu_and_the_cpu_never_works_beside_one(make):
     assert len(made.recorded) == 16
     assert beside == {frozenset({"cpu"}), frozenset({"cuda"})}
     assert Counter(env["CUDA_VISIBLE_DEVICES"] for env in made.server.envs)[""] == 8
-    assert all((slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order)
+    assert all(
+        (slot == "CPU") == (trial.run.cell.device == "cpu") for slot, trial in made.progress.order
+    )
     assert {one.gpu_uuid for one in made.recorded} <= {None, "GPU-0", "GPU-1"}
     assert len(make(trials(1), slots=[CPU]).recorded) == 1, "its trial reports what is missing"
 
@@ -89,12 +95,14 @@ def test_a_marked_trial_is_not_measured_again(make):
 
 
 def disturbed(request, fraction, **values):
-    """A trial that spent this fraction of its time on a disturbed host; it is marked if that was all of it."""
+    """A trial that spent this fraction of its time on a disturbed host; it is marked if that was
+    all of it."""
     return marked(request, fraction == 1.0, disturbed_fraction=fraction, **values)
 
 
 def by_order(fractions):
-    """Answers the n-th trial with the n-th of these fractions; the last one stands for all others."""
+    """Answers the n-th trial with the n-th of these fractions; the last one stands for all
+    others."""
     left = list(fractions)
     return lambda request, env: disturbed(request, left.pop(0) if len(left) > 1 else left[0])
 
@@ -103,7 +111,8 @@ PATIENT = {**PROTOCOL, "patience": 2.0}
 
 
 class TestWaiting:
-    """A sweep waits for undisturbed moments, until there has been none for three trials in a row."""
+    """A sweep waits for undisturbed moments, until there has been none for three trials in a
+    row."""
 
     BUSY_FOR_GOOD: ClassVar = [1.0, 1.0, 1.0, 1.0]
 
@@ -130,7 +139,9 @@ class TestWaiting:
     def test_it_says_so_once_and_what_to_do(self, make):
         made = make(trials(4, 3), by_order(self.BUSY_FOR_GOOD), protocol=PATIENT)
         (note,) = made.progress.notes
-        assert note.startswith("The host is busy: 3 trials in a row had no undisturbed moment (load ")
+        assert note.startswith(
+            "The host is busy: 3 trials in a row had no undisturbed moment (load "
+        )
         assert "no longer waits" in note
         assert "close other programs or use a quieter machine" in note
 
@@ -138,7 +149,9 @@ class TestWaiting:
     def test_fewer_threads_help_on_the_cpu_only(self, make, device, is_said):
         slot = CPU if device == "cpu" else gpus(1)[0]
         planned = trials(cell_runs(3, device=device))
-        (note,) = make(planned, by_order(self.BUSY_FOR_GOOD), slots=[slot], protocol=PATIENT).progress.notes
+        (note,) = make(
+            planned, by_order(self.BUSY_FOR_GOOD), slots=[slot], protocol=PATIENT
+        ).progress.notes
         assert ("threads=1" in note) is is_said
 
     def test_trials_whose_speed_does_not_depend_on_the_host_do_not_interrupt_a_row(self, make):
@@ -146,7 +159,10 @@ class TestWaiting:
         assert len(made.progress.notes) == 1
 
     def test_it_was_quiet_enough(self, make):
-        assert make(trials(4, 2), by_order([1.0, 1.0, 0.5, 0.0]), protocol=PATIENT).progress.notes == []
+        assert (
+            make(trials(4, 2), by_order([1.0, 1.0, 0.5, 0.0]), protocol=PATIENT).progress.notes
+            == []
+        )
 
 
 class TestKnownSpeeds:
@@ -177,14 +193,20 @@ class TestKnownSpeeds:
 
     def test_earlier_sweeps_are_known(self, make):
         before = HostSpeeds(quiet=[0.03], high=[0.05])
-        assert self.asked(make, lambda request, env: ok(request), before=before, count=1) == [(0.03, 0.05)]
+        assert self.asked(make, lambda request, env: ok(request), before=before, count=1) == [
+            (0.03, 0.05)
+        ]
 
 
 ENOUGH = {**PROTOCOL, "enough_interval": 0.01, "rounds": 10, "compilations": 7}
 
 
-@pytest.mark.parametrize(("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])])
-def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(make, rounds, compilations, used):
+@pytest.mark.parametrize(
+    ("rounds", "compilations", "used"), [(1, 3, [0]), (3, 2, [0, 1, 0]), (5, 3, [0, 1, 2, 0, 1])]
+)
+def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(
+    make, rounds, compilations, used
+):
     protocol = {**PROTOCOL, "rounds": rounds, "compilations": compilations}
     for history in ({}, {run: [Trial(run.cell.key, 0, Status.OK)] for run in cell_runs(1)}):
         left = list(enumerate(used))[len(history) :]
@@ -194,7 +216,9 @@ def test_rounds_take_turns_with_the_compile_caches_also_when_resumed(make, round
         sent = [(one["round"], one["compilation"], Path(one["cache_dir"]).name) for one in asked]
         assert sent == [(round, number, str(number)) for round, number in left]
         numbers = [one["compilation"] for one in asked]
-        assert [one["is_cold"] for one in asked] == [number not in numbers[:i] for i, number in enumerate(numbers)]
+        assert [one["is_cold"] for one in asked] == [
+            number not in numbers[:i] for i, number in enumerate(numbers)
+        ]
 
 
 def compiled(number, kernels):
@@ -208,11 +232,20 @@ class TestEnoughRounds:
         "quiet": (lambda request: ok(request), 5),
         "loud": (lambda request: ok(request, latency_ms=1.0 + request["round"] / 10), 8),
         "period": (lambda request: ok(request, period_ms=1.0 + request["round"] / 10), 8),
-        "one marked round is set aside": (lambda request: marked(request, request["round"] == 2), 6),
+        "one marked round is set aside": (
+            lambda request: marked(request, request["round"] == 2),
+            6,
+        ),
         "marked": (lambda request: marked(request), 8),
         "degraded": (lambda request: ok(request, "ok" if request["round"] else "degraded"), 8),
-        "each compilation once": (lambda request: ok(request, **compiled(request["compilation"], "same")), 7),
-        "kernels": (lambda request: ok(request, **compiled(request["round"], f"{request['round']}-tuned")), 8),
+        "each compilation once": (
+            lambda request: ok(request, **compiled(request["compilation"], "same")),
+            7,
+        ),
+        "kernels": (
+            lambda request: ok(request, **compiled(request["round"], f"{request['round']}-tuned")),
+            8,
+        ),
     }
 
     @pytest.mark.parametrize(("answer", "rounds"), answers.values(), ids=answers)
@@ -224,7 +257,9 @@ class TestEnoughRounds:
     @pytest.mark.parametrize(("before", "rounds"), [(4, [4]), (5, [])])
     def test_rounds_before_a_resumption_count(self, make, before, rounds):
         (run,) = cell_runs(1)
-        history = {run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]}
+        history = {
+            run: [Trial(run.cell.key, round, Status.OK, latency_ms=1.0) for round in range(before)]
+        }
         made = make(trials([run], 10, history=history), protocol=ENOUGH, history=history)
         assert [one.round for one in made.recorded] == rounds
 
@@ -242,18 +277,37 @@ def test_a_process_without_a_result(make):
         ({"signal": 11}, "crashed", "killed by SIGSEGV (in check)"),
         ({"signal": 63}, "crashed", "killed by signal 63 (in check)"),
         ({"exit": 3}, "crashed", "the process exited with code 3 (in check)"),
-        ({"signal": 9, "oom_killed": True}, "oom", "killed by the kernel: host memory ran out (in check)"),
-        ({"signal": 9, "reason": "its process wrote 5 bytes"}, "crashed", "its process wrote 5 bytes (in check)"),
+        (
+            {"signal": 9, "oom_killed": True},
+            "oom",
+            "killed by the kernel: host memory ran out (in check)",
+        ),
+        (
+            {"signal": 9, "reason": "its process wrote 5 bytes"},
+            "crashed",
+            "its process wrote 5 bytes (in check)",
+        ),
     ):
-        made = make(trials(1), lambda request, env, outcome=outcome: without_result(**outcome, log="its log"))
+        made = make(
+            trials(1),
+            lambda request, env, outcome=outcome: without_result(**outcome, log="its log"),
+        )
         (one,) = made.recorded
-        assert (one.status, one.reason, one.phase, one.extra["log"]) == (status, reason, "check", "its log")
+        assert (one.status, one.reason, one.phase, one.extra["log"]) == (
+            status,
+            reason,
+            "check",
+            "its log",
+        )
         assert one.wall_s is not None
 
 
 def at_the_device(request):
     """A trial whose process could not use its GPU."""
-    return {**ok(request, "error", reason="CUDA driver initialization failed", phase="device"), "phase": "device"}
+    return {
+        **ok(request, "error", reason="CUDA driver initialization failed", phase="device"),
+        "phase": "device",
+    }
 
 
 class TestFailuresOfTheHarness:
@@ -265,12 +319,17 @@ class TestFailuresOfTheHarness:
             at_the_device,
             lambda request: without_result(exit=1, phase=None),
             lambda request: without_result(signal=9, oom_killed=True, phase=None),
-            lambda request: dict.fromkeys(("result", "exit", "signal", "phase")) | {"failed": "no memory to fork"},
+            lambda request: (
+                dict.fromkeys(("result", "exit", "signal", "phase"))
+                | {"failed": "no memory to fork"}
+            ),
         ],
         ids=["device", "before", "memory", "fork"],
     )
     def test_one_that_passes_is_retried_and_recorded(self, make, failed):
-        server = Server(lambda request, env: failed(request) if len(server.envs) < 3 else ok(request))
+        server = Server(
+            lambda request, env: failed(request) if len(server.envs) < 3 else ok(request)
+        )
         made = make(trials(1, 2), server=server)
         first, second = made.recorded
         assert (first.status, second.status) == ("ok", "ok")
@@ -281,13 +340,26 @@ class TestFailuresOfTheHarness:
     def test_one_that_stays_is_recorded_after_three_more(self, make):
         made = make(trials(1, 2), lambda request, env: at_the_device(request))
         (one,) = made.recorded
-        assert (len(made.server.envs), one.status, len(one.extra["harness_retries"])) == (4, "error", 3)
+        assert (len(made.server.envs), one.status, len(one.extra["harness_retries"])) == (
+            4,
+            "error",
+            3,
+        )
         assert "initialization failed; tried 3 more times" in one.reason
 
     def test_what_fails_in_code_of_the_user_or_cannot_run_here_is_not_retried(self, make):
-        in_code = [(status, phase) for status in ("error", "crashed", "oom") for phase in ("setup", "build", "check")]
+        in_code = [
+            (status, phase)
+            for status in ("error", "crashed", "oom")
+            for phase in ("setup", "build", "check")
+        ]
         for status, phase in (*in_code, ("unsupported", "device")):
-            server = Server(lambda request, env, status=status, phase=phase: {**ok(request, status), "phase": phase})
+            server = Server(
+                lambda request, env, status=status, phase=phase: {
+                    **ok(request, status),
+                    "phase": phase,
+                }
+            )
             made = make(trials(1), server=server)
             assert (len(server.envs), made.progress.retries) == (1, [])
 
@@ -295,21 +367,39 @@ class TestFailuresOfTheHarness:
         starts = [OSError(errno.EAGAIN, "too many processes"), WorkerError("not ready"), Server()]
         monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=starts))
         (record,) = make(trials(1), isolation="spawn", server=Server()).recorded
-        assert (record.status, record.extra["harness_retries"]) == ("ok", [str(starts[0]), "not ready"])
+        assert (record.status, record.extra["harness_retries"]) == (
+            "ok",
+            [str(starts[0]), "not ready"],
+        )
 
-    def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(self, monkeypatch):
-        for number, kind in ((errno.EAGAIN, OSError), (errno.ENOMEM, OSError), (errno.ENOENT, ConfigError)):
-            monkeypatch.setattr(client.subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number))))
+    def test_only_an_interpreter_that_cannot_run_is_an_error_of_the_configuration(
+        self, monkeypatch
+    ):
+        for number, kind in (
+            (errno.EAGAIN, OSError),
+            (errno.ENOMEM, OSError),
+            (errno.ENOENT, ConfigError),
+        ):
+            monkeypatch.setattr(
+                client.subprocess, "Popen", Mock(side_effect=OSError(number, os.strerror(number)))
+            )
             with pytest.raises(kind, match=os.strerror(number)):
                 ForkServer(python="/venvs/a/bin/python")
 
     def test_a_stop_ends_the_retries(self, make):
         stop = threading.Event()
-        made = make(trials(1), lambda request, env: (stop.set(), at_the_device(request))[1], stop=stop)
+        made = make(
+            trials(1), lambda request, env: (stop.set(), at_the_device(request))[1], stop=stop
+        )
         assert (len(made.server.envs), made.recorded) == (1, [])
 
-    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(self, make, monkeypatch):
-        died, alone = Server(lambda request, env: {"died": "the fork server ended (code -9)"}), Server()
+    def test_a_trial_whose_server_dies_is_run_once_more_from_a_separate_one(
+        self, make, monkeypatch
+    ):
+        died, alone = (
+            Server(lambda request, env: {"died": "the fork server ended (code -9)"}),
+            Server(),
+        )
         reason = "the fork server ended (code -9) (in check)"
         monkeypatch.setattr(pool, "ForkServer", lambda **_: alone)
         (one,) = make(trials(1), server=died).recorded
@@ -317,14 +407,23 @@ class TestFailuresOfTheHarness:
         assert one.extra["harness_retries"] == [reason]
         monkeypatch.setattr(pool, "ForkServer", lambda **_: died)
         (one,) = make(trials(1), server=died).recorded
-        assert (one.status, one.reason, len(died.envs)) == ("crashed", f"{reason}; tried 1 more time", 1 + 2)
+        assert (one.status, one.reason, len(died.envs)) == (
+            "crashed",
+            f"{reason}; tried 1 more time",
+            1 + 2,
+        )
         answers = iter([{"died": "it ended"}, {"failed": "no memory to fork", "phase": None}])
         server = Server(lambda request, env: next(answers, None) or ok(request))
         monkeypatch.setattr(pool, "ForkServer", lambda **_: server)
         (one,) = make(trials(1), server=server).recorded
-        assert (one.status, len(server.envs)) == ("ok", 3), "the second failed before code of the user"
+        assert (one.status, len(server.envs)) == (
+            "ok",
+            3,
+        ), "the second failed before code of the user"
 
-    def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(self, make, monkeypatch):
+    def test_variables_of_a_cell_with_which_no_server_starts_are_its_own_crash(
+        self, make, monkeypatch
+    ):
         monkeypatch.setattr(pool, "ForkServer", Mock(side_effect=WorkerError("not ready")))
         planned = trials([*cell_runs(1, env={"LD_PRELOAD": "x"}), *cell_runs(1)])
         ended = sorted((one.status, one.reason) for one in make(planned).recorded)
@@ -339,15 +438,29 @@ def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
 
 
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
-    wrong = (5, [], {}, "text", {"status": "fine"}, {"more": 1}, {"latency_ms": "fast"}, {"samples": []},
-             {"samples": {"latency_ms": ["x"]}}, {"extra": None}, {"reason": 7}, {"round": 3},
-             {"cell_key": "another"})  # fmt: skip
+    wrong = (
+        5,
+        [],
+        {},
+        "text",
+        {"status": "fine"},
+        {"more": 1},
+        {"latency_ms": "fast"},
+        {"samples": []},
+        {"samples": {"latency_ms": ["x"]}},
+        {"extra": None},
+        {"reason": 7},
+        {"round": 3},
+        {"cell_key": "another"},
+    )
     for result in wrong:
 
         def answer(request, env, result=result):
             whole = ok(request)
             if request["cell"]["bs"] == 1:
-                whole["result"] = {**whole["result"], **result} if isinstance(result, dict) and result else result
+                whole["result"] = (
+                    {**whole["result"], **result} if isinstance(result, dict) and result else result
+                )
             return whole
 
         made = make(trials(2), answer)
@@ -358,7 +471,11 @@ def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
 
 def test_a_trial_that_never_ends_is_killed_and_the_rest_goes_on(make):
     slow = cells(2)[0].key
-    made = make(trials(2, 2), lambda request, env: None if key_of(request) == slow else ok(request), timeout_s=0.1)
+    made = make(
+        trials(2, 2),
+        lambda request, env: None if key_of(request) == slow else ok(request),
+        timeout_s=0.1,
+    )
     assert Counter(str(one.status) for one in made.recorded) == {"timeout": 1, "ok": 2}
     assert len(made.server.killed) == 1
     (late,) = (one for one in made.recorded if one.status == "timeout")
@@ -386,7 +503,10 @@ def test_fresh_interpreters_for_spawn_and_for_cells_with_variables(make, started
     assert not shared.envs
     make(trials([*cell_runs(1), *cell_runs(1, env={"FOO": "1"})]), server=shared)
     server = started[-1]
-    assert (len(shared.envs), server.envs) == (1, [{"CUDA_VISIBLE_DEVICES": "GPU-0", **server.options["env"]}])
+    assert (len(shared.envs), server.envs) == (
+        1,
+        [{"CUDA_VISIBLE_DEVICES": "GPU-0", **server.options["env"]}],
+    )
 
 
 class TestLock:
@@ -461,6 +581,10 @@ class TestBaselines:
         server = Server()
         here = pool_of(server, tmp_path)
         here.cells = planned
-        make(trials([CellRun(cell) for cell in planned]), pools={HERE: here}, baseline_mode=baseline_mode)
+        make(
+            trials([CellRun(cell) for cell in planned]),
+            pools={HERE: here},
+            baseline_mode=baseline_mode,
+        )
         found = {one["cell"]["mode"]["name"]: one["baseline"] for one in server.sent}
         assert {name: mode and mode["name"] for name, mode in found.items()} == expected

@@ -22,13 +22,21 @@ from effbench.sweeping.run import Command
 def test_a_job_is_lost_if_two_looks_in_a_row_find_it_ended(tmp_path):
     job = Job("7", tmp_path, [], tries=0, left=1)
     answers = ({}, {"7": ("RUNNING", "None")}, None, {"7": ("FAILED", "NonZeroExitCode")}, None, {})
-    assert [Cluster.watch(MagicMock(), job, states) and "lost" for states in answers] == [*[None] * 5, "lost"]
+    assert [Cluster.watch(MagicMock(), job, states) and "lost" for states in answers] == [
+        *[None] * 5,
+        "lost",
+    ]
 
 
 def test_why_a_job_waits_is_told_once(tmp_path):
     cluster = MagicMock(told=set())
     for reason in ("Priority", "PartitionTimeLimit", "PartitionTimeLimit"):
-        assert Cluster.watch(cluster, Job("7", tmp_path, [], tries=0, left=1), {"7": ("PENDING", reason)}) is None
+        assert (
+            Cluster.watch(
+                cluster, Job("7", tmp_path, [], tries=0, left=1), {"7": ("PENDING", reason)}
+            )
+            is None
+        )
     cluster.progress.note.assert_called_once_with("job 7 waits: PartitionTimeLimit")
 
 
@@ -40,13 +48,17 @@ class Queue:
         monkeypatch.setattr(slurm, "QUEUE_S", 0.0)
         monkeypatch.setattr(slurm, "READ_S", 0.001)
         monkeypatch.setattr(queue, "submit", self.submit)
-        monkeypatch.setattr(queue, "states", lambda name: dict.fromkeys(self.submitted, ("FAILED", "")))
+        monkeypatch.setattr(
+            queue, "states", lambda name: dict.fromkeys(self.submitted, ("FAILED", ""))
+        )
 
     def submit(self, name, folder, executor):
         request = decode((folder / REQUEST).read_bytes())
         if make := next(self.jobs):
             (folder / EVENTS).write_bytes(b"".join(map(encode, make(request))))
-        (folder / "1.err").write_text("ImportError: no torch\nsrun: error: n1: task 0: Exited with exit code 1\n")
+        (folder / "1.err").write_text(
+            "ImportError: no torch\nsrun: error: n1: task 0: Exited with exit code 1\n"
+        )
         self.submitted[job_id := str(len(self.submitted) + 1)] = request
         return job_id
 
@@ -65,12 +77,19 @@ def is_lost_in(round):
         yield from begins(request)
         ((given, params),) = request["runs"]
         cell, env = Cell.from_params(params), environment(gpu_name=None).id
-        done = {trial["round"]: trial for trial in request["history"].get(env, {}).get(cell.key, ())}
+        done = {
+            trial["round"]: trial for trial in request["history"].get(env, {}).get(cell.key, ())
+        }
         for number in range(request["settings"]["protocol"]["rounds"]):
             lost = LOST in done.get(number, {"extra": {}})["extra"]
             if number in done and not lost:
                 continue
-            facts = {"interpreter": given, "cell_key": cell.key, "round": number, "attempt": int(lost)}
+            facts = {
+                "interpreter": given,
+                "cell_key": cell.key,
+                "round": number,
+                "attempt": int(lost),
+            }
             yield {"event": "started", "slot": "CPU", **facts}
             if number == round:
                 return
@@ -87,10 +106,23 @@ def cluster(tmp_path):
     with Store.open(tmp_path / "a.db", mode="write") as store:
 
         def make(*cells, rounds=3):
-            executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs"), "job_retries": 1, "cells_per_job": 1}
-            settings = Settings.with_defaults(db=str(store.name), executor=executor, protocol={"rounds": rounds})
+            executor = {
+                "name": "slurm",
+                "job_folder": str(tmp_path / "jobs"),
+                "job_retries": 1,
+                "cells_per_job": 1,
+            }
+            settings = Settings.with_defaults(
+                db=str(store.name), executor=executor, protocol={"rounds": rounds}
+            )
             runs = [CellRun(cell) for cell in cells]
-            made = Cluster(store, begun(store, list(cells)), settings, runs, Command([], [], progress=MagicMock()))
+            made = Cluster(
+                store,
+                begun(store, list(cells)),
+                settings,
+                runs,
+                Command([], [], progress=MagicMock()),
+            )
             made.cancel = lambda: None
             return made
 
@@ -102,7 +134,8 @@ def test_if_no_job_begins_the_sweep_fails(cluster, monkeypatch):
     made = cluster(a_cell())
     Queue(monkeypatch, None, None)
     with pytest.raises(
-        WorkerError, match=r"job 2 failed \(FAILED\) before its first trial: ImportError: no torch; logs: "
+        WorkerError,
+        match=r"job 2 failed \(FAILED\) before its first trial: ImportError: no torch; logs: ",
     ):
         made.run(made.trials_left(made.runs))
     assert made.store.trials(made.sweep_id) == made.store.environments() == []
@@ -112,7 +145,9 @@ def test_a_cell_whose_jobs_never_begin_gets_the_environment_of_others(cluster, m
     made = cluster(a_cell(), a_cell("default"), rounds=1)
     Queue(monkeypatch, None, None, None, is_lost_in(1))
     made.run(made.trials_left(made.runs))
-    assert {row["environment_id"] for row in made.store.trials(made.sweep_id)} == {environment(gpu_name=None).id}
+    assert {row["environment_id"] for row in made.store.trials(made.sweep_id)} == {
+        environment(gpu_name=None).id
+    }
     assert sorted(row["status"] for row in made.store.results(made.sweep_id)) == ["crashed", "ok"]
 
 
@@ -120,18 +155,26 @@ def test_each_trial_is_repeated_on_its_own_account(cluster, monkeypatch):
     made = cluster(a_cell())
     Queue(monkeypatch, is_lost_in(0), is_lost_in(1), is_lost_in(2), is_lost_in(3))
     made.run(made.trials_left(made.runs))
-    tried = [(row["round"], row["attempt"], row["status"]) for row in made.store.trials(made.sweep_id)]
-    assert tried == [(number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)]
+    tried = [
+        (row["round"], row["attempt"], row["status"]) for row in made.store.trials(made.sweep_id)
+    ]
+    assert tried == [
+        (number, attempt, ("crashed", "ok")[attempt]) for number in range(3) for attempt in range(2)
+    ]
 
 
 def test_an_interrupted_shard_is_resumed_as_this_shard(monkeypatch, tmp_path):
     monkeypatch.setattr(queue, "check", lambda executor: None)
     monkeypatch.setattr(pool.ServerPool, "probe", lambda *_: None)
     executor = {"name": "slurm", "job_folder": str(tmp_path / "jobs")}
-    settings = Settings.with_defaults(db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"})
+    settings = Settings.with_defaults(
+        db=str(tmp_path / "a.db"), executor=executor, shard="1/2", sweep={"name": "n"}
+    )
     run, command = CellRun(a_cell()), Command([], [], MagicMock(), matrix=[a_cell()])
     command.stop.set()
-    outcome = slurm.run_on_cluster(settings, [(HERE, run.cell.params())], lambda pools: [run], command)
+    outcome = slurm.run_on_cluster(
+        settings, [(HERE, run.cell.params())], lambda pools: [run], command
+    )
     assert (outcome.state, outcome.shard) == ("interrupted", "1/2")
 
 
@@ -142,5 +185,7 @@ def test_job_folders_that_cannot_be_used(cluster, monkeypatch, tmp_path):
         slurm.run_on_cluster(settings, [], None, None)
     (tmp_path / "jobs").touch()
     made = cluster(a_cell())
-    with pytest.raises(WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"):
+    with pytest.raises(
+        WorkerError, match=r"cannot write .*/jobs/.* \(executor.job_folder\): Not a directory"
+    ):
         made.run(made.trials_left(made.runs))

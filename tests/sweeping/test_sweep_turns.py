@@ -48,7 +48,10 @@ def families():
     made = []
     for name in "ab":
         process = subprocess.Popen(
-            [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True
+            [sys.executable, "-c", FAMILY],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         request = Request(name, lambda request, phase: None, pid=process.pid)
         made.append((request, [process.pid, int(process.stdout.readline())], process))
@@ -107,10 +110,15 @@ def test_one_that_dies_while_it_waits_has_waited_until_then():
 
 def test_trials_of_other_servers_of_the_sweep_are_no_foreign_processes(families):
     (_, (server, trial)), _ = families
-    ask = "import sys; from effbench import processes; print(processes.siblings({*map(int, sys.argv[1:])}))"
+    ask = (
+        "import sys; from effbench import processes; print(processes.siblings({*map(int,"
+        " sys.argv[1:])}))"
+    )
     other = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
     pids = map(str, (trial, server, os.getpid(), 1))
-    done = subprocess.run([sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", other, ask, *pids], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{{{trial}}}\n"
 
 
@@ -159,7 +167,11 @@ def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(mo
 
     with Turns(gpus(1)[0], is_shared=True).joined(30, threading.Event(), lambda: None):
         for _ in range(3):
-            turns, stop, start = Turns(gpus(1)[0], is_shared=True), threading.Event(), time.monotonic()
+            turns, stop, start = (
+                Turns(gpus(1)[0], is_shared=True),
+                threading.Event(),
+                time.monotonic(),
+            )
             threads = [threading.Thread(target=join) for _ in range(4)]
             for thread in threads:
                 thread.start()
@@ -173,7 +185,14 @@ def test_all_trials_of_a_slot_stop_waiting_for_another_sweep_at_the_same_time(mo
     [
         ("killed by the kernel: host memory ran out", "oom", 2),
         ("in check: RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "error", 2),
-        ("in check: RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling cublasCreate", "error", 2),
+        (
+            (
+                "in check: RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling"
+                " cublasCreate"
+            ),
+            "error",
+            2,
+        ),
         ("in check: ZeroDivisionError: division by zero", "error", 1),
     ],
 )
@@ -188,7 +207,9 @@ def test_a_trial_that_may_lack_memory_runs_again_alone(make, reason, status, run
     assert len(seen) == runs and len(made.progress.retries) == runs - 1
     seen.clear()
     made = make(trials(1), answer)
-    assert [record.status for record in made.recorded] == [status], "no other trial could have used the memory"
+    assert [record.status for record in made.recorded] == [status], (
+        "no other trial could have used the memory"
+    )
 
 
 def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
@@ -230,7 +251,9 @@ def test_a_sweep_that_prepares_ahead(cli, monkeypatch):
         plain(progress, trial, phase)
 
     monkeypatch.setattr(Progress, "phase", phase)
-    done = cli.sweep("model=tiny", "bs=1,2,3", "mode=eager", "protocol.rounds=3", "executor.ahead=2")
+    done = cli.sweep(
+        "model=tiny", "bs=1,2,3", "mode=eager", "protocol.rounds=3", "executor.ahead=2"
+    )
     assert done.code == 0, done
     assert {row["status"] for row in results_of(cli.db)} == {"ok"}
     found = trials_of(cli.db)

@@ -1,4 +1,5 @@
-"""Two real processes that hand each other a token: what both record, and what becomes of one whose partner is lost."""
+"""Two real processes that hand each other a token: what both record, and what becomes of one whose
+partner is lost."""
 
 import itertools
 import math
@@ -20,9 +21,15 @@ from effbench.measure.timing import Rules, Timer
 from effbench.meeting import Partner, PartnerLostError, call_off, connect, listen
 
 RULES = Rules(
-    budget_s=0.2, min_time_s=0.02, min_samples=5, target_interval=0.005, max_samples=1000,
-    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
-)  # fmt: skip
+    budget_s=0.2,
+    min_time_s=0.02,
+    min_samples=5,
+    target_interval=0.005,
+    max_samples=1000,
+    warmup_calls=1,
+    warmup_s=0.0,
+    min_block_ms=1.0,
+)
 CPU = torch.device("cpu")
 INPUTS = [((), {})]
 
@@ -69,7 +76,9 @@ def member(tmp_path):
     def start(what=None, answer_s=10.0):
         listener = listen(tmp_path)
         answers = context.Queue()
-        process = context.Process(target=play_follower, args=(str(tmp_path), what, answers), daemon=True)
+        process = context.Process(
+            target=play_follower, args=(str(tmp_path), what, answers), daemon=True
+        )
         process.start()
         started.append(process)
         connection, _ = listener.accept()
@@ -98,8 +107,13 @@ def test_they_take_turns(member):
     partner.ask("end")
     theirs, _, _ = answers.get(timeout=10)
     everything = sorted([(at, 0.002) for at in calls] + [(at, 0.004) for at in theirs])
-    gaps = [(after - before, seconds) for (before, seconds), (after, _) in itertools.pairwise(everything)]
-    assert all(gap >= seconds for gap, seconds in gaps), "no call begins before the last one has ended"
+    gaps = [
+        (after - before, seconds)
+        for (before, seconds), (after, _) in itertools.pairwise(everything)
+    ]
+    assert all(gap >= seconds for gap, seconds in gaps), (
+        "no call begins before the last one has ended"
+    )
     assert len(pairs.undisturbed) >= 5 and not pairs.disturbed
     assert [pair.number for pair in pairs.undisturbed] == [*range(len(pairs.undisturbed))]
     figure = pairs.figure(RULES).median.value
@@ -139,7 +153,10 @@ def test_the_token_waits_until_the_other_threads_sleep():
 
 @pytest.mark.parametrize(
     ("what", "answer_s", "reason"),
-    [("die", 10.0, "the other member of the duet ended"), ("hang", 0.3, "did not answer for 0.3 s")],
+    [
+        ("die", 10.0, "the other member of the duet ended"),
+        ("hang", 0.3, "did not answer for 0.3 s"),
+    ],
 )
 def test_a_partner_that_is_lost_ends_the_duet(member, what, answer_s, reason):
     partner, _ = member(what, answer_s)
@@ -190,7 +207,10 @@ def test_nonsense_from_a_partner_ends_the_duet(tmp_path):
         DuetResult.from_json({"pairs": {"latency": [1]}})
 
 
-PAIRS = Pairs([Pair(1.0, 2.0, 0), Pair(3.0, 5.0, 1), Pair(2.0, 4.1, 2), Pair(1.0, 2.2, 4)], [Pair(9.0, 9.0, 3)])
+PAIRS = Pairs(
+    [Pair(1.0, 2.0, 0), Pair(3.0, 5.0, 1), Pair(2.0, 4.1, 2), Pair(1.0, 2.2, 4)],
+    [Pair(9.0, 9.0, 3)],
+)
 
 
 def test_both_members_have_the_same_ratio():

@@ -1,4 +1,5 @@
-"""Generated tokens: whether wrong ones are seen and ties are not wrong, and the figures of whole sweeps on the CPU."""
+"""Generated tokens: whether wrong ones are seen and ties are not wrong, and the figures of whole
+sweeps on the CPU."""
 
 import copy
 import dataclasses
@@ -22,9 +23,17 @@ from effbench.worker.trial import RunningTrial, unsupported
 
 B, P, N, V = 2, 5, 8, 11
 NAMES = ["token", "position"]
-SMALL = ("model=gpt2", "model.module.layers=1", "model.module.width=16", "model.module.heads=2",
-         "model.module.vocab=31", "model.module.max_seq=40", "model.module.context=1", "phase=generate",
-         "generate.prompt=6")  # fmt: skip
+SMALL = (
+    "model=gpt2",
+    "model.module.layers=1",
+    "model.module.width=16",
+    "model.module.heads=2",
+    "model.module.vocab=31",
+    "model.module.max_seq=40",
+    "model.module.context=1",
+    "phase=generate",
+    "generate.prompt=6",
+)
 
 
 class Next(nn.Module):
@@ -98,17 +107,26 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     made = generation(Next(gap=1e-5))
     other = Next(gap=-1e-5)
     assert verdict(made, other) is None
-    assert made.trial.extra["tied_tokens"] == B * (N - 1)  # eager generates the first token in all modes
+    assert made.trial.extra["tied_tokens"] == B * (
+        N - 1
+    )  # eager generates the first token in all modes
 
     def late(token, position):
-        return other(token, position).roll(5, dims=-1) if int(position) == P + 5 else other(token, position)
+        return (
+            other(token, position).roll(5, dims=-1)
+            if int(position) == P + 5
+            else other(token, position)
+        )
 
     assert "token 7 of request 1 is 5, but eager's is 10" in verdict(made, late)
 
 
 def test_modules_that_return_something_else():
     for output, text in (
-        (torch.zeros(B, P, V), "needs the logits [2, 1, vocabulary] of the last token, got [2, 5, 11]"),
+        (
+            torch.zeros(B, P, V),
+            "needs the logits [2, 1, vocabulary] of the last token, got [2, 5, 11]",
+        ),
         ((torch.zeros(B, 1, V),), "got tuple"),
         (torch.full((B, 1, V), torch.nan), "eager logits not finite"),
     ):
@@ -124,7 +142,9 @@ def test_infinite_logits_may_be_allowed():
 
     class Masks(Next):
         def forward(self, token, position):
-            return super().forward(token, position).index_fill(-1, torch.tensor([V - 1]), -torch.inf)
+            return (
+                super().forward(token, position).index_fill(-1, torch.tensor([V - 1]), -torch.inf)
+            )
 
     made = generation(Masks())
     made.cell.model["allow_nonfinite"] = True
@@ -132,8 +152,10 @@ def test_infinite_logits_may_be_allowed():
 
 
 def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
-    inputs = [{"name": "token", "shape": [1], "dtype": "int64", "low": 0, "high": V},
-              {"name": "position", "shape": [1], "dtype": "int64", "value": 1, "batch_dim": None}]  # fmt: skip
+    inputs = [
+        {"name": "token", "shape": [1], "dtype": "int64", "low": 0, "high": V},
+        {"name": "position", "shape": [1], "dtype": "int64", "value": 1, "batch_dim": None},
+    ]
     model = {"name": "m", "module": {"_target_": "torch.nn.CosineSimilarity"}, "inputs": inputs}
     one = dataclasses.replace(cell(), model=model)
     protocol = vars(Protocol(input_sets=1))
@@ -147,13 +169,17 @@ def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
 def test_what_cannot_generate():
     assert unsuitable(cell(), NAMES) is None
     assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), NAMES)
-    with pytest.raises(UnsupportedError, match="inputs token and position, in this order; m has position, token"):
+    with pytest.raises(
+        UnsupportedError, match="inputs token and position, in this order; m has position, token"
+    ):
         Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), [*reversed(NAMES)])
     module = Next()
     module.has_cross = True
     with pytest.raises(UnsupportedError, match="does not run encoders"):
         generation(module)
-    assert "does not support phase=generate" in unsupported(cell(), JitTrace(freeze=True), torch.device("cpu"))
+    assert "does not support phase=generate" in unsupported(
+        cell(), JitTrace(freeze=True), torch.device("cpu")
+    )
 
 
 def test_a_sweep_and_its_figures(cli):
@@ -170,7 +196,9 @@ def test_a_sweep_and_its_figures(cli):
     assert rows[1]["compile_cold_s"] > 0 and rows[1]["speedup"] and not rows[1]["recompiles"]
     for trial in trials:
         facts = trial["extra"]["facts"]["generation"]
-        assert facts["tpot_p50_ms"] == trial["tpot_ms"] <= facts["tpot_p99_ms"] == trial["tpot_p99_ms"]
+        assert (
+            facts["tpot_p50_ms"] == trial["tpot_ms"] <= facts["tpot_p99_ms"] == trial["tpot_p99_ms"]
+        )
         assert facts["requests"] == 3 * trial["latency_samples"]
     assert len(samples["tpot_ms"]) == 7 * len(samples["ttft_ms"]) == 7 * len(samples["latency_ms"])
     whole = samples["ttft_ms"] + samples["tpot_ms"].reshape(-1, 7).sum(1)

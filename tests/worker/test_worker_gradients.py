@@ -1,4 +1,5 @@
-"""One context of gradients for all calls of a row: inference mode, unless the module needs autograd."""
+"""One context of gradients for all calls of a row: inference mode, unless the module needs
+autograd."""
 
 import pytest
 import torch
@@ -11,10 +12,19 @@ from effbench.worker import trial
 from effbench.worker.first_call import first_success
 
 PROTOCOL = {
-    "budget_s": 0.02, "min_time_s": 0.0, "min_samples": 2, "target_interval": 0.5, "max_samples": 20, "load_s": 0.0,
-    "warmup_calls": 2, "warmup_s": 0.0, "max_warmup_s": 0.05, "min_block_ms": 0.1, "host_tolerance": None,
+    "budget_s": 0.02,
+    "min_time_s": 0.0,
+    "min_samples": 2,
+    "target_interval": 0.5,
+    "max_samples": 20,
+    "load_s": 0.0,
+    "warmup_calls": 2,
+    "warmup_s": 0.0,
+    "max_warmup_s": 0.05,
+    "min_block_ms": 0.1,
+    "host_tolerance": None,
     "input_sets": 2,
-}  # fmt: skip
+}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 TRACE = {"name": "jit-trace", "_target_": "effbench.modes.scripted.JitTrace"}
 DEFAULT = {"name": "default", "_target_": "effbench.modes.compiled.Compiled"}
@@ -56,7 +66,9 @@ class Dual(Jac):
 
     def forward(self, x):
         with forward_ad.dual_level():
-            return forward_ad.unpack_dual(self.net(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+            return forward_ad.unpack_dual(
+                self.net(forward_ad.make_dual(x, torch.ones_like(x)))
+            ).tangent
 
 
 class Ragged(Jac):
@@ -190,12 +202,17 @@ def test_inputs_of_a_module_that_a_function_makes_are_checked_once_it_is_built()
     cell.model["inputs"].append({"name": "mask", "shape": [8]})
     result = ran(cell)
     assert (result.status, result.phase) == ("error", "build")
-    assert result.reason.startswith("in build: model.inputs has 2 inputs by position (x, mask), but forward takes 1")
+    assert result.reason.startswith(
+        "in build: model.inputs has 2 inputs by position (x, mask), but forward takes 1"
+    )
 
 
 @pytest.mark.parametrize(
     ("module", "reason"),
-    [(Broken, "in check: RuntimeError: mat1 and mat2"), (BrokenForces, "in check: KeyError: 'after the forces'")],
+    [
+        (Broken, "in check: RuntimeError: mat1 and mat2"),
+        (BrokenForces, "in check: KeyError: 'after the forces'"),
+    ],
 )
 def test_a_failing_module_is_reported_by_its_own_error(module, reason):
     result = ran(cell_of(module))

@@ -16,7 +16,13 @@ from effbench.modes.base import Mode, Prepared
 from effbench.worker import trial
 
 PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
-COLUMNS = ("pair_speedup", "pair_speedup_low", "pair_speedup_high", "pair_speedup_disturbed", "pairs")
+COLUMNS = (
+    "pair_speedup",
+    "pair_speedup_low",
+    "pair_speedup_high",
+    "pair_speedup_disturbed",
+    "pairs",
+)
 
 
 class Twice(Mode):
@@ -196,7 +202,9 @@ def test_a_baseline_other_than_eager_is_prepared_on_a_copy():
     assert copied.forward.__code__.co_name == "baseline_forward"
 
 
-@pytest.mark.parametrize(("mode", "reason"), [("Nowhere", "it needs another device than cpu"), ("Broken", "no luck")])
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("Nowhere", "it needs another device than cpu"), ("Broken", "no luck")]
+)
 def test_a_baseline_that_cannot_run_leaves_the_trial_without_pairs(mode, reason):
     found, _ = run("Layers", "Twice", baseline=target_of(mode))
     assert reason in without_pairs(found)

@@ -15,7 +15,9 @@ from effbench.worker.failures import Ended
 @pytest.fixture
 def module():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(256, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64)).eval()
+    return nn.Sequential(
+        nn.Linear(256, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 64)
+    ).eval()
 
 
 @pytest.fixture
@@ -44,7 +46,9 @@ def test_a_module_and_its_inputs_keep_their_state(inputs):
             super().__init__()
             self.layer = nn.Linear(256, 4)
             self.register_buffer("calls", torch.zeros(()))
-            self.kept = self.layer(torch.zeros(256))  # a result, as the weight of a layer with weight_norm
+            self.kept = self.layer(
+                torch.zeros(256)
+            )  # a result, as the weight of a layer with weight_norm
 
         def forward(self, x):
             self.calls += 1

@@ -1,4 +1,5 @@
-"""The fork server by its messages: tasks, kills, deaths, two at once; without torch, whose loading takes seconds."""
+"""The fork server by its messages: tasks, kills, deaths, two at once; without torch, whose loading
+takes seconds."""
 
 import os
 import re
@@ -18,7 +19,8 @@ from effbench.sweeping import pool as pools
 from effbench.sweeping.client import ForkServer, StoppedError
 from effbench.sweeping.interpreters import HERE
 
-#: A task is a module below effbench.worker with `run`; the tests make one of their own in the search path.
+#: A task is a module below effbench.worker with `run`; the tests make one of their own in the
+#: search path.
 TASK = """
 import os, subprocess, sys, time
 
@@ -84,7 +86,9 @@ def lives(server):
 def begun_task(server, python):
     """A task that has said its own phase."""
     begun = threading.Event()
-    task = submit(server, python, on_phase=lambda _, phase: phase not in ("start", "begun") and begun.set())
+    task = submit(
+        server, python, on_phase=lambda _, phase: phase not in ("start", "begun") and begun.set()
+    )
     assert begun.wait(30)
     return task
 
@@ -99,33 +103,51 @@ def result(server, python, **options):
 
 
 def test_a_payload_and_the_phases(server):
-    payload = {"text": "Zeile\n\u2028\x00 ümlaut", "deep": [{"a": [1, 2.5, None, True]}], "nan": [float("inf")],
-               "large": "x" * 3_000_000}  # fmt: skip
+    payload = {
+        "text": "Zeile\n\u2028\x00 ümlaut",
+        "deep": [{"a": [1, 2.5, None, True]}],
+        "nan": [float("inf")],
+        "large": "x" * 3_000_000,
+    }
     assert server.call("runs", payload, 30) == payload
     seen = []
-    task = submit(server, "say_phase('one'); say_phase('two')", on_phase=lambda _, phase: seen.append(phase))
+    task = submit(
+        server, "say_phase('one'); say_phase('two')", on_phase=lambda _, phase: seen.append(phase)
+    )
     assert outcome(task)["exit"] == 0
-    assert seen == ["start", "begun", "one", "two"], "the first one without the task, which may import for seconds"
+    assert seen == [
+        "start",
+        "begun",
+        "one",
+        "two",
+    ], "the first one without the task, which may import for seconds"
 
 
 def test_large_payloads_while_the_server_sends_large_results(server):
     watchdog = threading.Timer(30, server.process.kill)
     watchdog.start()
     tasks = [server.submit("runs", {"text": "x" * 300_000}) for _ in range(20)]
-    assert all(outcome(task, 60).get("result") for task in tasks), "both sides waited for each other"
+    assert all(outcome(task, 60).get("result") for task in tasks), (
+        "both sides waited for each other"
+    )
     watchdog.cancel()
 
 
 def test_the_process_of_a_task(server, tmp_path):
     (tmp_path / "beside.py").write_text("value = 3")
-    code = f"import os, beside; result = [os.getpid(), os.getsid(0), os.getppid(), os.environ[{TRIAL_VARIABLE!r}]]"
+    code = (
+        "import os, beside; result = [os.getpid(), os.getsid(0), os.getppid(),"
+        f" os.environ[{TRIAL_VARIABLE!r}]]"
+    )
     requests = [submit(server, code) for _ in range(2)]
     for request in requests:
         pid, session, parent, mark = outcome(request)["result"]
         assert (pid, parent, mark) == (session, server.process.pid, request.id)
     assert requests[0].pid != requests[1].pid
     code = "import os; result = os.environ['TORCHINDUCTOR_CACHE_DIR']"
-    assert result(server, code) == str(tmp_path / "cache" / "effbench" / "inductor"), "not in /tmp, which others share"
+    assert result(server, code) == str(tmp_path / "cache" / "effbench" / "inductor"), (
+        "not in /tmp, which others share"
+    )
     code = "import os; result = os.environ.get('FOO')"
     assert result(server, code, env={"FOO": "1"}) == "1"
     assert result(server, code + " or 'none'") == "none", "variables of one task stay with it"
@@ -149,10 +171,15 @@ def test_how_a_task_ends(server):
 
 
 def test_the_end_of_the_output_is_kept_and_no_more(server):
-    code = "print('first words'); print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff last words')"
+    code = (
+        "print('first words'); print('x' * 30_000_000, flush=True); import os; os.write(2, b'\\xff"
+        " last words')"
+    )
     log = outcome(submit(server, code))["log"]
     assert log.endswith("xxx\n\ufffd last words") and len(log) == 1 << 20
-    peak_kib = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]
+    peak_kib = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[
+        1
+    ]
     assert int(peak_kib) < 100_000
 
 
@@ -167,7 +194,8 @@ def test_a_task_that_prints_without_end_does_not_keep_others_waiting(server):
 FIND_PIPE = """
 import os, stat
 mine = [int(fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
-(pipe,) = [fd for fd in mine if os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISFIFO(os.fstat(fd).st_mode)]
+mine = [fd for fd in mine if os.path.exists(f"/proc/self/fd/{fd}")]
+(pipe,) = [fd for fd in mine if stat.S_ISFIFO(os.fstat(fd).st_mode)]
 """
 
 
@@ -181,7 +209,11 @@ def test_what_is_no_message_ends_its_own_task_alone(server):
         ('b\'{"v":1,"phase":[]}\\n\'', 18),
         ('b\'{"phase":"timing"}\\n\'', 18),
     ):
-        ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"))
+        ended = outcome(
+            submit(
+                server, f"{FIND_PIPE}\nos.write(pipe, {rubbish})\n__import__('time').sleep(1000)"
+            )
+        )
         assert f"wrote {size} bytes to the result pipe" in ended["reason"]
         assert (ended["result"], ended["signal"]) == (None, signal.SIGKILL)
     ended = outcome(submit(server, f"{FIND_PIPE}\nos.write(pipe, b'hello\\n'); os._exit(0)"))
@@ -195,10 +227,14 @@ def test_what_is_no_message_ends_its_own_task_alone(server):
 def test_a_server_that_cannot_fork_says_so_and_lives(server):
     for limit, failed in ((3, True), (4096, False)):
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, 4096))
-        assert ("could not start a process" in outcome(submit(server, "")).get("failed", "")) == failed
+        assert (
+            "could not start a process" in outcome(submit(server, "")).get("failed", "")
+        ) == failed
 
 
-@pytest.mark.parametrize("line", [b"hello\n", b'{"v":1,"event":"ended"}\n', b'{"v":1,"event":"phase","id":[]}\n'])
+@pytest.mark.parametrize(
+    "line", [b"hello\n", b'{"v":1,"event":"ended"}\n', b'{"v":1,"event":"phase","id":[]}\n']
+)
 def test_a_server_that_says_what_is_no_message_is_ended(server, line):
     task = submit(server, "__import__('time').sleep(1000)")
     ours = os.fstat(server.process.stdout.fileno())
@@ -210,7 +246,10 @@ def test_a_server_that_says_what_is_no_message_is_ended(server, line):
 
 
 def test_output_never_reaches_the_messages(server):
-    code = "import os; os.write(1, b'{\"v\":1,\"event\":\"ended\"}\\n'); print('not a message'); result = {'ok': 1}"
+    code = (
+        'import os; os.write(1, b\'{"v":1,"event":"ended"}\\n\'); print(\'not a message\');'
+        " result = {'ok': 1}"
+    )
     assert result(server, code) == {"ok": 1}
     assert server.stderr == []
 
@@ -247,7 +286,11 @@ while other.poll() is None and not __import__("os").path.exists("go"):
 result = {"alive": other.poll() is None}
 """
     other = begun_task(server, waits)
-    left = result(server, "import subprocess; result = subprocess.Popen(['sleep', '1000'], start_new_session=True).pid")
+    left = result(
+        server,
+        "import subprocess; result = subprocess.Popen(['sleep', '1000'],"
+        " start_new_session=True).pid",
+    )
     wait_gone(left)
     Path("go").touch()
     assert outcome(other)["result"] == {"alive": True}
@@ -265,7 +308,9 @@ time.sleep(1000)
     assert "the fork server ended (code -9)" in outcome(task)["died"]
     for pid in map(int, task.phase.split()):
         wait_gone(pid)
-    assert "the fork server ended" in outcome(submit(server, ""))["died"], "a dead server ends a task at once"
+    assert "the fork server ended" in outcome(submit(server, ""))["died"], (
+        "a dead server ends a task at once"
+    )
     with pytest.raises(WorkerError, match="the fork server ended"):
         server.call("runs", {}, 5)
 
@@ -274,8 +319,13 @@ def test_a_probe_needs_only_torch_and_other_tasks_wait_for_the_compiler(search_p
     monkeypatch.setenv("PYTHONPATH", search_path)
     with closing(ForkServer()) as server:
         assert server.call("probe", ProbeRequest(device="cpu").to_json(), 120)["gpus"] == []
-        assert result(server, "import sys; result = 'torch._inductor.compile_fx' in sys.modules") is True
-        assert result(server, FREE_BYTES) < 100_000, "imports leave 1 MB of holes in the heap, which slow trials down"
+        assert (
+            result(server, "import sys; result = 'torch._inductor.compile_fx' in sys.modules")
+            is True
+        )
+        assert result(server, FREE_BYTES) < 100_000, (
+            "imports leave 1 MB of holes in the heap, which slow trials down"
+        )
 
 
 def test_a_server_that_still_loads_is_ended_at_once(search_path, monkeypatch):
@@ -294,10 +344,14 @@ def test_a_task_that_takes_too_long_says_where(server):
 
 def test_many_tasks_of_two_servers_at_once_and_the_end_of_one(make, wait_gone):
     servers = [make(), make()]
-    tasks = [submit(server, "import os; result = os.getppid()") for server in servers for _ in range(20)]
+    tasks = [
+        submit(server, "import os; result = os.getppid()") for server in servers for _ in range(20)
+    ]
     parents = [outcome(task)["result"] for task in tasks]
     assert parents == [server.process.pid for server in servers for _ in range(20)]
-    last = begun_task(servers[0], "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)")
+    last = begun_task(
+        servers[0], "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)"
+    )
     servers[0].close()
     assert ("died" in outcome(last), servers[0].process.returncode) == (True, 0)
     wait_gone(int(last.phase))
@@ -307,7 +361,9 @@ def test_many_tasks_of_two_servers_at_once_and_the_end_of_one(make, wait_gone):
 
 
 def test_a_server_that_is_sent_nonsense_ends_with_its_tasks(server, wait_gone):
-    task = begun_task(server, "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)")
+    task = begun_task(
+        server, "say_phase(str(__import__('os').getpid())); __import__('time').sleep(1000)"
+    )
     server.process.stdin.write(b'{"v": 1, "op": "dance"}\n')
     server.process.stdin.flush()
     assert "unknown operation" in outcome(task)["died"]
@@ -317,14 +373,23 @@ def test_a_server_that_is_sent_nonsense_ends_with_its_tasks(server, wait_gone):
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("__import__('sys').exit('license not found')", "the process exited with code 1: license not found"),
-        ("raise SystemExit(ValueError('no seat\\nleft'))", "the process exited with code 1: no seat left"),
+        (
+            "__import__('sys').exit('license not found')",
+            "the process exited with code 1: license not found",
+        ),
+        (
+            "raise SystemExit(ValueError('no seat\\nleft'))",
+            "the process exited with code 1: no seat left",
+        ),
         ("raise SystemExit(3)", "the process exited with code 3"),
         ("exit()", "the process exited with code 0"),
         ("__import__('sys').exit(-1)", "the process exited with code 255"),
         ("__import__('sys').exit(2**40 + 5)", "the process exited with code 5"),
         ("__import__('os')._exit(9)", "the process exited with code 9"),
-        ("import os, sys; os.closerange(3, 64); sys.exit('mute')", "the process exited with code 1"),
+        (
+            "import os, sys; os.closerange(3, 64); sys.exit('mute')",
+            "the process exited with code 1",
+        ),
     ],
 )
 def test_a_task_that_exits(server, code, reason):
@@ -335,7 +400,9 @@ def test_a_task_that_exits(server, code, reason):
 
 
 def test_the_message_of_a_task_of_the_harness_that_exits_is_shown_once(server):
-    with pytest.raises(WorkerError, match=r"^runs failed: the process exited with code 1: no license \(in begun\)$"):
+    with pytest.raises(
+        WorkerError, match=r"^runs failed: the process exited with code 1: no license \(in begun\)$"
+    ):
         server.call("runs", {"python": "raise SystemExit('no license')"}, 30)
 
 
@@ -359,10 +426,15 @@ def test_workers_get_folders_that_compilers_can_read(make, monkeypatch, tmp_path
         folder.mkdir()
         monkeypatch.setenv(name, str(folder))
     server = make()
-    code = "import os; result = [os.environ[name] for name in ('TMPDIR', 'TEMP', 'TORCHINDUCTOR_CACHE_DIR')]"
+    code = (
+        "import os; result = [os.environ[name] for name in ('TMPDIR', 'TEMP',"
+        " 'TORCHINDUCTOR_CACHE_DIR')]"
+    )
     temporary, other, cache = result(server, code)
     assert all(is_plain(folder) for folder in (temporary, other, cache))
-    assert Path(temporary).samefile(tmp_path / "my TMPDIR") and Path(other).samefile(tmp_path / "my TEMP")
+    assert Path(temporary).samefile(tmp_path / "my TMPDIR") and Path(other).samefile(
+        tmp_path / "my TEMP"
+    )
     assert Path(cache).resolve() == tmp_path / "my XDG_CACHE_HOME" / "effbench" / "inductor"
 
 

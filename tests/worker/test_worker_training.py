@@ -1,4 +1,5 @@
-"""A training step, its state and the way back, and whether wrong steps are seen. Small modules, a few steps."""
+"""A training step, its state and the way back, and whether wrong steps are seen. Small modules, a
+few steps."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ STEPS = 4
 
 
 class Net(nn.Module):
-    """Linear, batch norm, a bias whose gradient cancels (a constant that softmax takes away), dropout."""
+    """Linear, batch norm, a bias whose gradient cancels (a constant that softmax takes away),
+    dropout."""
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -56,7 +58,13 @@ class Smooths(nn.Module):
 
 
 def settings(**changed):
-    return {"optimizer": "adam", "implementation": "for-loop", "lr": 1e-3, "set_to_none": True, **changed}
+    return {
+        "optimizer": "adam",
+        "implementation": "for-loop",
+        "lr": 1e-3,
+        "set_to_none": True,
+        **changed,
+    }
 
 
 def inputs(dtype=torch.float32):
@@ -66,15 +74,24 @@ def inputs(dtype=torch.float32):
 
 def training(module=None, dtype=torch.float32, loss=None, **changed):
     model = {"name": "net", "inputs": [{"name": "x"}]}
-    cell = Cell(model, 6, {"name": "eager"}, str(dtype).partition(".")[2], "training", "cpu", {"seed": 5},
-                training={"loss": "mean-square", **settings(**changed)})  # fmt: skip
+    cell = Cell(
+        model,
+        6,
+        {"name": "eager"},
+        str(dtype).partition(".")[2],
+        "training",
+        "cpu",
+        {"seed": 5},
+        training={"loss": "mean-square", **settings(**changed)},
+    )
     made = Training(cell, Eager(), module or Net(dtype), Trial(cell.key, 0, Status.OK), STEPS)
     made.loss = loss or made.loss
     return made
 
 
 def verdict(made, step, dtype=torch.float32):
-    """Return the reason, None if the steps are right, with the error and whether float64 decided."""
+    """Return the reason, None if the steps are right, with the error and whether float64
+    decided."""
     eager = made.reference(inputs(dtype))
     try:
         reason = made.check(step, inputs(dtype), eager)
@@ -104,7 +121,10 @@ def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how,
         plain.step()
         assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
     for name, value in module.named_parameters():
-        if name in ("constant", "first.bias"):  # gradients that cancel: noise, of which Adam makes whole steps
+        if name in (
+            "constant",
+            "first.bias",
+        ):  # gradients that cancel: noise, of which Adam makes whole steps
             continue
         torch.testing.assert_close(found.parameters[name], value.detach(), rtol=1e-4, atol=1e-6)
     assert found.buffers["norm.num_batches_tracked"] == STEPS
@@ -116,7 +136,9 @@ def test_it_returns_to_where_it_began_in_place():
     addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
     once = made.follow(eager_step(made), inputs())
     assert not torch.equal(before["first.weight"], made.module.first.weight)
-    assert made.follow(eager_step(made), inputs()).losses == once.losses, "the optimizer's state went back too"
+    assert made.follow(eager_step(made), inputs()).losses == once.losses, (
+        "the optimizer's state went back too"
+    )
     made.restore()
     for name, value in made.module.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -124,7 +146,8 @@ def test_it_returns_to_where_it_began_in_place():
 
 
 class Does(nn.Module):
-    """Two linear layers, of which the second is not trained, and what `forward` does with them and the input."""
+    """Two linear layers, of which the second is not trained, and what `forward` does with them and
+    the input."""
 
     def __init__(self, forward):
         super().__init__()
@@ -150,8 +173,12 @@ def momentum(self, x):
         momentum,
         lambda self, x: self.layer(x - self.offset),
         lambda self, x: self.layer(x) * self.droplet_radius,
-        lambda self, x: nn.functional.embedding(x.long().clamp(0, 7), self.layer.weight, sparse=True).sum(1),
-        lambda self, x: nn.functional.embedding(x.long().clamp(0, 7), self.layer.weight, max_norm=0.5).sum(1),
+        lambda self, x: nn.functional.embedding(
+            x.long().clamp(0, 7), self.layer.weight, sparse=True
+        ).sum(1),
+        lambda self, x: nn.functional.embedding(
+            x.long().clamp(0, 7), self.layer.weight, max_norm=0.5
+        ).sum(1),
     ],
 )
 def test_unusual_modules_are_right(forward):
@@ -160,11 +187,14 @@ def test_unusual_modules_are_right(forward):
     assert verdict(made, eager_step(made)) == (None, 0.0, False)
     assert made.module.droplet_radius == 2.5 and "dropout_off" not in made.trial.extra
     assert torch.equal(made.module.frozen.weight, frozen), "restored"
-    assert ("parameter frozen.weight" in made.others) == (forward is momentum), "what stays frozen is not kept"
+    assert ("parameter frozen.weight" in made.others) == (forward is momentum), (
+        "what stays frozen is not kept"
+    )
 
 
 @pytest.mark.parametrize(
-    "write", [lambda x, scale: x.add_(scale), lambda x, scale: x.mul_(scale), lambda x, scale: x.mul_(2)]
+    "write",
+    [lambda x, scale: x.add_(scale), lambda x, scale: x.mul_(scale), lambda x, scale: x.mul_(2)],
 )
 def test_an_input_that_the_module_writes_to_carries_no_graph(write):
     def forward(self, x):
@@ -235,7 +265,11 @@ def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
     def wider(x):
         state = {name: value.float() for name, value in module.named_parameters()}
         state |= {name: value for name, value in module.named_buffers() if "running" not in name}
-        state |= {name: value.float().clone() for name, value in module.named_buffers() if "running" in name}
+        state |= {
+            name: value.float().clone()
+            for name, value in module.named_buffers()
+            if "running" in name
+        }
         out = torch.func.functional_call(module, state, (x.float(),)).bfloat16()
         with torch.no_grad():
             for name in ("running_mean", "running_var"):
@@ -247,7 +281,9 @@ def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
     assert error > 0
 
 
-@pytest.mark.parametrize("dtype, factor", [(torch.float32, 1.01), (torch.bfloat16, 1.3), (torch.bfloat16, 0.0)])
+@pytest.mark.parametrize(
+    "dtype, factor", [(torch.float32, 1.01), (torch.bfloat16, 1.3), (torch.bfloat16, 0.0)]
+)
 def test_wrong_gradients_are_seen(dtype, factor):
     made = training(dtype=dtype)
 
@@ -302,8 +338,16 @@ def test_broken_steps_are_seen(what, said, dtype):
 def test_eagers_own_nan_is_found():
     for loss, changed, said in (
         (lambda output, given: output.sum() * float("nan"), {}, "eager's loss is nan in step 1$"),
-        (lambda output, given: (output.sum() * 0).sqrt() + 1, {}, "eager's gradient of constant is not finite [^;]*$"),
-        (None, {"optimizer": "sgd", "lr": 1e30}, "in step 2; if training diverged, choose a smaller"),
+        (
+            lambda output, given: (output.sum() * 0).sqrt() + 1,
+            {},
+            "eager's gradient of constant is not finite [^;]*$",
+        ),
+        (
+            None,
+            {"optimizer": "sgd", "lr": 1e30},
+            "in step 2; if training diverged, choose a smaller",
+        ),
     ):
         with pytest.raises(Ended, match=said):
             training(loss=loss, **changed).reference(inputs())
@@ -337,7 +381,10 @@ def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
     x = inputs()[0][0]
     eager_step(training(loss=user_loss(loss, "mine")))(*x)
     assert torch.equal(seen["x"], x[0])
-    for wrong, said in ((lambda output, given: output, r"\(6, 4\)"), (lambda output, given: 1.0, "float")):
+    for wrong, said in (
+        (lambda output, given: output, r"\(6, 4\)"),
+        (lambda output, given: 1.0, "float"),
+    ):
         with pytest.raises(ValueError, match=f"training.loss=pkg.loss must return .*, got {said}"):
             eager_step(training(loss=user_loss(wrong, "pkg.loss")))(*x)
     with pytest.raises(ValueError, match="no float tensor"):
@@ -378,7 +425,9 @@ class Rain(nn.Module):
         self.droplet, self.dropout, self.lin = 0.25, 0.5, nn.Linear(8, 8)
 
     def forward(self, x):
-        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(1 / self.droplet)
+        return nn.functional.dropout(self.lin(x), self.dropout, self.training) / torch.tensor(
+            1 / self.droplet
+        )
 
 
 class DropPath(nn.Module):
@@ -400,12 +449,18 @@ class Attends(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.config, self.lin = SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5), nn.Linear(8, 8)
+        self.config, self.lin = (
+            SimpleNamespace(attn_dropout=0.1, drop_in_level=0.5),
+            nn.Linear(8, 8),
+        )
 
     def forward(self, x):
         q = self.lin(x).view(1, 2, 6, 4)
         p = self.config.attn_dropout if self.training else 0.0
-        return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp() * self.config.drop_in_level
+        return (
+            nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=p).exp()
+            * self.config.drop_in_level
+        )
 
 
 @pytest.mark.parametrize(
@@ -413,7 +468,12 @@ class Attends(nn.Module):
     [
         (Backdrop, None, "backdrop", 0.5),
         (RandomBackdrop, None, "backdrop", 0.5),
-        (lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius), None, "droplet_radius", 2.5),
+        (
+            lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
+            None,
+            "droplet_radius",
+            2.5,
+        ),
         (Rain, ["Rain.dropout=0.5"], "droplet", 0.25),
         (partial(DropPath, 0.1), ["DropPath.drop_prob=0.1"], "drop_prob", 0.0),
         (Attends, ["SimpleNamespace.attn_dropout=0.1"], None, None),
@@ -453,11 +513,19 @@ def test_dropout_of_torch_is_known_by_type():
     )
     module[0].attention_dropout, module[0].dropped = 0.1, 3
     found = dropout.known(module)
-    texts = ["Dropout.p=0.1 (3 modules)", "MultiheadAttention.dropout=0.1", "LSTM.dropout=0.25", "AlphaDropout.p=1"]
+    texts = [
+        "Dropout.p=0.1 (3 modules)",
+        "MultiheadAttention.dropout=0.1",
+        "LSTM.dropout=0.25",
+        "AlphaDropout.p=1",
+    ]
     assert sorted(dropout.described(found)) == sorted(texts)
     dropout.switch_off(found)
     assert dropout.known(module) == [] and module[1].dropout == 0
-    assert (module[0].attention_dropout, module[0].dropped) == (0.1, 3), "torch has no such attributes"
+    assert (module[0].attention_dropout, module[0].dropped) == (
+        0.1,
+        3,
+    ), "torch has no such attributes"
 
 
 def test_dropout_of_libraries_is_known_by_type():
@@ -465,23 +533,44 @@ def test_dropout_of_libraries_is_known_by_type():
     vision = libraries.load("torchvision")
     transformers = libraries.load("transformers")
     config = transformers.BartConfig(
-        d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-        encoder_ffn_dim=8, decoder_ffn_dim=8, vocab_size=20, dropout=0.1, attention_dropout=0.2, encoder_layerdrop=0.3,
-    )  # fmt: skip
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        vocab_size=20,
+        dropout=0.1,
+        attention_dropout=0.2,
+        encoder_layerdrop=0.3,
+    )
     bart = transformers.BartModel(config)
     bart.backdrop = 0.5
-    modules = [timm.layers.DropPath(0.1), vision.ops.StochasticDepth(0.2, "row"), vision.ops.DropBlock2d(0.3, 3), bart]
+    modules = [
+        timm.layers.DropPath(0.1),
+        vision.ops.StochasticDepth(0.2, "row"),
+        vision.ops.DropBlock2d(0.3, 3),
+        bart,
+    ]
     found = dropout.known(nn.ModuleList(modules))
     dropout.switch_off(found)
     assert (modules[0].drop_prob, modules[1].p, modules[2].p) == (0, 0, 0)
     layer = bart.encoder.layers[0]
-    assert (layer.dropout, layer.self_attn.dropout, bart.encoder.layerdrop, config.attention_dropout) == (0, 0, 0, 0)
+    assert (
+        layer.dropout,
+        layer.self_attn.dropout,
+        bart.encoder.layerdrop,
+        config.attention_dropout,
+    ) == (0, 0, 0, 0)
     assert bart.backdrop == 0.5, "transformers has no such attribute"
 
 
 def test_outputs_are_not_copied_for_the_loss_and_empty_ones_do_not_count():
     out = torch.randn(3)
-    (found,) = floats({"logits": out, "ids": torch.ones(2, dtype=torch.int64), "boxes": torch.zeros(0, 4)})
+    (found,) = floats(
+        {"logits": out, "ids": torch.ones(2, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
+    )
     assert found.data_ptr() == out.data_ptr()
 
 
@@ -511,7 +600,12 @@ def test_the_work_of_a_step(optimizer, state):
 
 @pytest.mark.parametrize(
     "mode",
-    [Compiled(), Compiled(only="inner.0"), CompiledCudaGraph(inner="default", only="inner.0"), CudaGraph()],
+    [
+        Compiled(),
+        Compiled(only="inner.0"),
+        CompiledCudaGraph(inner="default", only="inner.0"),
+        CudaGraph(),
+    ],
     ids=["whole", "part", "part in a graph", "graph"],
 )
 def test_the_state_of_a_copy_with_compiled_parts_is_compared(monkeypatch, fresh_dynamo, mode):

@@ -1,4 +1,5 @@
-"""One trial: what its two timers say of each other, what is refused, and what is checked before a sweep begins."""
+"""One trial: what its two timers say of each other, what is refused, and what is checked before a
+sweep begins."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,15 +24,29 @@ from effbench.worker import probe, trial
 from effbench.worker.failures import Ended
 
 RULES = Rules(
-    budget_s=1.0, min_time_s=0.1, min_samples=5, target_interval=0.005, max_samples=1000,
-    warmup_calls=1, warmup_s=0.0, min_block_ms=1.0,
-)  # fmt: skip
+    budget_s=1.0,
+    min_time_s=0.1,
+    min_samples=5,
+    target_interval=0.005,
+    max_samples=1000,
+    warmup_calls=1,
+    warmup_s=0.0,
+    min_block_ms=1.0,
+)
 CPU = torch.device("cpu")
 LINEAR = {"_target_": "torch.nn.Linear"}
 EAGER = {"name": "eager", "_target_": "effbench.modes.eager.Eager"}
 
 
-def trial_of(device="cpu", module=None, inputs=None, phase="inference", numerics=None, host_tolerance=None, **more):
+def trial_of(
+    device="cpu",
+    module=None,
+    inputs=None,
+    phase="inference",
+    numerics=None,
+    host_tolerance=None,
+    **more,
+):
     """A trial of a cell of these parts, on no GPU whatever its `device` is; it has not begun."""
     model = {"name": "m"} | ({"module": module, "inputs": inputs} if module else {})
     cell = Cell(model, 1, EAGER, "float32", phase, device, numerics or {}, **more)
@@ -42,7 +57,8 @@ def trial_of(device="cpu", module=None, inputs=None, phase="inference", numerics
 
 
 class MadeUpTimer:
-    """Takes these samples, on a host that was busy for a fraction of the time; None if its speed does not matter."""
+    """Takes these samples, on a host that was busy for a fraction of the time; None if its speed
+    does not matter."""
 
     def __init__(self, latency, period=None, busy_fraction=None, discarded=()):
         self.timings = {"latency": latency, "period": period}
@@ -72,7 +88,10 @@ def timed(running, *args, **options):
     return running.trial
 
 
-OF_LATENCY, OF_PERIOD = ("latency timing", "5.04 ms", "2.52 ms"), ("period timing", "6.31 ms", "5.2 ms")
+OF_LATENCY, OF_PERIOD = (
+    ("latency timing", "5.04 ms", "2.52 ms"),
+    ("period timing", "6.31 ms", "5.2 ms"),
+)
 #: enqueue time, period, sizes of a stream, and what the reason says
 DISAGREEING = {
     "bound by launching": (2.6, 2.5, None, ()),
@@ -87,7 +106,9 @@ DISAGREEING = {
 }
 
 
-@pytest.mark.parametrize(("enqueue_ms", "period_ms", "sizes", "words"), DISAGREEING.values(), ids=DISAGREEING)
+@pytest.mark.parametrize(
+    ("enqueue_ms", "period_ms", "sizes", "words"), DISAGREEING.values(), ids=DISAGREEING
+)
 @pytest.mark.parametrize("host_tolerance", [0.1, None])
 def test_timers_that_disagree_show_a_busy_host(enqueue_ms, period_ms, sizes, words, host_tolerance):
     stream = sizes and {"name": "s", "samples_per_call": 1.0, "sizes": sizes}
@@ -104,24 +125,38 @@ class Tuned(Eager):
 
 @pytest.mark.parametrize(
     ("is_cold", "order"),
-    [(True, ["setup", "turn", "build", "check", "prepare"]), (False, ["setup", "build", "check", "prepare"])],
+    [
+        (True, ["setup", "turn", "build", "check", "prepare"]),
+        (False, ["setup", "build", "check", "prepare"]),
+    ],
 )
 def test_autotuning_has_the_device_for_itself_and_its_compile_time_counts(tmp_path, is_cold, order):
     seen, mode = [], {"name": "tuned", "_target_": f"{__name__}.Tuned"}
     inputs = [{"name": "x", "shape": [4]}]
-    cell = Cell({"name": "m", "module": LINEAR | {"in_features": 4, "out_features": 4}, "inputs": inputs}, 1, mode,
-                "float32", "inference", "cpu")  # fmt: skip
+    cell = Cell(
+        {"name": "m", "module": LINEAR | {"in_features": 4, "out_features": 4}, "inputs": inputs},
+        1,
+        mode,
+        "float32",
+        "inference",
+        "cpu",
+    )
     rules = {**vars(RULES), "budget_s": 0.01, "min_time_s": 0.0}
-    request = TrialRequest(cell.params(), rules, turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold)
+    request = TrialRequest(
+        cell.params(), rules, turn=str(tmp_path / "turn"), is_ahead=True, is_cold=is_cold
+    )
     ended = SimpleNamespace(**trial.run(request.to_json(), seen.append))
     assert seen[: len(order) + 1] == [DEVICE_PHASE, *order], ended.reason
     assert "turn" in seen[len(order) :] or is_cold
     assert (ended.build_s, ended.check_s) == (None, None)  # on one thread, beside other trials
-    assert [value is not None for value in (ended.prepare_s, ended.first_call_s, ended.compile_s)] == [is_cold] * 3
+    assert [
+        value is not None for value in (ended.prepare_s, ended.first_call_s, ended.compile_s)
+    ] == [is_cold] * 3
 
 
 SLOWED = ["clocks reduced (hw_slowdown)"]
-#: undisturbed samples, time of the disturbed ones, enqueue time, discarded series, whether it is marked, samples
+#: undisturbed samples, time of the disturbed ones, enqueue time, discarded series, whether it is
+#: marked, samples
 GPU_BOUND = {
     "one undisturbed sample": ([5.0], 5.1, 0.2, [], False, 21),
     "no undisturbed sample": ([], 5.1, 0.2, [], False, 20),
@@ -133,12 +168,15 @@ GPU_BOUND = {
 
 
 @pytest.mark.parametrize(
-    ("quiet", "slow_ms", "enqueue_ms", "discarded", "is_marked", "count"), GPU_BOUND.values(), ids=GPU_BOUND
+    ("quiet", "slow_ms", "enqueue_ms", "discarded", "is_marked", "count"),
+    GPU_BOUND.values(),
+    ids=GPU_BOUND,
 )
 def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
     quiet, slow_ms, enqueue_ms, discarded, is_marked, count
 ):
-    """The warm-up may not see this: the clocks of its calls are higher until power control lowers them."""
+    """The warm-up may not see this: the clocks of its calls are higher until power control lowers
+    them."""
     latency = Timing([*quiet], [enqueue_ms] * len(quiet), [slow_ms] * 20, [enqueue_ms] * 20)
     running = trial_of("cuda", host_tolerance=0.1)
     found = timed(running, latency, Timing([4.9] * 30), busy_fraction=1.0, discarded=discarded)
@@ -150,7 +188,8 @@ def test_a_disturbed_host_does_not_matter_if_the_gpu_is_the_bottleneck(
 
 
 class TestMarks:
-    """Too few undisturbed samples mark a trial: all samples give its times, and its bounds hold both states."""
+    """Too few undisturbed samples mark a trial: all samples give its times, and its bounds hold
+    both states."""
 
     BUSY: ClassVar = {"busy_fraction": 0.83}
 
@@ -161,7 +200,11 @@ class TestMarks:
 
     @pytest.mark.parametrize(
         ("after", "is_marked"),
-        [(CoreTimes(1000.0, 0.0), True), (CoreTimes(0.0, 1000.0), True), (CoreTimes(0.0, 0.0), False)],
+        [
+            (CoreTimes(1000.0, 0.0), True),
+            (CoreTimes(0.0, 1000.0), True),
+            (CoreTimes(0.0, 0.0), False),
+        ],
         ids=["other processes", "other virtual machines", "nothing"],
     )
     def test_others_on_most_of_the_cores_mark_a_trial(self, monkeypatch, after, is_marked):
@@ -191,7 +234,10 @@ class TestMarks:
 
     def test_disturbed_samples_are_recorded_apart(self):
         found = timed(trial_of(host_tolerance=0.1), self.latency(5, 20), **self.BUSY)
-        assert (len(found.samples["latency_ms"]), len(found.samples["latency_disturbed_ms"])) == (5, 20)
+        assert (len(found.samples["latency_ms"]), len(found.samples["latency_disturbed_ms"])) == (
+            5,
+            20,
+        )
 
     def test_without_a_tolerance_all_samples_count_and_the_disturbed_ones_are_still_known(self):
         found = timed(trial_of(host_tolerance=None), self.latency(5, 20), **self.BUSY)
@@ -206,13 +252,21 @@ class TestMarks:
         latency, period = Timing([5.0] * 9, [4.9] * 9), Timing([4.0] * 4, disturbed_ms=[5.0] * 20)
         found = timed(trial_of("cuda", host_tolerance=0.1), latency, period, **self.BUSY)
         assert found.disturbance == "host busy for 83 % of the timing"
-        assert (found.period_ms, found.period_median_low_ms, found.period_median_high_ms) == (5.0, 4.0, 5.0)
+        assert (found.period_ms, found.period_median_low_ms, found.period_median_high_ms) == (
+            5.0,
+            4.0,
+            5.0,
+        )
         assert (found.latency_median_low_ms, found.latency_median_high_ms) == (5.0, 5.0)
         assert len(found.samples["period_disturbed_ms"]) == 20
 
     def test_the_gpu_is_named_if_it_alone_was_disturbed(self):
-        found = timed(trial_of("cuda", host_tolerance=0.1), Timing([5.0] * 9, [0.1] * 9, [5.0] * 90, [0.1] * 90),
-                      Timing([], disturbed_ms=[5.0] * 9), discarded=SLOWED)  # fmt: skip
+        found = timed(
+            trial_of("cuda", host_tolerance=0.1),
+            Timing([5.0] * 9, [0.1] * 9, [5.0] * 90, [0.1] * 90),
+            Timing([], disturbed_ms=[5.0] * 9),
+            discarded=SLOWED,
+        )
         assert found.disturbance == SLOWED[0]
 
     def test_what_disturbed_the_gpu_before_the_trial_is_named_first(self):
@@ -226,7 +280,9 @@ class TestMarks:
         disturbed = Timing([5.0], [4.9], [9.0] * 20, [4.9] * 20)
         timed(running, disturbed, Timing([5.0] * 9), discarded=SLOWED, **self.BUSY)
         found = timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9))
-        assert (found.disturbance, found.disturbed_fraction, found.host_ms, found.host_high_ms) == (None,) * 4
+        assert (found.disturbance, found.disturbed_fraction, found.host_ms, found.host_high_ms) == (
+            None,
+        ) * 4
         assert found.samples.keys() == {"warmup_ms", "latency_ms", "period_ms"}
         assert "discarded" not in found.extra
 
@@ -251,13 +307,21 @@ class TestWatched:
             assert timer.host is not None
         return SimpleNamespace(**made)
 
-    @pytest.mark.parametrize(("host_tolerance", "tolerance"), [(0.25, 1.25), (0.1, 1.1), (None, 1.1)])
-    def test_a_host_is_watched_also_without_a_tolerance(self, monkeypatch, host_tolerance, tolerance):
+    @pytest.mark.parametrize(
+        ("host_tolerance", "tolerance"), [(0.25, 1.25), (0.1, 1.1), (None, 1.1)]
+    )
+    def test_a_host_is_watched_also_without_a_tolerance(
+        self, monkeypatch, host_tolerance, tolerance
+    ):
         protocol = {"host_tolerance": host_tolerance, "patience": 2.0}
         assert self.watch_of(monkeypatch, "cpu", protocol).tolerance == tolerance
 
-    @pytest.mark.parametrize(("device", "moves", "all_threads"), [("cuda", True, False), ("cpu", False, True)])
-    def test_on_the_cpu_all_threads_are_watched_and_none_moves(self, monkeypatch, device, moves, all_threads):
+    @pytest.mark.parametrize(
+        ("device", "moves", "all_threads"), [("cuda", True, False), ("cpu", False, True)]
+    )
+    def test_on_the_cpu_all_threads_are_watched_and_none_moves(
+        self, monkeypatch, device, moves, all_threads
+    ):
         made = self.watch_of(monkeypatch, device, {"host_tolerance": 0.1, "patience": 2.0})
         assert (made.moves, made.all_threads) == (moves, all_threads)
 
@@ -269,7 +333,9 @@ class TestWatched:
             ({"host_tolerance": None, "patience": 2.0}, False),
         ],
     )
-    def test_it_waits_for_quiet_moments_if_the_protocol_is_patient(self, monkeypatch, protocol, waits):
+    def test_it_waits_for_quiet_moments_if_the_protocol_is_patient(
+        self, monkeypatch, protocol, waits
+    ):
         assert self.watch_of(monkeypatch, "cpu", protocol).waits is waits
 
     def test_it_knows_the_speeds_of_earlier_trials(self, monkeypatch):
@@ -302,14 +368,22 @@ def test_the_gpu_is_touched_before_any_user_code(monkeypatch):
     phases = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch, "empty", refuse)
-    cell = Cell({"name": "m", "module": {"_target_": "not.there"}}, 1, {"name": "e", "_target_": "not.there.Mode"},
-                "float32", "inference", "cuda")  # fmt: skip
+    cell = Cell(
+        {"name": "m", "module": {"_target_": "not.there"}},
+        1,
+        {"name": "e", "_target_": "not.there.Mode"},
+        "float32",
+        "inference",
+        "cuda",
+    )
     ended = trial.run(TrialRequest(cell.params(), {**vars(RULES)}).to_json(), phases.append)
     assert phases == [ended["phase"]] == [DEVICE_PHASE]
     assert ended["status"] == "error" and "CUDA driver initialization failed" in ended["reason"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for uuid, status in (("GPU-1", "error"), (None, "unsupported")):  # the sweep retries the error
-        ended = trial.run(TrialRequest(cell.params(), {**vars(RULES)}, gpu_uuid=uuid).to_json(), phases.append)
+        ended = trial.run(
+            TrialRequest(cell.params(), {**vars(RULES)}, gpu_uuid=uuid).to_json(), phases.append
+        )
         assert (ended["phase"], ended["status"]) == (DEVICE_PHASE, status)
 
 
@@ -318,7 +392,13 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
     for name, shape in (("LazyConv3d", [2, 4, 4, 4]), ("Conv2d", [2, 4, 4])):
         module = {"_target_": f"torch.nn.{name}", "out_channels": 2, "kernel_size": 3}
         module |= {} if name.startswith("Lazy") else {"in_channels": 2}
-        settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 0.1, "loss": "mean", "set_to_none": True}
+        settings = {
+            "optimizer": "sgd",
+            "implementation": "foreach",
+            "lr": 0.1,
+            "loss": "mean",
+            "set_to_none": True,
+        }
         inputs, numerics = [{"name": "x", "shape": shape}], {"channels_last": True}
         running = trial_of("cpu", module, inputs, phase, numerics, training=settings)
         running.build()
@@ -328,14 +408,33 @@ def test_lazy_weights_and_layers_of_other_dimensions_are_built(phase):
 
 
 def test_a_cache_that_keeps_the_graph_of_a_training_step_is_named():
-    sizes = {"max_batch": 1, "max_seq": 4, "context": 1, "layers": 1, "width": 8, "heads": 2, "vocab": 11}
+    sizes = {
+        "max_batch": 1,
+        "max_seq": 4,
+        "context": 1,
+        "layers": 1,
+        "width": 8,
+        "heads": 2,
+        "vocab": 11,
+    }
     module = {"_target_": "effbench.models.gpt2.GPT2Decoder", **sizes}
-    inputs = [{"name": name, "shape": [1], "dtype": "int64", "value": 1} for name in ("token", "position")]
+    inputs = [
+        {"name": name, "shape": [1], "dtype": "int64", "value": 1} for name in ("token", "position")
+    ]
     inputs[1]["batch_dim"] = None
-    settings = {"optimizer": "sgd", "implementation": "foreach", "lr": 0.1, "loss": "mean", "set_to_none": True}
+    settings = {
+        "optimizer": "sgd",
+        "implementation": "foreach",
+        "lr": 0.1,
+        "loss": "mean",
+        "set_to_none": True,
+    }
     running = trial_of("cpu", module, inputs, "training", training=settings)
     running.build()
-    with pytest.raises(ValueError, match=r"^the buffer blocks\.0\..* keeps values of the step before with their graph"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the buffer blocks\.0\..* keeps values of the step before with their graph",
+    ):
         running.workload.reference(running.checked)
 
 
@@ -362,9 +461,18 @@ def test_the_number_of_threads_that_a_module_sets_is_measured(torch_threads):
 @pytest.mark.parametrize(
     ("threads", "cores", "expected"),
     [(None, 2, 2), (None, 4, 4), (None, 16, 4), (1, 4, 1), (3, 1, 3), (6, 16, 6)],
-    ids=["one per core", "as many cores", "no more than torch has", "fewer", "more than cores", "more than torch has"],
+    ids=[
+        "one per core",
+        "as many cores",
+        "no more than torch has",
+        "fewer",
+        "more than cores",
+        "more than torch has",
+    ],
 )
-def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(monkeypatch, torch_threads, threads, cores, expected):
+def test_a_trial_runs_on_its_threads_or_on_one_per_physical_core(
+    monkeypatch, torch_threads, threads, cores, expected
+):
     monkeypatch.setattr(trial, "physical_cores", lambda usable: [(core,) for core in range(cores)])
     running = trial_of(threads=threads)
     running.take_device()
@@ -390,7 +498,9 @@ def test_a_trial_that_prepares_ahead_has_one_thread_until_its_turn(monkeypatch, 
     assert (torch_threads(), running.trial.threads, running.threads) == (1, 3, 3)
 
 
-QUIET = Counters(graphs=1, graph_breaks=0, recompiles=0, cudagraph_skips=0, cache_hits=0, cache_misses=0)
+QUIET = Counters(
+    graphs=1, graph_breaks=0, recompiles=0, cudagraph_skips=0, cache_hits=0, cache_misses=0
+)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +520,8 @@ def test_what_was_compiled_meanwhile_is_named_with_its_guard(after, expected):
 
 
 class Counts(nn.Module):
-    """Counts in an attribute how often `Counts.is_on` has become true. Its compiled part depends on it."""
+    """Counts in an attribute how often `Counts.is_on` has become true. Its compiled part depends on
+    it."""
 
     is_on = False
 
@@ -438,11 +549,13 @@ class CompilesLate(Counts):
 
 
 class TestCompilingWhileTimed:
-    """The figures of a step that compiles while it is timed include compiling, so it is timed once more."""
+    """The figures of a step that compiles while it is timed include compiling, so it is timed once
+    more."""
 
     @pytest.fixture
     def run(self, fresh_dynamo, monkeypatch):
-        """Runs a trial of a module whose counting is on in these of its timings; gives the trial and its phases."""
+        """Runs a trial of a module whose counting is on in these of its timings; gives the trial
+        and its phases."""
 
         def run(module, on_in_timings):
             phases, timings = [], iter(range(9))
@@ -457,7 +570,9 @@ class TestCompilingWhileTimed:
             cell = Cell(model, 1, EAGER, "float32", "inference", "cpu", threads=1)
             protocol = {**vars(RULES), "budget_s": 0.05, "min_time_s": 0.0, "host_tolerance": None}
             ended = trial.run(TrialRequest(cell.params(), protocol).to_json(), say_phase)
-            return SimpleNamespace(**ended), [phase for phase in phases if phase in ("warmup", "timing")]
+            return SimpleNamespace(**ended), [
+                phase for phase in phases if phase in ("warmup", "timing")
+            ]
 
         return run
 
@@ -470,7 +585,9 @@ class TestCompilingWhileTimed:
         ended, phases = run("Counts", on_in_timings={0})
         assert (ended.status, ended.reason) == ("ok", None)
         assert phases == ["warmup", "timing", "warmup", "timing"]
-        assert ended.extra["timed_again"].startswith("a graph was compiled again while it was timed (")
+        assert ended.extra["timed_again"].startswith(
+            "a graph was compiled again while it was timed ("
+        )
 
     def test_one_that_compiles_both_times_is_degraded_with_the_guard_that_failed(self, run):
         ended, phases = run("Counts", on_in_timings={0, 1})
@@ -505,21 +622,59 @@ def test_what_a_mode_cannot_run():
     ("changed", "expected"),
     [
         ({"model": {"module": {"_target_": "os.system"}}}, "_target_=os.system is part of Python"),
-        ({"model": {"module": {"_target_": "fractions.Fraction"}}}, "_target_=fractions.Fraction is part of Python"),
-        ({"model": {"module": {"_target_": "torch.device"}}}, "torch.device is a class; allowed: a torch.nn.Module"),
-        ({"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}}, "_target_=os.system is part of Python"),
-        ({"model": {"module": LINEAR, "inputs": {"x": {}, "y": {}}}}, "torch.nn.Linear: model.inputs has 2 inputs by"),
-        ({"model": {"module": LINEAR, "inputs": [{"name": "y", "keyword": True}]}}, "model.inputs.y is no argument"),
+        (
+            {"model": {"module": {"_target_": "fractions.Fraction"}}},
+            "_target_=fractions.Fraction is part of Python",
+        ),
+        (
+            {"model": {"module": {"_target_": "torch.device"}}},
+            "torch.device is a class; allowed: a torch.nn.Module",
+        ),
+        (
+            {"model": {"module": {**LINEAR, "x": [{"_target_": "os.system"}]}}},
+            "_target_=os.system is part of Python",
+        ),
+        (
+            {"model": {"module": LINEAR, "inputs": {"x": {}, "y": {}}}},
+            "torch.nn.Linear: model.inputs has 2 inputs by",
+        ),
+        (
+            {"model": {"module": LINEAR, "inputs": [{"name": "y", "keyword": True}]}},
+            "model.inputs.y is no argument",
+        ),
         ({"mode": {**EAGER, "_target_": "os.system"}}, "_target_=os.system is part of Python"),
-        ({"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}}, "mode eager: Mode needs a method prepare"),
-        ({"mode": {**EAGER, "_target_": "torch.nn.Identity"}}, "mode eager: derive Identity from effbench"),
-        ({"mode": {**EAGER, "_target_": "torch.cuda.is_available"}}, "mode eager: derive bool from effbench"),
-        ({"phase": "training", "training": {"loss": "os.system"}}, "training.loss=os.system is part of Python"),
-        ({"phase": "training", "training": {"loss": "meansquare"}}, "did you mean mean-square.; allowed: mean"),
+        (
+            {"mode": {**EAGER, "_target_": "effbench.modes.base.Mode"}},
+            "mode eager: Mode needs a method prepare",
+        ),
+        (
+            {"mode": {**EAGER, "_target_": "torch.nn.Identity"}},
+            "mode eager: derive Identity from effbench",
+        ),
+        (
+            {"mode": {**EAGER, "_target_": "torch.cuda.is_available"}},
+            "mode eager: derive bool from effbench",
+        ),
+        (
+            {"phase": "training", "training": {"loss": "os.system"}},
+            "training.loss=os.system is part of Python",
+        ),
+        (
+            {"phase": "training", "training": {"loss": "meansquare"}},
+            "did you mean mean-square.; allowed: mean",
+        ),
     ],
 )
 def test_what_cannot_be_a_target_is_refused_before_the_first_trial(changed, expected):
-    part = {"model": {"module": LINEAR}, "mode": EAGER, "phase": "inference", "device": "cpu", **changed}
-    here = SimpleNamespace(call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None))
+    part = {
+        "model": {"module": LINEAR},
+        "mode": EAGER,
+        "phase": "inference",
+        "device": "cpu",
+        **changed,
+    }
+    here = SimpleNamespace(
+        call=lambda task, payload, timeout_s: probe.run(payload, lambda phase: None)
+    )
     with pytest.raises(ConfigError, match=expected):
         pool.probe(here, [part], "eager")

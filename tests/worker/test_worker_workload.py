@@ -1,4 +1,5 @@
-"""What is compared besides outputs: inputs that a module writes to, its state, and all of it again after timing."""
+"""What is compared besides outputs: inputs that a module writes to, its state, and all of it again
+after timing."""
 
 import re
 from functools import partial
@@ -31,12 +32,21 @@ class Does(nn.Module):
 
 
 class Counts(nn.Module):
-    """Counts its calls in a buffer, a tensor, a number, a parameter and a list; the output depends on `which`."""
+    """Counts its calls in a buffer, a tensor, a number, a parameter and a list; the output depends
+    on `which`."""
 
     def __init__(self, which):
         super().__init__()
-        self.which, self.number, self.several, self.cache, self.late = which, 0, [0], torch.zeros(1), None
-        self.register_buffer("count", torch.zeros((), dtype=torch.float16 if which == "half" else torch.float32))
+        self.which, self.number, self.several, self.cache, self.late = (
+            which,
+            0,
+            [0],
+            torch.zeros(1),
+            None,
+        )
+        self.register_buffer(
+            "count", torch.zeros((), dtype=torch.float16 if which == "half" else torch.float32)
+        )
         self.weight = nn.Parameter(torch.ones(()))
 
     def forward(self, x, y):
@@ -59,7 +69,10 @@ def workload(module):
 
 def inputs():
     generator = torch.Generator().manual_seed(1)
-    return [((torch.rand(4, 8, generator=generator),), {"y": torch.rand(4, 8, generator=generator)}) for _ in range(3)]
+    return [
+        ((torch.rand(4, 8, generator=generator),), {"y": torch.rand(4, 8, generator=generator)})
+        for _ in range(3)
+    ]
 
 
 def verdict(made, step, timed=0):
@@ -79,12 +92,28 @@ def verdict(made, step, timed=0):
     ("step", "incorrect", "degraded"),
     [
         (lambda module, x, y: module(x, y), None, None),
-        (lambda module, x, y: module(x.clone(), y), None, "the module writes to its input x, but this mode leaves"),
-        (lambda module, x, y: (module(x.clone(), y), x.add_(9))[0], "input x differs from eager: relative error", None),
-        (lambda module, x, y: (module(x, y), y.add_(1))[0], "input y differs from eager: relative error", None),
-        (lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y, None, None),  # within the tolerance
+        (
+            lambda module, x, y: module(x.clone(), y),
+            None,
+            "the module writes to its input x, but this mode leaves",
+        ),
+        (
+            lambda module, x, y: (module(x.clone(), y), x.add_(9))[0],
+            "input x differs from eager: relative error",
+            None,
+        ),
+        (
+            lambda module, x, y: (module(x, y), y.add_(1))[0],
+            "input y differs from eager: relative error",
+            None,
+        ),
+        (
+            lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y,
+            None,
+            None,
+        ),  # within the tolerance
     ],
-)  # fmt: skip
+)
 def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
     made, timed = workload(Does(lambda self, x, y: x.mul_(2) + y)), inputs()
     for reason, expected in (
@@ -108,7 +137,12 @@ def test_state_is_restored_before_each_comparison(which):
         assert reason.startswith("output differs from eager"), "lists are not restored"
         return
     assert reason is None and made.trial.rel_error == 0
-    assert made.initial.keys() == {"buffer count", "attribute cache", "attribute number", "parameter weight"}
+    assert made.initial.keys() == {
+        "buffer count",
+        "attribute cache",
+        "attribute number",
+        "parameter weight",
+    }
     assert made.module.count.data_ptr() == address, "a CUDA graph knows it by its address"
     assert made.module.late is not None
 
@@ -137,7 +171,9 @@ def test_other_state_than_eagers_is_seen(which, name, reason):
     assert reason == expected or reason.startswith(expected)
     made = workload(Counts(None))
     made.mode.writes_state = ()
-    assert verdict(made, lambda x, y: made.module(x, y) * 2).startswith("output differs"), "whatever it has copies of"
+    assert verdict(made, lambda x, y: made.module(x, y) * 2).startswith("output differs"), (
+        "whatever it has copies of"
+    )
 
 
 def changed(module, change):
@@ -208,7 +244,12 @@ def test_float64_decides_about_state_too():
 def test_float64_includes_tensors_in_attributes():
     made = workload(Does(lambda self, x, y: (x + y) @ self.matrix))
     made.tolerance = 1e-9
-    assert verdict(made, lambda x, y: ((x.double() + y.double()) @ made.module.matrix.double()).float()) is None
+    assert (
+        verdict(
+            made, lambda x, y: ((x.double() + y.double()) @ made.module.matrix.double()).float()
+        )
+        is None
+    )
     assert made.trial.extra["judged_by_float64"] and made.module.matrix.dtype is torch.float32
 
 
@@ -216,7 +257,10 @@ def test_float64_includes_tensors_in_attributes():
     ("error", "status"),
     [
         (TypeError("no float64"), Status.INCORRECT),
-        (torch.OutOfMemoryError("CUDA out of memory"), Status.OOM),  # it says nothing about the output
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            Status.OOM,
+        ),  # it says nothing about the output
         (RuntimeError("cublas: ALLOC_FAILED"), Status.OOM),
     ],
 )
@@ -231,7 +275,9 @@ def test_no_float64_reference(error, status):
     with pytest.raises(Ended) as ended:
         made.check(lambda x, y: made.module(x, y) * 1.01, inputs(), references)
     assert ended.value.status is status
-    assert re.fullmatch(r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason)
+    assert re.fullmatch(
+        r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason
+    )
     assert str(error) in ended.value.reason
 
 
@@ -263,9 +309,13 @@ class Holds(nn.Module):
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [(lambda net: net[0].weight.mul_(1.001), "parameter 0.weight"), (lambda net: net.half().float(), "parameter"),
-     (lambda net: net.train(), "attribute"), (lambda net: net[1].running_mean.add_(1), "buffer 1.running_mean")],
-)  # fmt: skip
+    [
+        (lambda net: net[0].weight.mul_(1.001), "parameter 0.weight"),
+        (lambda net: net.half().float(), "parameter"),
+        (lambda net: net.train(), "attribute"),
+        (lambda net: net[1].running_mean.add_(1), "buffer 1.running_mean"),
+    ],
+)
 def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
     class Norms(nn.Sequential):
         def forward(self, x, y):
@@ -279,10 +329,14 @@ def test_state_that_a_mode_changes_does_not_excuse_its_results(change, name):
 @pytest.mark.filterwarnings("ignore")  # prototypes
 @pytest.mark.parametrize(
     "make",
-    [lambda: None, lambda: torch.eye(8).to_sparse(), lambda: torch.nested.nested_tensor([torch.zeros(2)] * 2),
-     lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8)],
+    [
+        lambda: None,
+        lambda: torch.eye(8).to_sparse(),
+        lambda: torch.nested.nested_tensor([torch.zeros(2)] * 2),
+        lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8),
+    ],
     ids=["uninitialised", "sparse", "nested", "quantised"],
-)  # fmt: skip
+)
 def test_tensors_that_cannot_be_compared_do_not_fail_a_cell(make):
     made = workload(Holds(make()))
     assert verdict(made, made.module, timed=1) is None
@@ -294,7 +348,11 @@ class Keeps(nn.Module):
 
     def __init__(self, adds):
         super().__init__()
-        self.adds, self.last, self.inner = adds, torch.zeros(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        self.adds, self.last, self.inner = (
+            adds,
+            torch.zeros(4, 8),
+            nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
+        )
 
     def forward(self, x, y):
         self.last = self.inner(x) + y + self.adds * self.last
@@ -304,10 +362,16 @@ class Keeps(nn.Module):
 @pytest.mark.filterwarnings("ignore")  # TorchScript is deprecated
 @pytest.mark.parametrize(
     ("mode", "adds", "is_compiled"),
-    [(Compiled(regional=True), 1.0, False), (Compiled(skip="inner.0"), 1.0, False), (JitScript(), 1.0, False),
-     (JitTrace(), 0.0, False), (CompiledCudaGraph(inner="default", regional=True), 1.0, False),
-     (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0, False), (Compiled(), 1.0, True)],
-)  # fmt: skip
+    [
+        (Compiled(regional=True), 1.0, False),
+        (Compiled(skip="inner.0"), 1.0, False),
+        (JitScript(), 1.0, False),
+        (JitTrace(), 0.0, False),
+        (CompiledCudaGraph(inner="default", regional=True), 1.0, False),
+        (CompiledCudaGraph(inner="default", regional=True, guard="refuse"), 1.0, False),
+        (Compiled(), 1.0, True),
+    ],
+)
 def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
     monkeypatch, fresh_dynamo, mode, adds, is_compiled
 ):

@@ -17,7 +17,16 @@ from effbench.metrics import METRICS
 from effbench.report.colors import style_of
 from effbench.report.data import DeviceSweep, ReportData
 from effbench.report.site.page import HeldSweep, Page, PageFolder, newest_first
-from effbench.report.site.pages import cell, claims, environments, failures, history, index, scaling, speedups
+from effbench.report.site.pages import (
+    cell,
+    claims,
+    environments,
+    failures,
+    history,
+    index,
+    scaling,
+    speedups,
+)
 from effbench.report.site.writer import Writer
 from effbench.store.secrets import masked_url
 from effbench.table import Table
@@ -29,16 +38,23 @@ ASSETS = "assets"
 PICKER = "data/sweeps.js"
 #: In the order of the navigation.
 PAGES = (
-    index.PAGE, speedups.PAGE, *scaling.PAGES, cell.PAGE, history.PAGE, claims.PAGE, failures.PAGE, environments.PAGE,
-)  # fmt: skip
+    index.PAGE,
+    speedups.PAGE,
+    *scaling.PAGES,
+    cell.PAGE,
+    history.PAGE,
+    claims.PAGE,
+    failures.PAGE,
+    environments.PAGE,
+)
 
 
 def write_site(data: ReportData, out: Path) -> Writer:
     """Write all pages into the folder `out`, creating it, and return the writer.
 
-    Files are replaced atomically and `index.html` comes last, so that readers always see a complete site. Older sweeps
-    are read, written and forgotten one by one, so that a large database needs little memory; pages of those that have
-    not changed since the site was last written are kept.
+    Files are replaced atomically and `index.html` comes last, so that readers always see a complete
+    site. Older sweeps are read, written and forgotten one by one, so that a large database needs
+    little memory; pages of those that have not changed since the site was last written are kept.
     """
     writer = Writer(Path(out))
     # without importing Plotly, which is slow
@@ -103,7 +119,9 @@ class Site:
         links = []
         for other in PAGES:
             if current or not other.of_device_sweep:
-                links.append((other, address(other.name, current if other.of_device_sweep else None, root)))
+                links.append(
+                    (other, address(other.name, current if other.of_device_sweep else None, root))
+                )
         has_several = len(self.data.device_sweeps) + len(self.data.older) > 1
         context = {
             "page": page,
@@ -111,7 +129,9 @@ class Site:
             "assets": f"{root}{ASSETS}",
             "nav": links,
             "device_sweep": device_sweep,
-            "picker": f"{root}{PICKER}" if has_several and (device_sweep or page is index.PAGE) else "",
+            "picker": (
+                f"{root}{PICKER}" if has_several and (device_sweep or page is index.PAGE) else ""
+            ),
             "database": masked_url(self.data.database),
             "address": partial(address, root=root),
             "lead": "",
@@ -123,7 +143,8 @@ class Site:
 
 
 def fingerprint() -> str:
-    """Return a hash of the code that writes pages, so that another version of effbench writes them anew."""
+    """Return a hash of the code that writes pages, so that another version of effbench writes them
+    anew."""
     package = Path(__file__).parents[2]
     hashed = hashlib.sha256()
     for path in sorted([*package.glob("*.py"), *(package / "report").rglob("*.*")]):
@@ -133,7 +154,8 @@ def fingerprint() -> str:
 
 
 def address(page: str, device_sweep: DeviceSweep | None = None, root: str = "") -> str:
-    """Return the relative URL of a page. `root`: path from the linking page to the top of the site."""
+    """Return the relative URL of a page. `root`: path from the linking page to the top of the
+    site."""
     return f"{root}{device_sweep.slug}/{page}.html" if device_sweep else f"{root}{page}.html"
 
 
@@ -145,14 +167,18 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"metric": lambda value, name: METRICS[name].format(value), "when": when, "table": html_table}
+    env.filters |= {
+        "metric": lambda value, name: METRICS[name].format(value),
+        "when": when,
+        "table": html_table,
+    }
     env.globals["style_of"] = style_of
     return env
 
 
 def html_table(table: Table, pinned: bool = False) -> Markup:
-    """Return a static HTML table in a box that scrolls; `Table` escapes all text. `pinned`: keep the first column
-    visible on a phone."""
+    """Return a static HTML table in a box that scrolls; `Table` escapes all text. `pinned`: keep
+    the first column visible on a phone."""
     box = Markup('<div class="scroll{}" tabindex="0" role="region" aria-label="{}">\n{}</div>')
     return box.format(" pinned" if pinned else "", table.caption, Markup(table.render("html")))
 

@@ -1,4 +1,5 @@
-"""Pages: their declaration, their sections and data files, and tables in the form of `static/grid.js`."""
+"""Pages: their declaration, their sections and data files, and tables in the form of
+`static/grid.js`."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ MODELS_A_PAGE = 8
 
 @dataclass(frozen=True)
 class Page:
-    """`context`: returns the values of the template `templates/NAME.html.j2`, or if that does not exist of
-    `page.html.j2`: `lead` (a sentence) and `sections`. `of_device_sweep`: write the page into the folder of each device
-    sweep, instead of once."""
+    """`context`: returns the values of the template `templates/NAME.html.j2`, or if that does not
+    exist of `page.html.j2`: `lead` (a sentence) and `sections`. `of_device_sweep`: write the page
+    into the folder of each device sweep, instead of once."""
 
     name: str
     title: str
@@ -38,8 +39,8 @@ class Page:
 
 @dataclass
 class Panel:
-    """A figure that the page loads from `src` when it comes into view. `height`: in pixels. `at`: index of its model,
-    None if it shows several models."""
+    """A figure that the page loads from `src` when it comes into view. `height`: in pixels. `at`:
+    index of its model, None if it shows several models."""
 
     model: str
     src: str
@@ -51,9 +52,8 @@ class Panel:
 class Section:
     """A part of a page: a table, a figure with tables of its numbers, or only a caption.
 
-    `tables`: data files, one per range of models. `linked`: the URL holds the table's filters. `page`: rows per page
-    of the table.
-    """
+    `tables`: data files, one per range of models. `linked`: the URL holds the table's filters.
+    `page`: rows per page of the table."""
 
     name: str
     title: str
@@ -67,7 +67,8 @@ class Section:
 
 @dataclass(frozen=True)
 class HeldSweep:
-    """A device sweep whose pages the site has, in the folder `slug`. `several`: whether it has several environments."""
+    """A device sweep whose pages the site has, in the folder `slug`. `several`: whether it has
+    several environments."""
 
     sweep_id: str
     name: str
@@ -101,7 +102,13 @@ class HeldSweep:
 
     def facts(self) -> list[str]:
         """Return what the picker of the pages needs: folder, name, label, date and hardware."""
-        return [self.slug, self.name, self.label, f"{self.started_at:%Y-%m-%d %H:%M}", self.hardware]
+        return [
+            self.slug,
+            self.name,
+            self.label,
+            f"{self.started_at:%Y-%m-%d %H:%M}",
+            self.hardware,
+        ]
 
 
 def newest_first(held: Sequence[HeldSweep]) -> list[HeldSweep]:
@@ -110,8 +117,9 @@ def newest_first(held: Sequence[HeldSweep]) -> list[HeldSweep]:
 
 @dataclass
 class PageFolder:
-    """The subject of a page and the folder for its data. Paths are relative to the page. `held`: the device sweeps
-    whose pages are complete; pages without a device sweep are written when all are."""
+    """The subject of a page and the folder for its data. Paths are relative to the page. `held`:
+    the device sweeps whose pages are complete; pages without a device sweep are written when all
+    are."""
 
     page: str
     report: ReportData
@@ -150,12 +158,18 @@ class PageFolder:
             drawn = figure.draw(part)
             source = self.data(f"{figure.name}-{number}", vars(drawn))
             section.panels.append(Panel(model, source, drawn.layout["height"], places.get(model)))
-        section.modes = list(dict.fromkeys(row["series"] for row in sorted(rows, key=lambda row: row["series_rank"])))
-        parts: dict[int, list[Row]] = {number: [] for number in range(len(model_ranges(list(places))))}
+        section.modes = list(
+            dict.fromkeys(row["series"] for row in sorted(rows, key=lambda row: row["series_rank"]))
+        )
+        parts: dict[int, list[Row]] = {
+            number: [] for number in range(len(model_ranges(list(places))))
+        }
         for row in rows:
             parts[places[row["case"]] // MODELS_A_PAGE].append(row)
         for number, part in parts.items() if figure.small_multiples else [(0, rows)]:
-            section.tables.append(self.grid(f"{figure.name}-numbers-{number}", numbers(title, part, list(rows[0]))))
+            section.tables.append(
+                self.grid(f"{figure.name}-numbers-{number}", numbers(title, part, list(rows[0])))
+            )
         return section
 
 
@@ -182,7 +196,9 @@ def numbers(caption: str, rows: Sequence[Row], names: Sequence[str]) -> Table:
         title = x_title(rows) if name == "x" else heading(name)
         if name == "mark":
             title = "marked"
-        columns.append(Column(name, title, numeric=not is_text, filter=name in ("case", "series", "status")))
+        columns.append(
+            Column(name, title, numeric=not is_text, filter=name in ("case", "series", "status"))
+        )
         is_bytes = title_and_unit(name)[1] == "bytes"
         cells = []
         for row, value in zip(rows, of_column, strict=True):
@@ -201,10 +217,12 @@ def _number(name: str, value: Any, is_bytes: bool) -> Any:
 
 
 def grid_data(table: Table) -> dict[str, Any]:
-    """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of `_cell`."""
+    """Return a table in the form of `static/grid.js`; cells are texts, numbers or objects of
+    `_cell`."""
     facts = ("numeric", "filter", "mode", "wide", "help")
     columns = [
-        {"title": column.heading} | {name: getattr(column, name) for name in facts if getattr(column, name)}
+        {"title": column.heading}
+        | {name: getattr(column, name) for name in facts if getattr(column, name)}
         for column in table.columns
     ]
     rows = [[_cell(row[column.key]) for column in table.columns] for row in table.rows]
@@ -212,11 +230,18 @@ def grid_data(table: Table) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a plain value, or an object: `t` text, `v` value to sort by and copy (if not the text), `s` second line,
-    `c` classes, `h` link, `d` hint, `g` glyph."""
+    """Return a plain value, or an object: `t` text, `v` value to sort by and copy (if not the
+    text), `s` second line, `c` classes, `h` link, `d` hint, `g` glyph."""
     if not isinstance(value, Shown):
         return value
     exact = None if value.value == value.text else value.value
-    cell = {"t": value.text, "v": exact, "s": value.brackets, "c": value.tone, "h": value.link, "d": value.hint,
-            "g": value.glyph}  # fmt: skip
+    cell = {
+        "t": value.text,
+        "v": exact,
+        "s": value.brackets,
+        "c": value.tone,
+        "h": value.link,
+        "d": value.hint,
+        "g": value.glyph,
+    }
     return {name: item for name, item in cell.items() if item is not None and item != ""}

@@ -19,9 +19,9 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 class Writer:
     """Writes into the folder `out`, creating it. Paths are relative to it, with slashes.
 
-    `site.json` lists the files, so that the next site can remove those that it does not write again, and no others. It
-    also lists the files of each older sweep, with a stamp: while the stamp is the same, the next site keeps them.
-    """
+    `site.json` lists the files, so that the next site can remove those that it does not write
+    again, and no others. It also lists the files of each older sweep, with a stamp: while the stamp
+    is the same, the next site keeps them."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -29,14 +29,18 @@ class Writer:
         self.sweeps: dict[str, Any] = {}  # sweep id -> stamp, files and facts
         create_folder(out)
         self._known = _manifest(out).get("sweeps") or {}
-        if not is_site(out):  # list no files yet, so that a new site may replace this one if writing fails
+        if not is_site(
+            out
+        ):  # list no files yet, so that a new site may replace this one if writing fails
             _write_list(out, [])
 
     def kept(self, sweep_id: str, stamp: str) -> Any | None:
-        """Keep the files of an older sweep if the site has all of them with this stamp. Return the facts that were
-        remembered with them, or None if they must be written."""
+        """Keep the files of an older sweep if the site has all of them with this stamp. Return the
+        facts that were remembered with them, or None if they must be written."""
         known = self._known.get(sweep_id)
-        if not isinstance(known, dict) or known.get("stamp") != stamp:  # the stamp is a hash of all that matters
+        if (
+            not isinstance(known, dict) or known.get("stamp") != stamp
+        ):  # the stamp is a hash of all that matters
             return None
         sizes = {}
         for path in known["files"]:
@@ -49,7 +53,8 @@ class Writer:
         return known["facts"]
 
     def remember(self, sweep_id: str, stamp: str, files: Iterable[str], facts: Any) -> None:
-        """List the files of an older sweep, so that the next site can keep them; `facts`: any JSON."""
+        """List the files of an older sweep, so that the next site can keep them; `facts`: any
+        JSON."""
         self.sweeps[sweep_id] = {"stamp": stamp, "files": sorted(files), "facts": facts}
 
     def bytes(self, path: str, content: bytes) -> None:
@@ -66,7 +71,8 @@ class Writer:
         self.bytes(path, source.read_bytes())
 
     def data(self, path: str, value: Any) -> None:
-        """Write `value` as a script that passes it to the page, because `fetch` does not work from disk."""
+        """Write `value` as a script that passes it to the page, because `fetch` does not work from
+        disk."""
         self.script(path, as_json(value))
 
     def script(self, path: str, text: str) -> None:

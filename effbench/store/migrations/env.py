@@ -1,4 +1,5 @@
-"""Alembic's entry point. The connection and its transaction come from `effbench.store.maintenance`."""
+"""Alembic's entry point. The connection and its transaction come from
+`effbench.store.maintenance`."""
 
 from alembic import context
 

@@ -1,9 +1,8 @@
 """The side of a cluster's job on its node: `python -m effbench.sweeping.executors.job FOLDER`.
 
-It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a local sweep would store
-and print. effbench reads that file while the job runs, and commits each trial. Both files are messages (see
-effbench.message), and the job never touches the database.
-"""
+It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a
+local sweep would store and print. effbench reads that file while the job runs, and commits each
+trial. Both files are messages (see effbench.message), and the job never touches the database."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ REQUEST, EVENTS = "job.json", "events.jsonl"
 
 
 class JobStore:
-    """What a sweep needs of `Store`: reads are answered from the request, and writes become events. Thread-safe."""
+    """What a sweep needs of `Store`: reads are answered from the request, and writes become events.
+    Thread-safe."""
 
     name = "the folder of the job"
 
@@ -41,14 +41,19 @@ class JobStore:
         self.lock = threading.Lock()
 
     def send(self, event: str, **facts: Any) -> None:
-        """Append an event. Raises StoreError if that fails, for example because effbench has given up this job."""
+        """Append an event. Raises StoreError if that fails, for example because effbench has given
+        up this job."""
         try:
             with self.lock:
-                descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND)  # do not create a removed file
+                descriptor = os.open(
+                    self.events, os.O_WRONLY | os.O_APPEND
+                )  # do not create a removed file
                 try:
                     write_message(descriptor, {"event": event, **facts})
                 finally:
-                    os.close(descriptor)  # a network file system shows the line to other machines now
+                    os.close(
+                        descriptor
+                    )  # a network file system shows the line to other machines now
         except OSError as error:
             raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
 
@@ -65,7 +70,9 @@ class JobStore:
 
     def history(self, sweep_id: str, environment_id: str) -> dict[str, list[Trial]]:
         recorded = self.request["history"].get(environment_id, {})
-        return {key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()}
+        return {
+            key: [Trial.from_json(trial) for trial in trials] for key, trials in recorded.items()
+        }
 
     def record(self, sweep_id: str, environment_id: str, trial: Trial) -> None:
         self.send("record", environment_id=environment_id, trial=trial.to_json())
@@ -144,11 +151,15 @@ def main() -> None:
     request = decode((folder / REQUEST).read_bytes())
     store = JobStore(folder, request)
     settings = Settings(**request["settings"])
-    runs = [CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]]
+    runs = [
+        CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request["runs"]
+    ]
     command = Command([], [], progress=JobProgress(store))
     try:
         run_cells(settings, runs, command, store=store)
-        if not command.stop.is_set():  # by SIGTERM, when the job is cancelled or reaches its time limit
+        if (
+            not command.stop.is_set()
+        ):  # by SIGTERM, when the job is cancelled or reaches its time limit
             store.send("done")
     except EffbenchError as error:
         with suppress(StoreError):
@@ -156,7 +167,9 @@ def main() -> None:
         sys.exit(str(error))
     finally:
         with suppress(OSError):
-            Path(settings.executor["cache_dir"]).rmdir()  # of this job alone, and empty unless it failed
+            Path(
+                settings.executor["cache_dir"]
+            ).rmdir()  # of this job alone, and empty unless it failed
 
 
 if __name__ == "__main__":

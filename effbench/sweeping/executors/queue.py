@@ -21,71 +21,118 @@ from effbench.sweeping.client import POLL_S
 COMMAND_TIMEOUT_S = 60.0
 CANCEL_TIMEOUT_S = 90.0
 ENDED = {
-    "BOOT_FAIL": "lost its node", "CANCELLED": "was cancelled", "COMPLETED": "ended early", "DEADLINE": "timed out",
-    "FAILED": "failed", "NODE_FAIL": "lost its node", "OUT_OF_MEMORY": "ran out of memory",
-    "PREEMPTED": "was preempted", "REVOKED": "was revoked", "TIMEOUT": "timed out", "UNKNOWN": "left the queue",
-}  # fmt: skip
+    "BOOT_FAIL": "lost its node",
+    "CANCELLED": "was cancelled",
+    "COMPLETED": "ended early",
+    "DEADLINE": "timed out",
+    "FAILED": "failed",
+    "NODE_FAIL": "lost its node",
+    "OUT_OF_MEMORY": "ran out of memory",
+    "PREEMPTED": "was preempted",
+    "REVOKED": "was revoked",
+    "TIMEOUT": "timed out",
+    "UNKNOWN": "left the queue",
+}
 #: Reasons for waiting that end by themselves.
 USUAL = ("None", "Priority", "Resources", "BeginTime", "Dependency")
 #: Options of sbatch that effbench sets itself, or that would start a job several times.
-RESERVED = {"array", "error", "job-name", "open-mode", "output", "parsable", "requeue", "signal", "wait", "wrap"}
+RESERVED = {
+    "array",
+    "error",
+    "job-name",
+    "open-mode",
+    "output",
+    "parsable",
+    "requeue",
+    "signal",
+    "wait",
+    "wrap",
+}
 
 
 def check(executor: Mapping[str, Any]) -> None:
     """Raise ConfigError if jobs cannot be submitted from this machine, or with these settings."""
     options = executor["sbatch"]
-    if not isinstance(options, dict) or not all(isinstance(value, str | int | float) for value in options.values()):
-        raise ConfigError(f"executor.sbatch must map options to values, got {options!r}. Example: {{qos: high}}")
+    if not isinstance(options, dict) or not all(
+        isinstance(value, str | int | float) for value in options.values()
+    ):
+        raise ConfigError(
+            f"executor.sbatch must map options to values, got {options!r}. Example: {{qos: high}}"
+        )
     for name in options:
         if name.replace("_", "-") in RESERVED or not re.fullmatch(r"[a-z][a-z_-]*", name):
-            raise ConfigError(f"executor.sbatch.{name}: not an option that a sweep can set; see `man sbatch`")
+            raise ConfigError(
+                f"executor.sbatch.{name}: not an option that a sweep can set; see `man sbatch`"
+            )
     try:
         import submitit  # noqa: F401
     except ImportError:
-        raise ConfigError('executor=slurm requires submitit: pip install "effbench[slurm]"') from None
+        raise ConfigError(
+            'executor=slurm requires submitit: pip install "effbench[slurm]"'
+        ) from None
     for program in ("sbatch", "squeue", "scancel", "srun"):
         if shutil.which(program) is None:
-            raise ConfigError(f"executor=slurm requires {program} on PATH: run effbench on a login node of the cluster")
+            raise ConfigError(
+                f"executor=slurm requires {program} on PATH: run effbench on a login node of the"
+                " cluster"
+            )
 
 
 def states(name: str) -> dict[str, tuple[str, str]] | None:
-    """Return state and reason (why it waits) of each job with this name by id, also of jobs that ended a short time ago
-    (`MinJobAge` in slurm.conf), without an accounting database; None if SLURM does not answer."""
+    """Return state and reason (why it waits) of each job with this name by id, also of jobs that
+    ended a short time ago (`MinJobAge` in slurm.conf), without an accounting database; None if
+    SLURM does not answer."""
     answer = run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T %r")
-    lines = [] if answer is None else [[*line.split(maxsplit=2), ""] for line in answer.splitlines()]
-    return None if answer is None else {job_id: (state, reason) for job_id, state, reason, *_ in lines}
+    lines = (
+        [] if answer is None else [[*line.split(maxsplit=2), ""] for line in answer.splitlines()]
+    )
+    return (
+        None if answer is None else {job_id: (state, reason) for job_id, state, reason, *_ in lines}
+    )
 
 
 def cancel(name: str) -> None:
     """Cancel all jobs with this name, and wait until they have ended."""
     run("scancel", f"--name={name}")
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
-    while time.monotonic() < deadline and any(state not in ENDED for state, _ in (states(name) or {}).values()):
+    while time.monotonic() < deadline and any(
+        state not in ENDED for state, _ in (states(name) or {}).values()
+    ):
         time.sleep(POLL_S)
 
 
 def run(*command: str) -> str | None:
-    """Run a command of SLURM and return its output; None if it fails, for example because the controller restarts."""
+    """Run a command of SLURM and return its output; None if it fails, for example because the
+    controller restarts."""
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT_S
+        )
         return done.stdout
     return None
 
 
 def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
-    """Submit a job with submitit and return its id. Raises WorkerError with SLURM's message if it is refused.
+    """Submit a job with submitit and return its id. Raises WorkerError with SLURM's message if it
+    is refused.
 
-    submitit writes the script and calls sbatch. Its usual way to pass a Python function, a pickle, is not used.
-    """
+    submitit writes the script and calls sbatch. Its usual way to pass a Python function, a pickle,
+    is not used."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    given = {key: executor[key] for key in ("partition", "account", "gres") if executor[key] is not None}
+    given = {
+        key: executor[key] for key in ("partition", "account", "gres") if executor[key] is not None
+    }
     given["srun_args"] = ["--ntasks=1"]  # also with sbatch's nodes or ntasks
     if cores := executor["cpus"]:  # srun no longer takes it from sbatch
         given["cpus_per_task"] = cores
         given["srun_args"].append(f"--cpus-per-task={cores}")
-    options = {key.replace("_", "-"): value for key, value in executor["sbatch"].items() if value is not False}
+    options = {
+        key.replace("_", "-"): value
+        for key, value in executor["sbatch"].items()
+        if value is not False
+    }
     submitter = submitit.SlurmExecutor(folder)
     submitter.update_parameters(
         job_name=name,
@@ -100,5 +147,7 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
             return submitter._submit_command(command).job_id
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         lines = re.findall(r"sbatch: (fatal|error): (.*)", str(error))
-        why = next((text for kind, text in lines if kind == "fatal"), lines[0][1] if lines else str(error))
+        why = next(
+            (text for kind, text in lines if kind == "fatal"), lines[0][1] if lines else str(error)
+        )
         raise WorkerError(f"SLURM refused a job: {one_line(why, 500)}") from error

@@ -1,10 +1,9 @@
 """Run the cells of a sweep as jobs of a SLURM cluster (`executor=slurm`).
 
-A job runs its cells as a local sweep on its node (see effbench.sweeping.executors.job) and appends what happens to a
-file in a folder that all nodes share. This side submits the jobs with submitit, reads these files, and commits each
-trial when it appears. A job that ends before its cells is lost: its running trials are recorded as crashed, and another
-job repeats them as another attempt.
-"""
+A job runs its cells as a local sweep on its node (see effbench.sweeping.executors.job) and appends
+what happens to a file in a folder that all nodes share. This side submits the jobs with submitit,
+reads these files, and commits each trial when it appears. A job that ends before its cells is lost:
+its running trials are recorded as crashed, and another job repeats them as another attempt."""
 
 from __future__ import annotations
 
@@ -32,21 +31,41 @@ from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.job import EVENTS, REQUEST
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.interrupts import stop_on_ctrl_c
-from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, cells_of, interpreters_of, trials_left
-from effbench.sweeping.run import Asked, Command, Outcome, Plan, begin, ending, open_pools, part_of, sweep_cache
+from effbench.sweeping.plan import (
+    LOST,
+    CellRun,
+    PlannedTrial,
+    Settings,
+    cells_of,
+    interpreters_of,
+    trials_left,
+)
+from effbench.sweeping.run import (
+    Asked,
+    Command,
+    Outcome,
+    Plan,
+    begin,
+    ending,
+    open_pools,
+    part_of,
+    sweep_cache,
+)
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
 QUEUE_S = 5.0
 READ_S = 0.5
-#: Pause after SLURM refused a job while others are in the queue, for example because of a limit per user.
+#: Pause after SLURM refused a job while others are in the queue, for example because of a limit per
+#: user.
 REFUSED_PAUSE_S = 30.0
 
 
 @dataclass
 class Job:
-    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of jobs with these runs
-    that ended before their first trial. `left`: number of its remaining trials. `running`: trial in flight
-    -> its phase. `has_ended`: whether the queue lists it as ended."""
+    """A submitted job. `id`: empty for one that a killed effbench submitted. `tries`: number of
+    jobs with these runs that ended before their first trial. `left`: number of its remaining
+    trials. `running`: trial in flight -> its phase. `has_ended`: whether the queue lists it as
+    ended."""
 
     id: str
     folder: Path
@@ -66,7 +85,9 @@ class Job:
 def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Command) -> Outcome:
     """Run or resume a sweep as jobs of the cluster; see `run_sweep`."""
     queue.check(settings.executor)
-    if {"%", "\\"} & {*str(folder := job_folder(settings.executor))}:  # sbatch replaces them in the path of the output
+    if {"%", "\\"} & {
+        *str(folder := job_folder(settings.executor))
+    }:  # sbatch replaces them in the path of the output
         raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
     with Store.open(settings.db, mode="write") as store:
         with open_pools(asked, settings, command) as pools:
@@ -92,17 +113,27 @@ def job_folder(executor: Mapping[str, Any]) -> Path:
 
 
 class Cluster:
-    """The jobs of a sweep. `history`: environment -> cell key -> its recorded trials (last attempts).
-    `interpreters`: environment -> interpreter; `unplaced`: given up before any job told its environment."""
+    """The jobs of a sweep. `history`: environment -> cell key -> its recorded trials (last
+    attempts). `interpreters`: environment -> interpreter; `unplaced`: given up before any job told
+    its environment."""
 
     def __init__(
-        self, store: Store, sweep_id: str, settings: Settings, runs: Sequence[CellRun], command: Command
+        self,
+        store: Store,
+        sweep_id: str,
+        settings: Settings,
+        runs: Sequence[CellRun],
+        command: Command,
     ) -> None:
         self.store, self.sweep_id, self.settings = store, sweep_id, settings
         self.runs, self.progress, self.stop = runs, command.progress, command.stop
         recorded = store.find_sweep(sweep_id).host.get("environments") or {}
-        self.interpreters = {environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()}
-        self.history = {environment: store.history(sweep_id, environment) for environment in self.interpreters}
+        self.interpreters = {
+            environment: Interpreter.from_facts(facts) for environment, facts in recorded.items()
+        }
+        self.history = {
+            environment: store.history(sweep_id, environment) for environment in self.interpreters
+        }
         part = part_of(sweep_id, settings.shard)
         self.folder = job_folder(settings.executor) / part
         self.name = f"effbench-{part}"
@@ -121,13 +152,17 @@ class Cluster:
             self.close(Job("", events.parent, self.runs, tries=0, left=0))
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
-        """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs that still run. Raises
-        WorkerError if no job began."""
-        waiting = deque((runs, 0) for runs in self.grouped(dict.fromkeys(trial.run for trial in trials)))
+        """Run these trials as jobs, until all have ended or `stop` is set; then cancel the jobs
+        that still run. Raises WorkerError if no job began."""
+        waiting = deque(
+            (runs, 0) for runs in self.grouped(dict.fromkeys(trial.run for trial in trials))
+        )
         look_s, most = time.monotonic() + QUEUE_S, self.settings.executor["max_jobs"]
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
-                while waiting and len(self.jobs) < most and time.monotonic() > self.next_submission_s:
+                while (
+                    waiting and len(self.jobs) < most and time.monotonic() > self.next_submission_s
+                ):
                     if self.stop.is_set() or not self.submit(*waiting[0]):
                         break
                     waiting.popleft()
@@ -146,7 +181,8 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def grouped(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
-        """Return the runs of each job, in random order. All interpreters of a cell belong to one job."""
+        """Return the runs of each job, in random order. All interpreters of a cell belong to one
+        job."""
         of_cell: dict[Cell, list[CellRun]] = {}
         for run in runs:
             of_cell.setdefault(run.cell, []).append(run)
@@ -159,14 +195,26 @@ class Cluster:
         return groups
 
     def best(self, run: CellRun) -> str | None:
-        """Return the environment with most trials of the run; without any, the one seen last; None if none is known."""
-        some = [environment for environment, at in self.interpreters.items() if at == run.interpreter]
-        return max(reversed(some), key=lambda one: len(self.history[one].get(run.cell.key, ())), default=None)
+        """Return the environment with most trials of the run; without any, the one seen last; None
+        if none is known."""
+        some = [
+            environment for environment, at in self.interpreters.items() if at == run.interpreter
+        ]
+        return max(
+            reversed(some),
+            key=lambda one: len(self.history[one].get(run.cell.key, ())),
+            default=None,
+        )
 
     def trials_left(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
-        """Return the remaining trials of these runs, as far as one environment has recorded them."""
+        """Return the remaining trials of these runs, as far as one environment has recorded
+        them."""
         protocol, seed = self.settings.protocol, self.settings.sweep["seed"]
-        lost = {run for (run, _), times in self.losses.items() if times > self.settings.executor["job_retries"]}
+        lost = {
+            run
+            for (run, _), times in self.losses.items()
+            if times > self.settings.executor["job_retries"]
+        }
         some = [run for run in runs if run not in lost]
         history = {run: self.history.get(self.best(run), {}).get(run.cell.key, []) for run in some}
         return trials_left(some, protocol["rounds"], seed, history)
@@ -174,27 +222,35 @@ class Cluster:
     # --- one job ---
 
     def submit(self, runs: Sequence[CellRun], tries: int) -> bool:
-        """Submit a job. Return False if SLURM refuses it while others are in the queue; without, raise WorkerError."""
-        folder = next(path for n in itertools.count(1) if not (path := self.folder / f"{n:05}").exists())
+        """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
+        raise WorkerError."""
+        folder = next(
+            path for n in itertools.count(1) if not (path := self.folder / f"{n:05}").exists()
+        )
         executor = self.settings.executor
         keys = {run.cell.key for run in runs}
         settings = dataclasses.asdict(self.settings) | {
             "db": str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
             "executor": {
-                **executor, "name": "local",
+                **executor,
+                "name": "local",
                 # a lost job may still write to its own
                 "cache_dir": str(sweep_cache(self.settings, self.sweep_id) / folder.name),
             },
             "resume": None,
-        }  # fmt: skip
-        known = {environment: self.store.calibration(environment) for environment in self.interpreters}
+        }
+        known = {
+            environment: self.store.calibration(environment) for environment in self.interpreters
+        }
         request = {
             "sweep_id": self.sweep_id,
             "first_rounds": self.store.first_rounds(self.sweep_id),
             "settings": settings,
             "runs": [(run.interpreter.given, run.cell.params()) for run in runs],
             "history": {
-                environment: {key: [trial.to_json() for trial in cells[key]] for key in keys & cells.keys()}
+                environment: {
+                    key: [trial.to_json() for trial in cells[key]] for key in keys & cells.keys()
+                }
                 for environment, cells in self.history.items()
             },
             "ceilings": {environment: row["ceilings"] for environment, row in known.items() if row},
@@ -204,7 +260,9 @@ class Cluster:
             (folder / REQUEST).write_bytes(encode(request))
             (folder / EVENTS).touch(mode=0o600)
         except OSError as error:
-            raise WorkerError(f"cannot write {folder} (executor.job_folder): {error.strerror}") from error
+            raise WorkerError(
+                f"cannot write {folder} (executor.job_folder): {error.strerror}"
+            ) from error
         try:
             job_id = queue.submit(self.name, folder, executor)
         except WorkerError as error:
@@ -217,9 +275,11 @@ class Cluster:
         self.jobs.append(Job(job_id, folder, runs, tries, len(self.trials_left(runs))))
         return True
 
-    def watch(self, job: Job, states: Mapping[str, tuple[str, str]] | None) -> tuple[Status, str] | None:
-        """Read the job's events. Return how it was lost, or None if it runs, waits or has done its work.
-        `states`: what the queue says, None: not asked."""
+    def watch(
+        self, job: Job, states: Mapping[str, tuple[str, str]] | None
+    ) -> tuple[Status, str] | None:
+        """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
+        work. `states`: what the queue says, None: not asked."""
         try:
             self.read(job)
         except MessageError as error:
@@ -233,18 +293,30 @@ class Cluster:
             return Status.CRASHED, f"could not run trials: {job.failed}"
         elif states is not None:
             state, why = states.get(job.id, ("UNKNOWN", ""))
-            if job.has_ended and state in queue.ENDED:  # a network file system may have shown the last events late
+            if (
+                job.has_ended and state in queue.ENDED
+            ):  # a network file system may have shown the last events late
                 status = Status.TIMEOUT if state in ("TIMEOUT", "DEADLINE") else Status.CRASHED
-                limit = f" after {self.settings.executor['time_limit_min']} min (executor.time_limit_min)"
-                return status, f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})"
+                limit = (
+                    f" after {self.settings.executor['time_limit_min']} min"
+                    " (executor.time_limit_min)"
+                )
+                return (
+                    status,
+                    f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})",
+                )
             job.has_ended = state in queue.ENDED
-            if state == "PENDING" and why not in (*queue.USUAL, *self.told):  # for example for ever: PartitionTimeLimit
+            if state == "PENDING" and why not in (
+                *queue.USUAL,
+                *self.told,
+            ):  # for example for ever: PartitionTimeLimit
                 self.told.add(why)
                 self.progress.note(f"job {job.id} waits: {one_line(why)}")
         return None
 
     def read(self, job: Job) -> None:
-        """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they cannot be stored."""
+        """Handle the job's new events. Raises MessageError for invalid ones, StoreError if they
+        cannot be stored."""
         with suppress(FileNotFoundError), (job.folder / EVENTS).open("rb") as file:
             file.seek(job.offset)
             while (line := file.readline(4 * MOST_BYTES)).endswith(b"\n"):
@@ -264,7 +336,9 @@ class Cluster:
                 self.store.add_environment(Environment(**facts), details)
             case {"event": "began", "node": str(node), "environments": dict(environments)}:
                 job.node = node
-                job.environments = {key: Interpreter.from_facts(facts) for key, facts in environments.items()}
+                job.environments = {
+                    key: Interpreter.from_facts(facts) for key, facts in environments.items()
+                }
                 if not {*job.environments.values()} <= {*interpreters_of(job.runs)}:
                     raise ValueError("it ran under another interpreter")
                 self.know(environments)
@@ -274,8 +348,14 @@ class Cluster:
                 self.resize(job, number - job.left)
             case {"event": "resized", "change": int(change)}:
                 self.resize(job, change)
-            case {"event": "started" | "phase" as kind, "cell_key": key, "interpreter": dict(given)}:
-                trial = PlannedTrial(known[key, Interpreter(**given)], int(message["round"]), int(message["attempt"]))
+            case {
+                "event": "started" | "phase" as kind,
+                "cell_key": key,
+                "interpreter": dict(given),
+            }:
+                trial = PlannedTrial(
+                    known[key, Interpreter(**given)], int(message["round"]), int(message["attempt"])
+                )
                 if kind == "started":
                     slot = f"job {job.id} ({job.node} {message['slot']})"
                     job.has_begun, job.running[trial] = True, None
@@ -286,9 +366,18 @@ class Cluster:
             case {"event": "record", "environment_id": str(environment_id), "trial": dict(data)}:
                 record = Trial.from_json(data)
                 run = known[record.cell_key, job.environments[environment_id]]
-                self.record(job, PlannedTrial(run, record.round, record.attempt), environment_id, record)
-            case {"event": "ceilings", "environment_id": str(key), "gpu_uuid": gpu_uuid, "ceilings": dict(ceilings)}:
-                self.store.add_calibration(job.environments[key] and key, gpu_uuid, ceilings=ceilings)
+                self.record(
+                    job, PlannedTrial(run, record.round, record.attempt), environment_id, record
+                )
+            case {
+                "event": "ceilings",
+                "environment_id": str(key),
+                "gpu_uuid": gpu_uuid,
+                "ceilings": dict(ceilings),
+            }:
+                self.store.add_calibration(
+                    job.environments[key] and key, gpu_uuid, ceilings=ceilings
+                )
             case {"event": "note", "text": str(text)}:
                 self.progress.note(f"job {job.id} on {job.node}: {one_line(text)}")
             case {"event": "failed", "reason": str(reason)}:
@@ -313,8 +402,11 @@ class Cluster:
         job.left += change
         self.progress.resized(change)
 
-    def place(self, job: Job, trial: PlannedTrial, environment_id: str | None, record: Trial) -> None:
-        """Commit a lost trial, or keep it until its interpreter has an environment: this machine's is another one."""
+    def place(
+        self, job: Job, trial: PlannedTrial, environment_id: str | None, record: Trial
+    ) -> None:
+        """Commit a lost trial, or keep it until its interpreter has an environment: this machine's
+        is another one."""
         if environment_id is None:
             self.unplaced.append((job, trial, record))
         else:
@@ -335,13 +427,15 @@ class Cluster:
         self.progress.ended(trial, record)
 
     def lost(self, job: Job, status: Status, how: str) -> list[tuple[Sequence[CellRun], int]]:
-        """Record the trials in flight of a lost job as `status`, and return what other jobs are to run.
+        """Record the trials in flight of a lost job as `status`, and return what other jobs are to
+        run.
 
-        A run is given up if one of its trials was in flight in too many lost jobs. So are all runs of a job that ended
-        before its first trial, if this happened too often.
-        """
+        A run is given up if one of its trials was in flight in too many lost jobs. So are all runs
+        of a job that ended before its first trial, if this happened too often."""
         self.jobs.remove(job)
-        (job.folder / EVENTS).unlink(missing_ok=True)  # stops a job that still runs on a node that lost contact
+        (job.folder / EVENTS).unlink(
+            missing_ok=True
+        )  # stops a job that still runs on a node that lost contact
         logs = sorted(job.folder.glob("*.err"))
         log = logs[-1].read_text(errors="replace")[-100_000:] if logs else ""
         where = f"job {job.id} on {job.node}" if job.has_begun else f"job {job.id}"
@@ -349,20 +443,40 @@ class Cluster:
         ended = dict(job.running)
         tries = 0 if job.has_begun else job.tries + 1
         if tries > self.settings.executor["job_retries"]:
-            left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}  # the first one of each run
+            left = {
+                trial.run: trial for trial in reversed(self.trials_left(job.runs))
+            }  # the first one of each run
             ended = dict.fromkeys(left.values())
             retries = self.settings.executor["job_retries"]
-            self.losses.update(dict.fromkeys(((trial.run, trial.round) for trial in ended), retries))
-            lines = [line for line in log.splitlines() if line.strip() and not line.startswith("srun: error: ")]
+            self.losses.update(
+                dict.fromkeys(((trial.run, trial.round) for trial in ended), retries)
+            )
+            lines = [
+                line
+                for line in log.splitlines()
+                if line.strip() and not line.startswith("srun: error: ")
+            ]
             last = "" if job.failed or not lines else lines[-1]  # srun only tells the exit code
             reason = one_line(f"{reason} before its first trial{last and f': {last}'}", 1000)
         left = job.left
         for trial, phase in ended.items():
             self.losses[trial.run, trial.round] += 1
-            at = (key for key, interpreter in job.environments.items() if interpreter == trial.run.interpreter)
+            at = (
+                key
+                for key, interpreter in job.environments.items()
+                if interpreter == trial.run.interpreter
+            )
             environment_id = next(at, None) or self.best(trial.run)
             why, extra = f"{reason}{f' (in {phase})' if phase else ''}", {LOST: job.id, "log": log}
-            record = Trial(trial.run.cell.key, trial.round, status, why, trial.attempt, phase=phase, extra=extra)
+            record = Trial(
+                trial.run.cell.key,
+                trial.round,
+                status,
+                why,
+                trial.attempt,
+                phase=phase,
+                extra=extra,
+            )
             self.place(job, trial, environment_id, record)
         repeated = self.trials_left(job.runs)
         self.progress.resized(len(repeated) - job.left)
@@ -372,7 +486,8 @@ class Cluster:
         return [(some, tries) for some in self.grouped(runs)]
 
     def cancel(self) -> None:
-        """Cancel all jobs, wait until they have left the queue, and commit what they recorded before."""
+        """Cancel all jobs, wait until they have left the queue, and commit what they recorded
+        before."""
         if self.jobs:
             self.progress.note(f"cancelling {count(len(self.jobs), 'job')}")
             queue.cancel(self.name)

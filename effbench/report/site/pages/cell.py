@@ -1,8 +1,8 @@
-"""Cells: results, raw samples, trials, kernels and errors of a cell, and the command that measures it again.
+"""Cells: results, raw samples, trials, kernels and errors of a cell, and the command that measures
+it again.
 
-All cells of a device sweep share one page. Its URL names the cell (`#cell=KEY`), and by the key the page finds the
-cell's data in the files of `cell_data`.
-"""
+All cells of a device sweep share one page. Its URL names the cell (`#cell=KEY`), and by the key the
+page finds the cell's data in the files of `cell_data`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ def link(device_sweep: DeviceSweep, row: Mapping[str, Any]) -> str:
     """Return the URL of a result's cell, relative to the folder of the device sweep."""
     key = row["cell_key"]
     key = key[:16] if len(key) == 64 else key  # enough of the hash to find the cell
-    environment = f"&env={quote(row['environment_id'], safe='')}" if len(device_sweep.environments) > 1 else ""
+    environment = (
+        f"&env={quote(row['environment_id'], safe='')}"
+        if len(device_sweep.environments) > 1
+        else ""
+    )
     return f"cell.html#cell={quote(key, safe='')}{environment}"
 
 
@@ -54,19 +58,28 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
 def environment_name(row: Mapping[str, Any]) -> str:
     flags = row.get("flags") or {}
     parts = [hardware_of(row), f"torch {row['torch_version']}", f"Python {row['python']}"]
-    return " · ".join(parts + [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)])
+    return " · ".join(
+        parts + [f"{name} {flags[name]}" for name in ("interpreter", "folder") if flags.get(name)]
+    )
 
 
 #: Columns that name a cell, in every table of cells.
-CELL = [Column("cell"), Column("model", filter=True), Column("bs", numeric=True, filter=True),
-        Column("mode", filter=True)]  # fmt: skip
+CELL = [
+    Column("cell"),
+    Column("model", filter=True),
+    Column("bs", numeric=True, filter=True),
+    Column("mode", filter=True),
+]
 TRIALS = Column("trials", numeric=True)
 
 
 def cell_of(row: LabelledRow, device_sweep: DeviceSweep | None = None) -> dict[str, Any]:
-    """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's page."""
+    """Return the values of CELL and TRIALS. With `device_sweep`, the name links to the cell's
+    page."""
     return {
-        "cell": Shown(row.name, row.name, "name", link=link(device_sweep, row.source) if device_sweep else ""),
+        "cell": Shown(
+            row.name, row.name, "name", link=link(device_sweep, row.source) if device_sweep else ""
+        ),
         "model": row.case,
         "bs": row.labels["bs"],
         "mode": Shown(row.mode, row.mode, glyph=glyph_of(row.base_mode)),

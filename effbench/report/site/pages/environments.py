@@ -15,7 +15,10 @@ from effbench.report.site.page import HeldSweep, Page, PageFolder
 from effbench.table import Column, Shown, Table
 
 PARTS = ("environment", "flags", "details", "ceilings", "noise", "record")
-CAPTION = "One column per environment, the most recently used first. The filter differs=yes shows what changed."
+CAPTION = (
+    "One column per environment, the most recently used first. The filter differs=yes shows what"
+    " changed."
+)
 
 
 def context(folder: PageFolder) -> Mapping[str, Any]:
@@ -23,12 +26,18 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if not seen:
         return {"lead": "No environment is recorded yet: nothing ran.", "sections": []}
     caption = CAPTION if len(seen) > 1 else ""
-    return {"sections": [folder.table("facts", facts_table(seen, folder.report, folder.held), caption, linked=True)]}
+    return {
+        "sections": [
+            folder.table(
+                "facts", facts_table(seen, folder.report, folder.held), caption, linked=True
+            )
+        ]
+    }
 
 
 def seen_environments(report: ReportData) -> list[dict[str, Any]]:
-    """Return all environments, the most recently used first, each with its calibration, a unique `title` and `sweeps`
-    (ids, oldest first)."""
+    """Return all environments, the most recently used first, each with its calibration, a unique
+    `title` and `sweeps` (ids, oldest first)."""
     used = report.history.sweeps_of_environment if report.history else {}
     names = titles(report.environments)
     seen = [
@@ -37,23 +46,37 @@ def seen_environments(report: ReportData) -> list[dict[str, Any]]:
         for row in report.environments
     ]
     rank = {sweep["id"]: place for place, sweep in enumerate(report.sweeps)}  # newest first
-    return sorted(seen, key=lambda row: min((rank.get(sweep, len(rank)) for sweep in row["sweeps"]), default=len(rank)))
+    return sorted(
+        seen,
+        key=lambda row: min(
+            (rank.get(sweep, len(rank)) for sweep in row["sweeps"]), default=len(rank)
+        ),
+    )
 
 
 def titles(environments: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the hardware and torch version of each environment, with the start of its id if others share them."""
-    plain = {row["id"]: f"{hardware_of(row)} · torch {row['torch_version']}" for row in environments}
+    """Return the hardware and torch version of each environment, with the start of its id if others
+    share them."""
+    plain = {
+        row["id"]: f"{hardware_of(row)} · torch {row['torch_version']}" for row in environments
+    }
     names = list(plain.values())
-    return {key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()}
+    return {
+        key: f"{name} · {key[:8]}" if names.count(name) > 1 else name for key, name in plain.items()
+    }
 
 
-def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData, held: Sequence[HeldSweep] = ()) -> Table:
-    """Return a table of all facts, with one column per environment. `held`: the device sweeps with pages; without it
-    those of the overview."""
+def facts_table(
+    seen: Sequence[Mapping[str, Any]], report: ReportData, held: Sequence[HeldSweep] = ()
+) -> Table:
+    """Return a table of all facts, with one column per environment. `held`: the device sweeps with
+    pages; without it those of the overview."""
     held = held or [HeldSweep.of(device_sweep) for device_sweep in report.device_sweeps]
     names = {sweep["id"]: sweep.get("name") or sweep["id"] for sweep in report.sweeps}
     slugs = {(sweep.sweep_id, sweep.hardware): sweep.slug for sweep in held}
-    known = [facts_of(row) | {("record", "last sweep"): last_sweep(row, names, slugs)} for row in seen]
+    known = [
+        facts_of(row) | {("record", "last sweep"): last_sweep(row, names, slugs)} for row in seen
+    ]
     columns = [Column("part", filter=True), Column("fact"), Column("differs", filter=True)]
     columns += [Column(row["id"], row["title"], wide=True) for row in seen]
     rows = []
@@ -64,8 +87,11 @@ def facts_table(seen: Sequence[Mapping[str, Any]], report: ReportData, held: Seq
     return Table.of(columns, rows, "Machines and software")
 
 
-def last_sweep(row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[tuple[str, str], str]) -> Any:
-    """Return the name of an environment's last sweep, linked if the site has its pages for this hardware."""
+def last_sweep(
+    row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[tuple[str, str], str]
+) -> Any:
+    """Return the name of an environment's last sweep, linked if the site has its pages for this
+    hardware."""
     if not row["sweeps"]:
         return ABSENT
     last = row["sweeps"][-1]
@@ -75,7 +101,8 @@ def last_sweep(row: Mapping[str, Any], names: Mapping[str, str], slugs: Mapping[
 
 
 def facts_of(row: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """Return (part, name) -> displayed value of every stored fact about the machine and its software."""
+    """Return (part, name) -> displayed value of every stored fact about the machine and its
+    software."""
     columns = {"gpu_name": "GPU", "gpu_memory_bytes": "GPU memory", **SOFTWARE}
     known = {("environment", title): shown(name, row[name]) for name, title in columns.items()}
     for part in ("flags", "details", "ceilings", "noise"):
@@ -94,7 +121,10 @@ def shown(name: str, value: Any) -> Any:
             if name.startswith(start):
                 return Shown(value, f"{value / 1e12:.4g} {unit}")
         return Shown(value if abs(value) < 2**53 else str(value), value_text(name, value))
-    return value_text(name, value if value is None or isinstance(value, str | bool) else json.dumps(value, default=str))
+    return value_text(
+        name,
+        value if value is None or isinstance(value, str | bool) else json.dumps(value, default=str),
+    )
 
 
 PAGE = Page("environments", "Environments", context, of_device_sweep=False)

@@ -1,4 +1,5 @@
-"""Failures: results that are not ok, cells without a result, and ok results that are worth a look."""
+"""Failures: results that are not ok, cells without a result, and ok results that are worth a
+look."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
         ]
     if waiting:
         cells = Table(CELL, list(map(cell_of, waiting)), caption="Planned cells without a result")
-        sections.append(folder.table("waiting", cells, how_to_resume(device_sweep.sweep, folder.report.database)))
+        sections.append(
+            folder.table(
+                "waiting", cells, how_to_resume(device_sweep.sweep, folder.report.database)
+            )
+        )
     odd = odd_table(device_sweep, measured)
     if odd.rows:
         sections.append(folder.table("odd", odd, ODD_CAPTION))
@@ -55,19 +60,28 @@ def lead(rows: Sequence[LabelledRow], bad: Sequence[LabelledRow]) -> str:
 
 
 def named(device_sweep: DeviceSweep) -> tuple[list[LabelledRow], list[LabelledRow]]:
-    """Return the results and the planned cells without a result, labelled together so that names are unique."""
+    """Return the results and the planned cells without a result, labelled together so that names
+    are unique."""
     if not device_sweep.unmeasured:
         return device_sweep.labelled, []
     rows = label_rows([*(row.source for row in device_sweep.labelled), *device_sweep.unmeasured])
-    return [row for row in rows if "status" in row.source], [row for row in rows if "status" not in row.source]
+    return [row for row in rows if "status" in row.source], [
+        row for row in rows if "status" not in row.source
+    ]
 
 
 def how_to_resume(sweep: Mapping[str, Any], database: str) -> str:
-    """Return the state of a sweep, and the command that resumes it unless it is running or imported."""
+    """Return the state of a sweep, and the command that resumes it unless it is running or
+    imported."""
     if sweep["state"] == "running" or sweep.get("imported_at"):
         return f"The sweep is {'still running' if sweep['state'] == 'running' else sweep['state']}."
-    unfinished = [name for name, state in (sweep["host"].get("shards") or {}).items() if state != "completed"]
-    commands = [resume_command(sweep["id"], database, masked_url(database), shard=it) for it in unfinished or [None]]
+    unfinished = [
+        name for name, state in (sweep["host"].get("shards") or {}).items() if state != "completed"
+    ]
+    commands = [
+        resume_command(sweep["id"], database, masked_url(database), shard=it)
+        for it in unfinished or [None]
+    ]
     return f"The sweep is {sweep['state']}. To run these cells: {'; '.join(commands)}"
 
 
@@ -78,17 +92,28 @@ def outcome(row: LabelledRow) -> tuple[Shown, str]:
 
 def bad_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
     columns = [Column("status", filter=True), *CELL, TRIALS, Column("reason", wide=True)]
-    cells = [cell_of(row, device_sweep) | dict(zip(("status", "reason"), outcome(row), strict=True)) for row in rows]
+    cells = [
+        cell_of(row, device_sweep) | dict(zip(("status", "reason"), outcome(row), strict=True))
+        for row in rows
+    ]
     return Table(columns, cells, caption="Results that are not ok")
 
 
 def reasons_table(device_sweep: DeviceSweep, rows: Sequence[LabelledRow]) -> Table:
-    """Return a row per status and reason with its number of cells; the worst status and most frequent reason first."""
-    ordered = sorted(grouped(rows, outcome).items(), key=lambda group: (group[0][0].value, -len(group[1])))
-    columns = [Column("status", filter=True), Column("cells", numeric=True), Column("reason", wide=True),
-               Column("one of them", "example")]  # fmt: skip
+    """Return a row per status and reason with its number of cells; the worst status and most
+    frequent reason first."""
+    ordered = sorted(
+        grouped(rows, outcome).items(), key=lambda group: (group[0][0].value, -len(group[1]))
+    )
+    columns = [
+        Column("status", filter=True),
+        Column("cells", numeric=True),
+        Column("reason", wide=True),
+        Column("one of them", "example"),
+    ]
     rows_shown = [
-        [status, len(cells), reason, cell_of(cells[0], device_sweep)["cell"]] for (status, reason), cells in ordered
+        [status, len(cells), reason, cell_of(cells[0], device_sweep)["cell"]]
+        for (status, reason), cells in ordered
     ]
     return Table.of(columns, rows_shown, "By reason")
 

@@ -60,16 +60,27 @@ def answer(device_sweep: DeviceSweep) -> dict[str, Any]:
 def heatmap(table: SpeedupTable, device_sweep: DeviceSweep) -> Table:
     """Return the first rows: coloured speedups of all modes, and why the best mode wins."""
     first = dataclasses.replace(table, rows=table.rows[:MOST_ROWS])
-    wide = first.wide(lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True), False)
+    wide = first.wide(
+        lambda entry, row: shown(entry, row.metric, device_sweep, f"{device_sweep.slug}/", True),
+        False,
+    )
     whys = [(row.labels, reasons.reason(row)) for row in first.rows]
-    texts = ["" if why == before else why[1] for why, before in zip(whys, [None, *whys], strict=False)]
-    rows = [values | {"why": Shown(None, text)} for values, text in zip(wide.rows, texts, strict=True)]
+    texts = [
+        "" if why == before else why[1] for why, before in zip(whys, [None, *whys], strict=False)
+    ]
+    rows = [
+        values | {"why": Shown(None, text)} for values, text in zip(wide.rows, texts, strict=True)
+    ]
     return Table([*wide.columns, Column("why", optional=True, wide=True)], rows, caption="Speedups")
 
 
 def changed(changes: Changes, cell_page: str) -> dict[str, Any]:
     """Return the values of templates/changed.html.j2: changes since an earlier sweep."""
-    values: dict[str, Any] = {"previous": changes.previous, "why": changes.why, "command": changes.command}
+    values: dict[str, Any] = {
+        "previous": changes.previous,
+        "why": changes.why,
+        "command": changes.command,
+    }
     compared = changes.compared
     if compared is None:
         return values | {"differences": []}

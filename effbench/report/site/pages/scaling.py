@@ -1,4 +1,5 @@
-"""Scaling (figures against batch size, bottlenecks) and cost (memory, compile time), as small multiples."""
+"""Scaling (figures against batch size, bottlenecks) and cost (memory, compile time), as small
+multiples."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from effbench.report.site.pages.cell import link
 from effbench.report.tables import IS_UNCLEAR, bottleneck_table, no_bottlenecks
 
 BOTTLENECKS = (
-    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near the machine's limit. "
-    "Latency: the kernels are too small or too inefficient to reach a limit."
+    "Launch: the GPU waits for the host, so a CUDA graph helps. Memory, compute: the call is near"
+    " the machine's limit. Latency: the kernels are too small or too inefficient to reach a limit."
 )
 
 
@@ -33,7 +34,13 @@ def context(folder: PageFolder) -> Mapping[str, Any]:
     if marks:
         notes.insert(0, f"{marks} Their symbols in the figures are open or pale.")
     names = models(device_sweep) if sections else []
-    return {"lead": lead, "sections": sections, "notes": notes, "models": names, "ranges": model_ranges(names)}
+    return {
+        "lead": lead,
+        "sections": sections,
+        "notes": notes,
+        "models": names,
+        "ranges": model_ranges(names),
+    }
 
 
 def bottlenecks(folder: PageFolder) -> Section:
@@ -47,4 +54,7 @@ def bottlenecks(folder: PageFolder) -> Section:
 
 
 SCRIPTS = (*GRIDS, *CHARTS, "models.js")
-PAGES = [Page("scaling", "Scaling", context, scripts=SCRIPTS), Page("cost", "Cost", context, scripts=SCRIPTS)]
+PAGES = [
+    Page("scaling", "Scaling", context, scripts=SCRIPTS),
+    Page("cost", "Cost", context, scripts=SCRIPTS),
+]

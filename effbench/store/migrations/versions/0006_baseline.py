@@ -1,4 +1,5 @@
-"""The first schema that is migrated. A new database is made from the declarations, not by running migrations."""
+"""The first schema that is migrated. A new database is made from the declarations, not by running
+migrations."""
 
 revision = "0006"
 down_revision = None

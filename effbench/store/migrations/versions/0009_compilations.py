@@ -1,4 +1,5 @@
-"""Compilations and kernels of trials; period speedups, intervals of GPU busy time and memory of cold processes."""
+"""Compilations and kernels of trials; period speedups, intervals of GPU busy time and memory of
+cold processes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,7 +10,9 @@ branch_labels = None
 depends_on = None
 
 RESULT = {
-    **dict.fromkeys(("period_speedup", "period_speedup_ci_low", "period_speedup_ci_high"), sa.Double),
+    **dict.fromkeys(
+        ("period_speedup", "period_speedup_ci_low", "period_speedup_ci_high"), sa.Double
+    ),
     **dict.fromkeys(("gpu_busy_ci_low_ms", "gpu_busy_ci_high_ms"), sa.Double),
     **dict.fromkeys(("peak_reserved_cold_bytes", "compilations"), sa.BigInteger),
 }

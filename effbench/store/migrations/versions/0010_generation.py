@@ -8,7 +8,14 @@ down_revision = "0009"
 branch_labels = None
 depends_on = None
 
-FIGURES = ("latency_p99_ms", "quantization_error", "ttft_ms", "tpot_ms", "tpot_p99_ms", "tokens_per_s")
+FIGURES = (
+    "latency_p99_ms",
+    "quantization_error",
+    "ttft_ms",
+    "tpot_ms",
+    "tpot_p99_ms",
+    "tokens_per_s",
+)
 BOUNDS = ("ttft_ci_low_ms", "ttft_ci_high_ms", "tpot_ci_low_ms", "tpot_ci_high_ms")
 
 

@@ -1,4 +1,5 @@
-"""Marks instead of the status `noisy`: trials and results that a disturbed host or GPU affected have figures."""
+"""Marks instead of the status `noisy`: trials and results that a disturbed host or GPU affected
+have figures."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,8 +12,12 @@ branch_labels = None
 depends_on = None
 
 NUMBERS = ("period_median_low_ms", "period_median_high_ms", "host_high_ms")
-BOUNDS = tuple(f"{timer}_median_{side}_ms" for timer in ("latency", "period") for side in ("low", "high"))
-TRIAL = sa.table("trial", *(sa.column(name) for name in ("id", "status", "reason", "disturbance", *BOUNDS)))
+BOUNDS = tuple(
+    f"{timer}_median_{side}_ms" for timer in ("latency", "period") for side in ("low", "high")
+)
+TRIAL = sa.table(
+    "trial", *(sa.column(name) for name in ("id", "status", "reason", "disturbance", *BOUNDS))
+)
 
 
 def upgrade() -> None:

@@ -1,4 +1,5 @@
-"""Speedups of pairs, beside those of separate processes. The upgrade derives the results again, which sets them."""
+"""Speedups of pairs, beside those of separate processes. The upgrade derives the results again,
+which sets them."""
 
 import sqlalchemy as sa
 from alembic import op
