@@ -88,33 +88,26 @@ class Model:
     name: str | None = None  # name in results; null: last part of `model.module._target_`
     description: str = ""  # description for readers; not part of the cell
     module: Any = field(default_factory=dict)  # `_target_` and the constructor's arguments
-    inputs: Any = field(
-        default_factory=dict
-    )  # inputs of `forward` by name; null: the module has an attribute `inputs`
-    tolerance: float | None = number(
-        None, above=0
-    )  # relative tolerance against eager; null: by dtype
+    # inputs of `forward` by name; null: the module has an attribute `inputs`
+    inputs: Any = field(default_factory=dict)
+    # relative tolerance against eager; null: by dtype
+    tolerance: float | None = number(None, above=0)
     allow_nonfinite: bool = False  # true: NaN and infinity in eager's output are not `incorrect`
     # settings of model=torchvision, timm and transformers, which `model.module` refers to:
     arch: str | None = None  # name of a network; `effbench models` lists them
-    task: str | None = (
-        None  # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
-    )
+    # transformers: `encode`, `logits`, `prefill` or `decode`; null: by architecture
+    task: str | None = None
     # transformers: tokens of a sequence; slots of the cache of `decode`, which phase=generate sets
     # itself
     seq: int | None = number(None, least=1)
-    image_size: int | None = number(
-        None, least=1
-    )  # height and width of images; null: those of the published weights
-    pretrained: Any = (
-        None  # false: random weights; true: published ones; or a folder or .safetensors file
-    )
-    config: Any = field(
-        default_factory=dict
-    )  # transformers: configuration, such as model.config.num_labels=10
-    kwargs: Any = field(
-        default_factory=dict
-    )  # torchvision, timm: the constructor's arguments, by name
+    # height and width of images; null: those of the published weights
+    image_size: int | None = number(None, least=1)
+    # false: random weights; true: published ones; or a folder or .safetensors file
+    pretrained: Any = None
+    # transformers: configuration, such as model.config.num_labels=10
+    config: Any = field(default_factory=dict)
+    # torchvision, timm: the constructor's arguments, by name
+    kwargs: Any = field(default_factory=dict)
 
 
 @dataclass
@@ -124,12 +117,10 @@ class Numerics:
     tf32: bool = False  # TF32 in matrix products and cuDNN convolutions of float32
     # `torch.set_float32_matmul_precision`; below `highest` matrix products use TF32
     matmul_precision: MatmulPrecision = MatmulPrecision.highest
-    cudnn_benchmark: bool = (
-        False  # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
-    )
-    channels_last: bool = (
-        False  # store 4-d weights and inputs in the memory format `torch.channels_last`
-    )
+    # `torch.backends.cudnn.benchmark`: choose convolutions by timing them
+    cudnn_benchmark: bool = False
+    # store 4-d weights and inputs in the memory format `torch.channels_last`
+    channels_last: bool = False
     # quantize linear layers with torchao: `int8-weight-only`, `int4-weight-only`,
     # `float8-weight-only`; `float8` also quantizes activations
     quantize: Quantize | None = None
@@ -148,14 +139,12 @@ class Stream:
     # kind of stream: `none`, `uniform`, `bursty`, `decode`, `csv`, `arrivals`; set by `stream=`
     name: str = "none"
     length: int | None = None  # calls of one pass
-    low: int | None = (
-        None  # smallest size; `decode`: running requests at which new ones are admitted
-    )
+    # smallest size; `decode`: running requests at which new ones are admitted
+    low: int | None = None
     high: int | None = None  # largest size
     rate: float | None = None  # `arrivals`: average requests per second
-    dim: int | None = (
-        None  # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
-    )
+    # `uniform`, `bursty`, `csv`: dimension of the inputs that varies; null: the batch
+    dim: int | None = None
     seed: int | None = None  # seed of a generated stream
     spell: int | None = None  # `bursty`: average calls until burst or quiet is drawn again
     share: float | None = None  # `bursty`: fraction of calls in bursts
@@ -174,9 +163,8 @@ class Training:
     lr: float = number(1e-4, above=0)  # learning rate, above 0
     # `mean-square`, `mean`, or the import path of a function(output, inputs) that returns a scalar
     loss: str = "mean-square"
-    set_to_none: bool = (
-        True  # true: set gradients to None before each step; false: fill them with zeros
-    )
+    # true: set gradients to None before each step; false: fill them with zeros
+    set_to_none: bool = True
 
 
 @dataclass
@@ -189,9 +177,8 @@ class Generate:
 
 @dataclass
 class SweepSettings:
-    name: str | None = (
-        None  # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
-    )
+    # name for `--sweep` and `resume=`; `history --name` follows all sweeps with this name
+    name: str | None = None
     label: str | None = None  # free text; null: `git describe` of the working directory
     seed: int = 0  # seed of the random order of cells within each round
 
@@ -202,25 +189,21 @@ class Protocol:
 
     name: str = "standard"  # name of the protocol in results
     rounds: int = number(5, least=1, most=10_000)  # trials per cell, each in its own process
-    compilations: int = number(
-        2, least=1
-    )  # fresh compile caches per compiling cell, which rounds use in turn
+    # fresh compile caches per compiling cell, which rounds use in turn
+    compilations: int = number(2, least=1)
     # maximum seconds of timing per trial; on CUDA half for latency, half for period
     budget_s: float = number(5.0, above=0)
-    min_time_s: float = number(
-        0.5, least=0
-    )  # minimum seconds of each timer, unless its budget is shorter
+    # minimum seconds of each timer, unless its budget is shorter
+    min_time_s: float = number(0.5, least=0)
     min_samples: int = number(30, least=2)  # minimum samples of each timer, at least 2
     # a timer stops when the median's 95 % interval is within ± this fraction
     target_interval: float = number(0.005, least=0)
     max_samples: int = number(100_000, least=2)  # maximum samples of each timer
-    warmup_calls: int = number(
-        10, least=0
-    )  # minimum calls before timing; 3 if a call takes longer than `warmup_s`
+    # minimum calls before timing; 3 if a call takes longer than `warmup_s`
+    warmup_calls: int = number(10, least=0)
     warmup_s: float = number(0.2, least=0)  # minimum seconds before timing
-    max_warmup_s: float = number(
-        2.0, least=0
-    )  # seconds after which warm-up ends even if not steady
+    # seconds after which warm-up ends even if not steady
+    max_warmup_s: float = number(2.0, least=0)
     min_block_ms: float = number(5.0, least=0)  # minimum length of a block of back-to-back calls
     # seconds of calls before the period is timed, while the GPU's power control settles
     load_s: float = number(0.3, least=0)
@@ -240,16 +223,14 @@ class Protocol:
     # time two versions of a cell (`folder=`, `python=`) as duets: both processes alive, their calls
     # in turn
     duet: bool = True
-    profile: bool = (
-        True  # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
-    )
+    # profile each trial after timing, on CUDA: kernels, GPU busy time, FLOPs, bytes
+    profile: bool = True
 
 
 @dataclass
 class Executor:
-    name: ExecutorName = (
-        ExecutorName.local
-    )  # where trials run: `local`, or `slurm` for jobs of a cluster
+    # where trials run: `local`, or `slurm` for jobs of a cluster
+    name: ExecutorName = ExecutorName.local
     gpus: Any = "auto"  # `auto`: all visible GPUs; or indices among them, such as [0,1]
     # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
     cores: Any = "auto"
@@ -260,30 +241,25 @@ class Executor:
     foreign_wait_s: float = number(30.0, least=0)
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops
     lock_timeout_s: float = number(3600.0, least=0)
-    cache_dir: str | None = (
-        None  # folder of compile caches; null: `effbench/compile` in the user's cache folder
-    )
+    # folder of compile caches; null: `effbench/compile` in the user's cache folder
+    cache_dir: str | None = None
     keep_cache: bool = False  # true: keep the compile caches of a completed sweep
     partition: str | None = None  # SLURM: partition of the jobs; null: the cluster's default
     account: str | None = None  # SLURM: account to charge; null: the user's default
-    gres: str | None = (
-        None  # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
-    )
-    cpus: int | None = number(
-        None, least=1
-    )  # SLURM: CPU cores of a job; null: the cluster's default
+    # SLURM: devices of a job, for example `gpu:1` or `gpu:a100:2`; null: none
+    gres: str | None = None
+    # SLURM: CPU cores of a job; null: the cluster's default
+    cpus: int | None = number(None, least=1)
     time_limit_min: int = number(60, least=1)  # SLURM: minutes after which a job is ended
     # SLURM: further options of sbatch by name, for example {qos: high, mem: 64G, exclusive: true}
     sbatch: Any = field(default_factory=dict)
     # SLURM: cells per job; null: one job for all cells that differ only in their mode
     cells_per_job: int | None = number(None, least=1)
     max_jobs: int = number(100, least=1)  # SLURM: maximum number of jobs in the queue at a time
-    job_retries: int = number(
-        1, least=0
-    )  # SLURM: how often a trial is repeated after its job was lost
-    job_folder: str | None = (
-        None  # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
-    )
+    # SLURM: how often a trial is repeated after its job was lost
+    job_retries: int = number(1, least=0)
+    # SLURM: folder that all nodes share; null: `effbench/jobs` in the cache folder
+    job_folder: str | None = None
 
 
 @dataclass
@@ -292,9 +268,8 @@ class Config:
     bs: int = number(1, least=1)  # batch size, at least 1
     stream: Stream = field(default_factory=Stream)
     mode: Any = field(default_factory=dict)  # `name`, `_target_` and the mode's own settings
-    dtype: Dtype = (
-        Dtype.auto
-    )  # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
+    # dtype of weights and float inputs; `auto`: bfloat16 on CUDA, float32 on the CPU
+    dtype: Dtype = Dtype.auto
     # `inference`: call the module; `training`: run training steps; `generate`: generate tokens
     phase: Phase = Phase.inference
     training: Training = field(default_factory=Training)
@@ -305,33 +280,27 @@ class Config:
     numerics: Numerics = field(default_factory=Numerics)
     # environment variables of the cell's process; such a cell runs in a fresh interpreter
     env: Any = field(default_factory=dict)
-    python: str | None = (
-        # interpreter of the trials, a path or a name on `PATH`; null: the one that runs effbench
-        None
-    )
-    folder: str | None = (
-        None  # working directory of the trials, importable in them; null: the current one
-    )
+    # interpreter of the trials, a path or a name on `PATH`; null: the one that runs effbench
+    python: str | None = None
+    # working directory of the trials, importable in them; null: the current one
+    folder: str | None = None
     sweep: SweepSettings = field(default_factory=SweepSettings)
     protocol: Protocol = field(default_factory=Protocol)
     executor: Executor = field(default_factory=Executor)
     # `fork`: fork trials from a server that has torch loaded; `spawn`: start a fresh interpreter
     # per trial
     isolation: Isolation = Isolation.fork
-    timeout_s: float = number(
-        900.0, above=0
-    )  # maximum wall time of a trial; then its process tree is killed
+    # maximum wall time of a trial; then its process tree is killed
+    timeout_s: float = number(900.0, above=0)
     baseline_mode: str = "eager"  # mode that speedups refer to
     # list of rules for cells that are not planned: values, patterns or comparisons by key of the
     # cell
     exclude: Any = None
-    shard: str | None = (
-        None  # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
-    )
+    # `3/8`: run the third of eight parts of the matrix; requires `sweep.name`
+    shard: str | None = None
     resume: str | None = None  # id, name, label or `last`: resume that sweep
-    artifacts: list[Artifact] = field(
-        default_factory=list
-    )  # files to keep from each cell's first trial
+    # files to keep from each cell's first trial
+    artifacts: list[Artifact] = field(default_factory=list)
     on_failure: OnFailure = OnFailure.fail  # `fail`: exit code 1 if cells failed; `ignore`: 0
     db: str = DEFAULT_DB  # path, or SQLAlchemy URL of SQLite or PostgreSQL
 
@@ -354,9 +323,8 @@ def register() -> None:
     from omegaconf import OmegaConf
 
     store = ConfigStore.instance()
-    known = store.repo.get(
-        "schema.yaml"
-    )  # another application of this process may use the name too
+    # another application of this process may use the name too
+    known = store.repo.get("schema.yaml")
     if known and known.provider == "effbench":
         return
     schema = OmegaConf.structured(Config)

@@ -15,8 +15,12 @@ MINE = '''"""Does a wider layer cost [more] :boom:?"""
 from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, where
 
 GPU_SECONDS = 5
-WORDS = ["model=tiny", "model.module.width=16,512", "bs=64", "mode=eager,cuda-graph"]
-SWEEPS = {"main": [*WORDS, "protocol.rounds=2"]}
+SWEEPS = {
+    "main": [
+        "model=tiny", "model.module.width=16,512", "bs=64",
+        "mode=eager,cuda-graph", "protocol.rounds=2",
+    ]
+}
 TABLES = [Pivot("Latency [ms]", "latency_ms", rows=["bs", "width"])]
 
 

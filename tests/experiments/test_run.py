@@ -49,8 +49,11 @@ from effbench.experiments import Claim, Found, Pivot, geomean, mean, where
 from effbench.experiments.checks import check
 
 GPU_SECONDS = 1
-WORDS = ["--config-dir=own_conf", "model=tiny", "bs=1,2", "mode=eager,repeated"]
-SWEEPS = {"main": [*WORDS, "protocol.rounds=3"]}
+SWEEPS = {
+    "main": [
+        "--config-dir=own_conf", "model=tiny", "bs=1,2", "mode=eager,repeated", "protocol.rounds=3"
+    ]
+}
 TABLES = [Pivot("Speedup", "speedup", unit="×")]
 
 
