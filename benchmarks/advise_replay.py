@@ -4,7 +4,8 @@
 
 Nothing is measured: this plays the elimination with the trials of the first compilation of recorded
 sweeps, for each model and batch size. Both times are those of all attempts, one after the other.
-The answer is the same if the full matrix's best mode, or one that ties with it, is advised."""
+The answer is the same if the full matrix's best mode, or one that ties with it, is advised.
+"""
 
 from __future__ import annotations
 

@@ -55,9 +55,8 @@ TRANSFORMERS = {
 }
 #: End of the name of a sweep with autotuning -> its batch size.
 AUTOTUNED = {"": 8, "-1": 1, "-64": 64}
-MARGIN_S = (
-    30  # the least time that is worth beginning a sweep, and that an interrupted one takes to end
-)
+# the least time that is worth beginning a sweep, and that an interrupted one takes to end
+MARGIN_S = 30
 
 
 def sweeps() -> dict[str, list[str]]:
@@ -189,10 +188,8 @@ def join(db: str, reference: str, name: str) -> None:
             connection.execute(
                 f"UPDATE sweep SET {changes} WHERE id = ?", [*facts.values(), first[0]]
             )
-        with (
-            closing(sqlite3.connect(draft)) as connection,
-            connection,
-        ):  # an import keeps the words that are there
+        # an import keeps the words that are there
+        with closing(sqlite3.connect(draft)) as connection, connection:
             connection.execute(
                 "UPDATE sweep SET command = ?, overrides = ? WHERE id = ?", [words, words, target]
             )

@@ -8,7 +8,8 @@ Run this on a machine without a GPU on which nothing else runs. The same sweep o
 `--repeat` times while the machine is quiet, and then, unless `--quiet` is given, once for each kind
 of other program on every core: one that works for 1.1 of 2.8 seconds, and one that works all the
 time. For each sweep the table counts cells, figures and marks, and compares the figures with those
-of the first quiet sweep. Settings apply to every sweep."""
+of the first quiet sweep. Settings apply to every sweep.
+"""
 
 from __future__ import annotations
 

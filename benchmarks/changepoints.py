@@ -13,7 +13,8 @@ with its defaults, and with p = 1e-5 and a minimum magnitude of 2 %.
 
 A second table shows, by the number of sweeps, the smallest of `STEPS` that is found within one
 sweep in 95 % of the series, in the middle · three sweeps before the end (or `none`), and the number
-of unchanged series with a change."""
+of unchanged series with a change.
+"""
 
 from __future__ import annotations
 

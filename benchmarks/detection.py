@@ -16,7 +16,8 @@ effbench's rules are the functions that `effbench compare`, `check` and `history
 other projects are written after their sources and see only latencies: TorchBench's 7 % of one
 median, pyperf's pooled t-test, asv's Mann–Whitney test (p < 0.002) with a factor of 1.1, Conbench's
 z-score of 5 over its lookback, and Otava's change points from an interpreter with apache-otava
-(`--otava`). Only slowdowns count."""
+(`--otava`). Only slowdowns count.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class Template:
     injected change. The shift is that of a recorded sweep, shrunk by the noise of its few trials.
     The deviation is that of a recorded trial from its sweep (all figures of one trial together),
     widened by what the sweep's mean absorbs. `shifts` (S, M) and `deviations` (T, M): logarithms;
-    `levels` (M,); `values` (T, V): latencies of a trial ÷ their median."""
+    `levels` (M,); `values` (T, V): latencies of a trial ÷ their median.
+    """
 
     kind: str
     levels: np.ndarray

@@ -7,7 +7,8 @@ Deep and narrow networks run on the CPU in duets: 100 layers against 100, 102, 1
 Other programs work on every core, as in `busy_host.py`. All rounds are recorded. Then the rule of
 `check --confirm` is replayed on cells whose duets are drawn from the recorded ones: at least 3 and
 at most 20, until the interval is inside the floor or beyond it. For comparison, the same rule is
-replayed with the ratios of separate processes: the sides' trials of different rounds."""
+replayed with the ratios of separate processes: the sides' trials of different rounds.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from effbench.processes import environment_of, process_table
@@ -104,9 +105,8 @@ class Sweep:
     databases: int = 1
     harmed: int = 0  # trials that faults may have harmed
     tally: Tally = field(default_factory=Tally)
-    to_resume: list[Tally] = field(
-        default_factory=list
-    )  # of faults that ended the sweep since it last ran
+    # of faults that ended the sweep since it last ran
+    to_resume: list[Tally] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("tmp", "cache", "results"):
@@ -125,6 +125,10 @@ class Sweep:
         }
 
     # --- run it ---
+
+    def has_lines(self, number: int) -> bool:
+        """Return whether the sweep has printed this many lines, or has ended."""
+        return not self.is_running or len(self.lines) >= number
 
     @property
     def is_running(self) -> bool:
@@ -206,8 +210,8 @@ class Sweep:
                 if early and rng.random() < 0.4:
                     time.sleep(rng.uniform(0, 6))
                     return
-            before, wanted = len(self.lines), rng.randint(1, 3)
-            until(lambda: not self.is_running or len(self.lines) >= before + wanted, "trials")  # noqa: B023
+            enough = len(self.lines) + rng.randint(1, 3)
+            until(partial(self.has_lines, enough), "trials")
             time.sleep(rng.uniform(0, 0.4))
             if not self.is_running:
                 self.require_code({0})
@@ -217,9 +221,7 @@ class Sweep:
     def goes_on(self, trials: int = 1) -> None:
         """Wait until more trials are recorded, or all of them."""
         before = len(self.lines)
-        until(
-            lambda: not self.is_running or len(self.lines) >= before + trials, "the sweep goes on"
-        )
+        until(partial(self.has_lines, before + trials), "the sweep goes on")
         if not self.is_running:
             self.require_code({0})
 

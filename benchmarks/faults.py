@@ -6,7 +6,8 @@ Several faults hit one sweep after the other. After each that ends the sweep, `r
 continues it; the last time it runs to its end. The kind of a fault follows from its number, its
 moment and variant from number and seed: `--first 17 --count 1` repeats fault 17 alone. The exit
 code is 1 if a check failed. Needs Linux; as root it mounts a small file system for the full disk,
-and makes a database immutable."""
+and makes a database immutable.
+"""
 
 from __future__ import annotations
 
@@ -119,9 +120,8 @@ def protects_database(sweep: Sweep, rng: random.Random) -> None:
         for file in files:
             with contextlib.suppress(FileNotFoundError):  # a sweep that ends removes its log
                 Path(file).chmod(0o444)
-    until(
-        lambda: not sweep.is_running, "the sweep ends or goes on", 10, required=False
-    )  # open files may stay writable
+    # open files may stay writable
+    until(lambda: not sweep.is_running, "the sweep ends or goes on", 10, required=False)
     if not sweep.is_running and sweep.process.returncode:
         sweep.require_code({2})
         sweep.settle()

@@ -7,7 +7,8 @@ In a temporary git repository, a sweep of four models of matrix products becomes
 same sweep runs again (nothing may alarm). Then it runs on a second revision: one model does 5 %
 more products, one raises, and one writes to its input, so that Inductor runs it without a CUDA
 graph. `effbench check --confirm` judges both. Settings apply to every sweep (`executor.gpus=[0]`,
-`device=cpu`). On the CPU there is no graph to lose."""
+`device=cpu`). On the CPU there is no graph to lose.
+"""
 
 from __future__ import annotations
 

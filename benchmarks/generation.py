@@ -8,7 +8,8 @@ Both generate greedily with a static cache, the same random weights and prompt. 
 process of its own, in which transformers in eager mode and the row's side take turns. A side is a
 mode, or `transformers`: as it compiles its own step on a GPU. The output has the median of the
 rounds' ratios of tokens per second, and the number of tokens before the first difference. With
-random weights, near ties are common, which compiled kernels resolve in other ways."""
+random weights, near ties are common, which compiled kernels resolve in other ways.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 Processes fork in pairs, in alternating order, from one that has imported what the fork server
 imports: one from the heap as it is, the other after `fill_heap`. Each times steps of four linear
 layers of width 32 that wait for the host. The faster half of the processes counts, because other
-work on the machine slows whole processes down."""
+work on the machine slows whole processes down.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 network.
 
     python benchmarks/kernel_choices.py [transformers:llama-1b:decode:64
-        torchvision:resnet50::64 ...] [--processes 3]
+        torchvision:resnet50::64 ...]         [--processes 3]
 
 For a fused kernel Inductor times a few block sizes with CUDA events around single launches, and
 clears the L2 cache before each. With TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER=0 it uses Triton's
@@ -14,7 +14,8 @@ again with launches that queue behind a sleeping kernel, so that the host is nev
 has, for each network and way of timing: the host's time for a launch, by how much the times that
 Inductor saw differ from the queued ones (median), how many choices take at least 5 % longer than
 the best candidate, and how much longer all chosen kernels take, weighted by their launches per
-call."""
+call.
+"""
 
 from __future__ import annotations
 

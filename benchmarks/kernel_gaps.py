@@ -7,7 +7,8 @@ Each process runs 300 small kernels, eagerly and as a CUDA graph, after each of 
 a second stream, as every capture does; it waits; another process creates and destroys a CUDA
 context on the same GPU; a new stream is used and the graph captured again; this process creates and
 destroys a second context. The output lists the median and the range over the processes. Nothing
-else should use the GPU."""
+else should use the GPU.
+"""
 
 from __future__ import annotations
 

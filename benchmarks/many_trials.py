@@ -7,7 +7,8 @@ commands on it.
 The database grows to each size in turn. The output lists the rate of `Store.record`, the bytes per
 trial, and the wall time and peak memory of each command in a fresh process. Trials are copies of
 measured ones with other times; samples and failures are synthetic. A sweep after the first ten has
-the figures of one of these."""
+the figures of one of these.
+"""
 
 from __future__ import annotations
 

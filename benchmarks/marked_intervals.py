@@ -36,7 +36,8 @@ class Host:
     """A host with two speeds.
 
     `slow`: fraction of the time at the slower speed; `spell_s`: mean length of a slow spell;
-    `slowdown`: of the fixed work; `mistaken`: fraction of slow batches that look undisturbed."""
+    `slowdown`: of the fixed work; `mistaken`: fraction of slow batches that look undisturbed.
+    """
 
     slow: float
     spell_s: float

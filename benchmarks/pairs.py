@@ -12,7 +12,8 @@ in `busy_host.py`.
 
 The second form times a mode's batches in one process, after eager's batches and after its own ones,
 for several numbers of calls that do not count at the start of a batch. The ratio of both is the
-bias of pairs."""
+bias of pairs.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ or, under one of the other NAMES, one sweep of a model with injected delays `mod
 Writes a line per trial: the database (`a`, `b`, …; each of one version of the code), sweep and
 round, the cell, its status, its figures, and 60 means of equally many consecutive latencies, in the
 order measured, like a tool that repeats a call for some milliseconds per value. A sweep that is in
-two databases is written once."""
+two databases is written once.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 
 Run this on a virtual machine. An MLP runs on all cores, a second at a time. For each second the
 kernel's count of stolen time (`steal` in /proc/stat) stands next to the median latency; the table
-groups the seconds by the stolen fraction."""
+groups the seconds by the stolen fraction.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ time of each sweep.
 matrix: seconds until the first trial of a large matrix, and effbench's peak memory until then. A
 probe module notes the time at which the first trial builds it; then the sweep is interrupted. Its
 seconds count from the start of the command. `--against`: another checkout of effbench to measure in
-turns, such as one of the main branch."""
+turns, such as one of the main branch.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ default settings. The first cell includes start-up; a further cell is the differ
 number of further cells. Medians of the turns and ranges.
 
 `--asv` and `--optimum` are interpreters that have these tools, torch and transformers (for
-optimum-benchmark 0.6: transformers 4). A tool without an interpreter is skipped."""
+optimum-benchmark 0.6: transformers 4). A tool without an interpreter is skipped.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +66,8 @@ def run(folder: str | Path, *command: str) -> float:
         "HOME": str(folder),
         "TMPDIR": str(folder),
     }
-    with Slot("CPU", "cpu").locked(
-        3600, threading.Event()
-    ):  # no other sweep runs now, and none is waited for
+    # no other sweep runs now, and none is waited for
+    with Slot("CPU", "cpu").locked(3600, threading.Event()):
         start = time.perf_counter()
         done = subprocess.run(
             command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False

@@ -5,7 +5,8 @@
 In one process: (1) time a kernel that spins for a known number of SM cycles, while NVML reads the
 clock; (2) compare the time of GPU-bound callables with CUPTI's timestamps of their kernels; (3) run
 the timers of triton, torch and Inductor on the same callables, interleaved with effbench's. Exits
-with 1 if (1) or (2) fails. Needs CUDA and about three minutes."""
+with 1 if (1) or (2) fails. Needs CUDA and about three minutes.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Imports the sweeps of results/reference/ into a database, writes the site of the sweep `atlas` into
 FOLDER (without it, into a temporary one), and takes screenshots of its pages with Chromium, into
-docs/images/."""
+docs/images/.
+"""
 
 from __future__ import annotations
 

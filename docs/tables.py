@@ -3,7 +3,8 @@ pages.
 
 A table stands between `<!-- table NAME -->`, `<!-- options COMMAND -->` or `<!-- reference NAME
 -->` and `<!-- end -->`. MkDocs calls `on_page_markdown`, which replaces `<!-- notebook FILE -->` by
-a notebook's cells and their output."""
+a notebook's cells and their output.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def sweep(overrides: Sequence[str], quiet: bool = True) -> Sweep:
     output.
 
     Raises EffbenchError for what is wrong before the first trial; a cell that fails is a row with a
-    status."""
+    status.
+    """
     from effbench.errors import UsageError
     from effbench.launcher.launch import hydra_sweep
     from effbench.store.connect import sqlite_file
@@ -124,7 +125,8 @@ def compare(
     and exceptions, a file or a name below conf/check. The columns are those of `--format csv`
     (docs/reference/api.md); the frame's `attrs` holds `differences` and `notes`, lists of text,
     `limits`, where these come from, and `in_turns`: whether ratios are means over pairs of trials
-    from the same round. Raises NothingFoundError, UsageError, ConfigError."""
+    from the same round. Raises NothingFoundError, UsageError, ConfigError.
+    """
     import pandas as pd
 
     from effbench.comparison.compare import compare_parts, compare_sweeps, find

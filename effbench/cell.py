@@ -92,7 +92,8 @@ class Cell:
     otherwise it holds what `streams.resolve` returns, and `bs` is the largest batch size.
     `training` and `generate` hold the settings of their phases, otherwise None. `threads` is None
     for one thread for each physical core. All values are plain JSON and resolved: `dtype` and
-    `device` are never `auto`."""
+    `device` are never `auto`.
+    """
 
     model: dict[str, Any]
     bs: int

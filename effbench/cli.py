@@ -58,9 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and exit with one of the codes in docs/reference/commands.md."""
     print_instead_of_raising()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, TextIOWrapper
-        ):  # a character that the encoding lacks must not end a sweep
+        # a character that the encoding lacks must not end a sweep
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code = run(list(sys.argv[1:] if argv is None else argv))
     gc.freeze()  # the search for cycles at exit takes a tenth of a report's time
@@ -206,9 +205,8 @@ def run_command(name: str, words: list[str]) -> int:
         near = nearest(name, COMMANDS)
         hint = f"did you mean `effbench {near}`?" if near else f"commands: {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {name!r}; {hint}")
-    gc.set_threshold(
-        1_000_000
-    )  # at the default, a fifth of a report's time is spent on searching its rows for cycles
+    # at the default, a fifth of a report's time is spent on searching its rows for cycles
+    gc.set_threshold(1_000_000)
     from effbench.commands.options import Parser
 
     module = importlib.import_module(f"effbench.commands.{COMMANDS[name]}")
@@ -234,9 +232,8 @@ def run_sweep(argv: list[str]) -> int:
         from effbench.commands.show import end_of_sweep
 
         return end_of_sweep(outcome)
-    except (
-        KeyboardInterrupt
-    ):  # a second Ctrl-C, before the table with the command that resumes the sweep is there
+    # a second Ctrl-C, before the table with the command that resumes the sweep is there
+    except KeyboardInterrupt:
         if outcome.state != "interrupted":
             raise
         from effbench.store.secrets import masked_url

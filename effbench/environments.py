@@ -1,7 +1,8 @@
 """Differences between environments, and short names for the environments of a sweep.
 
 With `python=` or `folder=` a sweep has several environments, whose flags hold the paths of
-interpreter and folder."""
+interpreter and folder.
+"""
 
 from __future__ import annotations
 
@@ -175,10 +176,8 @@ def short_names(paths: Sequence[str | None], none: str) -> list[str]:
     }
     if len(parts) == 1:
         parts = {path: names[-1:] for path, names in parts.items()}
-    for end, kept in (
-        (0, slice(1, None)),
-        (-1, slice(None, -1)),
-    ):  # drop the common prefix, then the common suffix
+    # drop the common prefix, then the common suffix
+    for end, kept in ((0, slice(1, None)), (-1, slice(None, -1))):
         while (
             min(map(len, parts.values()), default=0) > 1
             and len({names[end] for names in parts.values()}) == 1

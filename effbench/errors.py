@@ -68,7 +68,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     enough.
 
     A word with swapped letters is nearer than one with a missing letter, and of equally similar
-    ones that with the same first letter. `cutoff`: minimum similarity, from 0 to 1."""
+    ones that with the same first letter. `cutoff`: minimum similarity, from 0 to 1.
+    """
 
     def distance(name: str) -> tuple[bool, float, bool]:
         ratio = difflib.SequenceMatcher(None, name, word).ratio()

@@ -35,7 +35,7 @@ def home_folder() -> Path | None:
 
 def expand_user(path: str, setting: str) -> str:
     """Return the path with its leading `~` or `~user` replaced by that home folder. Raises
-    ConfigError if there is none. `setting`: what names the path."""
+    ConfigError if that user has no home folder. `setting`: what names the path."""
     if not path.startswith("~"):
         return path
     user, separator, rest = path.partition("/")
@@ -95,7 +95,8 @@ def temporary_home(setting: str) -> Path:
     """Return this user's own folder below the temporary folder; create it if it is missing.
 
     Raises ConfigError, which proposes to set HOME or the variable `setting`, if it cannot be
-    created or another user could write to it."""
+    created or another user could write to it.
+    """
     advice = f"set HOME or {setting} to a folder of your own"
     try:
         path = own_folder(Path(tempfile.gettempdir()))
@@ -132,7 +133,8 @@ def worker_variables() -> dict[str, str]:
     can be used.
 
     Without them, Python's `getpass.getuser` raises, and `~` becomes a folder of this name in the
-    working directory."""
+    working directory.
+    """
     variables: dict[str, str] = {}
     home = home_folder()
     if home is None or not home.is_dir():
@@ -163,7 +165,8 @@ def plain_path(folder: Path, setting: str) -> Path:
 
     Inductor does not quote all paths in the commands of the C++ compiler, so a space in one ends
     every compilation. Raises ConfigError, which proposes to choose another folder with `setting`,
-    if no link can be created."""
+    if no link can be created.
+    """
     folder = folder.absolute()
     if is_plain(folder):
         return folder

@@ -1,7 +1,8 @@
 """Labels that distinguish the rows of a sweep: model, bs, mode, and everything else that was swept.
 
 A figure or table of model × bs × mode alone would merge rows that differ in dtype, an input shape
-or the interpreter."""
+or the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -147,9 +148,8 @@ def axis_of(rows: Sequence[LabelledRow]) -> str:
     several were swept; else `bs`, or the label with the most numbers if only one bs was swept and
     all rows have a number."""
     rates = {row.number(_RATE) for row in rows}
-    if len(rates) > 1 and all(
-        map(math.isfinite, rates)
-    ):  # bs is the largest batch that the server takes
+    # bs is the largest batch that the server takes
+    if len(rates) > 1 and all(map(math.isfinite, rates)):
         return _RATE
     if len({row.labels["bs"] for row in rows}) > 1:
         return "bs"

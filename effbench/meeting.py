@@ -2,7 +2,8 @@
 plain JSON.
 
 The member that was started first listens. The sweep connects instead of its partner if that one
-does not come. Standard library only, because the sweep and its workers import this module."""
+does not come. Standard library only, because the sweep and its workers import this module.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class DuetRequest(Payload):
     `folder`: of the socket at which they meet. `leads`: whether this member was started first and
     decides when the series ends. `answer_s`: seconds after which a partner that does not answer
     counts as lost. `is_alike`: whether both wait for the host in the same way, as two versions of
-    one mode do."""
+    one mode do.
+    """
 
     folder: str
     leads: bool
@@ -106,34 +107,26 @@ class TrialRequest(Payload):
     round: int = 0
     attempt: int = 0
     gpu_uuid: str | None = None
-    cache_dir: str | None = (
-        None  # compile caches of this cell in this sweep, environment and compilation
-    )
+    # compile caches of this cell in this sweep, environment and compilation
+    cache_dir: str | None = None
     compilation: int = 0  # number of these compile caches
     is_cold: bool = False  # whether these caches are still empty
     cores: list[int] | None = None  # CPU cores to run on; None: no pinning
     foreign_wait_s: float = 0.0  # maximum seconds to wait for a foreign process on the GPU
-    host_ms: float | None = (
-        None  # undisturbed time of the work that shows the host's speed, where known
-    )
-    host_high_ms: float | None = (
-        None  # its time in the slower moments of undisturbed trials, where known
-    )
-    baseline: dict[str, Any] | None = (
-        None  # mode whose calls alternate with the trial's, for the speedup
-    )
-    turn: str | None = (
-        None  # file that the trial locks when others prepare meanwhile; None: it runs alone
-    )
-    is_ahead: bool = (
-        False  # lock it before timing, not before the build: times of the preparation do not count
-    )
-    artifacts: dict[str, Any] | None = (
-        None  # kinds, the folder to write them to, its name in the record
-    )
-    duet: DuetRequest | None = (
-        None  # the trial alternates with another one; None: it is timed alone
-    )
+    # undisturbed time of the work that shows the host's speed, where known
+    host_ms: float | None = None
+    # its time in the slower moments of undisturbed trials, where known
+    host_high_ms: float | None = None
+    # mode whose calls alternate with the trial's, for the speedup
+    baseline: dict[str, Any] | None = None
+    # file that the trial locks when others prepare meanwhile; None: it runs alone
+    turn: str | None = None
+    # lock it before timing, not before the build: times of the preparation do not count
+    is_ahead: bool = False
+    # kinds, the folder to write them to, its name in the record
+    artifacts: dict[str, Any] | None = None
+    # the trial alternates with another one; None: it is timed alone
+    duet: DuetRequest | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.duet, dict):  # from JSON
@@ -146,7 +139,8 @@ class ProbeRequest(Payload):
 
     `modules`: target of a model -> names of its arguments; `inputs`: inputs of models, as `target`,
     and `passed`, which maps their names, in order, to whether they are passed by name; `others`:
-    targets among the arguments, and losses."""
+    targets among the arguments, and losses.
+    """
 
     modules: dict[str, list[str]] = field(default_factory=dict)
     inputs: list[dict[str, Any]] = field(default_factory=list)

@@ -2,7 +2,8 @@
 results.
 
 The fields of `cell.Trial`, the columns of the database, summaries, table headers and docs derive
-from this table. A new metric needs one row here and the code that measures it."""
+from this table. A new metric needs one row here and the code that measures it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Metric:
     result, `mean` (geometric), `max`, `min`, `warm` or `cold` (the largest of processes that did
     not, or did, compile with an empty cache, if any); None: `store.summary` computes it.
     `explains`: whether failed cells keep it. `as_change`: whether people read the ratio 1.54 as
-    `+54 %`."""
+    `+54 %`.
+    """
 
     name: str
     title: str = ""

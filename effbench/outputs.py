@@ -37,7 +37,8 @@ def output(
 
     An existing file must have similar `names` (see `names_in`), unless `force`. `database`: the
     database in use. Pipes and devices are written directly. Raises UsageError if the file must not
-    be replaced or cannot be written."""
+    be replaced or cannot be written.
+    """
     try:
         refuse_database(path, database)
         if is_special(path):
@@ -66,9 +67,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     refuse_database(path)
     part = path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
     try:
-        with part.open(
-            "xb"
-        ) as stream:  # in a shared folder, another user must not be able to put a link there
+        # in a shared folder, another user must not be able to put a link there
+        with part.open("xb") as stream:
             yield stream
         if path.exists():
             shutil.copymode(path, part)

@@ -44,7 +44,8 @@ class Shown(NamedTuple):
     """A value and the text that displays it. `tone`: a key of TONES, or CSS classes of the site.
 
     `sub`: further lines such as an interval, or brackets on the first. Only the site shows `link`,
-    `hint` (on hover and to screen readers) and `glyph` (colour and character before the text)."""
+    `hint` (on hover and to screen readers) and `glyph` (colour and character before the text).
+    """
 
     value: Any
     text: str
@@ -72,7 +73,8 @@ class Column:
 
     `format`: turns a value into text. `optional`: hide the column if it is empty in all rows. On
     the site, `help` is a tooltip, `filter` offers the values as a filter, `wide` wraps long text,
-    and `mode` hides the column with that mode."""
+    and `mode` hides the column with that mode.
+    """
 
     key: str
     title: str | None = None
@@ -150,7 +152,8 @@ class Table:
 
         `lines`: draw borders. `stacked`: put second lines below the first instead of in brackets.
         `gap`: spaces between columns without borders. `breaks`: for a table that is too wide
-        otherwise; breaks words rather than figures."""
+        otherwise; breaks words rather than figures.
+        """
         columns, rows = self._for_people()
         style = {"box": box.HEAVY_HEAD} if lines else {"box": None, "padding": (0, gap - 1, 0, 1)}
         drawn = RichTable(header_style="bold", pad_edge=False, **style)

@@ -18,7 +18,8 @@ def print_instead_of_raising() -> None:
     instead.
 
     With `PYTHONWARNINGS=error` or `python -W error`, any library's warning about a future release
-    would end a sweep."""
+    would end a sweep.
+    """
     filters = []
     for action, *rest in warnings.filters:
         filters.append((PRINTING if action == RAISING else action, *rest))

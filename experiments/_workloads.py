@@ -52,7 +52,8 @@ def compile_kernel(source: str, name: str, device: torch.device, who: str) -> Ca
     block, args)`.
 
     Raises UnsupportedError, which names `who` needs the kernel and what is missing, and NVRTC's
-    errors about the source."""
+    errors about the source.
+    """
     if device.type != "cuda":
         raise UnsupportedError(f"{who} is a CUDA kernel, but this cell runs on {device.type}")
     compiler = getattr(torch.cuda, "_compile_kernel", None)

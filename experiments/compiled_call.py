@@ -98,9 +98,8 @@ class Recording:
             self.inner = compile_fx_inner(*args, **kwargs)
             return self.inner
 
-        with torch._functorch.config.patch(
-            enable_autograd_cache=False
-        ):  # a hit would not compile the inner part
+        # a hit would not compile the inner part
+        with torch._functorch.config.patch(enable_autograd_cache=False):
             self.wrapped = compile_fx(
                 graph, example_inputs, inner_compile=compile_inner, config_patches=self.options
             )
@@ -195,9 +194,8 @@ class Calls:
     def add_mode(self, mode: str) -> None:
         """Add a mode of torch.compile: whole, without parts of it, and with each setting."""
         self.add(mode, partial(self.compiled, mode))
-        counts = [
-            metrics.guard_count for metrics in get_compilation_metrics()
-        ]  # None: something else was compiled
+        # None: something else was compiled
+        counts = [metrics.guard_count for metrics in get_compilation_metrics()]
         self.guards[mode] = next((count for count in reversed(counts) if count is not None), None)
         self.add(f"{mode}, inference_mode", partial(self.compiled, mode), torch.inference_mode)
         without_guards = partial(torch.compiler.set_stance, skip_guard_eval_unsafe=True)
@@ -272,7 +270,8 @@ def host_time(
 
     A part is the difference between two calls, taken within each round: guards = the call - the
     call with skip_guard_eval_unsafe; Dynamo besides guards = the latter - AOTAutograd's wrapper
-    called directly; and so on."""
+    called directly; and so on.
+    """
     width = width or (256 if device.type == "cuda" else 32)
     calls = Calls(device, width, depth, batch)
     with fresh_compile_cache():

@@ -47,7 +47,8 @@ class FusionLayer(nn.Module):
     Random outputs cannot be compared, so the default `p` is tiny but not 0 (at 0, PyTorch omits the
     kernel): the dropout kernel runs, practically nothing is dropped, and `train` gives the values
     of `eval`. With a usual `p` such as 0.1, outputs are random and `train` is `incorrect`, whatever
-    its speed."""
+    its speed.
+    """
 
     def __init__(self, variant: str = "eval", width: int = 1024, p: float = 1e-9):
         super().__init__()
@@ -68,7 +69,8 @@ class Pointwise(nn.Module):
     a separate operator.
 
     The factors alternate between 2 and 1/2. Both are exact in every float type, so a fused kernel
-    that rounds only once gives the same values as separate kernels."""
+    that rounds only once gives the same values as separate kernels.
+    """
 
     def __init__(self, in_features: int = 1000, features: int = 20000, multiplications: int = 50):
         super().__init__()

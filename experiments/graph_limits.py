@@ -34,7 +34,8 @@ def limits(device: torch.device, batch: int = 4, width: int = 1024) -> Facts:
     graph.
 
     A failed capture may leave CUDA unusable, so captures that should fail run in separate
-    processes."""
+    processes.
+    """
     with ThreadPoolExecutor() as pool:  # they measure no time
         refused = {
             name: pool.submit(in_fresh_process, capture_refused, device, what=name)

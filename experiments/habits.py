@@ -82,7 +82,8 @@ def waits(device: torch.device, batches: Sequence[int] = (1, 4096), rounds: int 
     to itself.
 
     `alone`: host time of `nonzero` on an idle device; `after`: directly after the forward was
-    launched. Without a synchronisation, the forward is still running when the call returns."""
+    launched. Without a synchronisation, the forward is still running when the call returns.
+    """
     model = Selection().to(device, torch.bfloat16).eval().requires_grad_(False)
     return {f"bs {batch}": wait_of(model, batch, device, rounds) for batch in batches}
 

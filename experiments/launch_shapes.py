@@ -134,7 +134,8 @@ class VectorAdd(nn.Module):
     one element per thread, or `blocks` blocks in a grid-stride loop. `cuda-vectorised` loads and
     stores 16 bytes at once and needs a multiple of that. Both launch from Python, which takes tens
     of µs, so use vectors that take longer. All kernels need contiguous tensors and do not
-    broadcast. Settings of one variant have no effect on the others."""
+    broadcast. Settings of one variant have no effect on the others.
+    """
 
     def __init__(
         self,

@@ -112,7 +112,8 @@ class PointerChase(nn.Module):
     lines is odd, so that no power of two of hops ends where it began.
 
     Returns a number that depends on the whole chain: for `memory` and `shared` the distance along
-    the cycle (`hops` modulo its length), read from the buffer; for `register` the last value."""
+    the cycle (`hops` modulo its length), read from the buffer; for `register` the last value.
+    """
 
     def __init__(
         self, variant: str = "memory", bytes: int = 8192, hops: int = 16384, seed: int = 0

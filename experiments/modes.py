@@ -71,9 +71,8 @@ def p16(rows):
         )
 
     single = where(rows, bs=1)
-    tuned = rows[
-        rows.model != "resnet18"
-    ]  # without max-autotune; compare only models that have every mode
+    # without max-autotune; compare only models that have every mode
+    tuned = rows[rows.model != "resnet18"]
     graph, compiled, both = (
         speedup(mode, tuned) for mode in ("cuda-graph", "default", "compile+graph")
     )

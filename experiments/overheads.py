@@ -108,7 +108,8 @@ class Creation(nn.Module):
     seeded in each call (1 to 2 µs, which are measured). So each variant repeats its values, and
     modes can be compared with eager. Devices draw different numbers from the same seed, so `device`
     and the `host` variants agree only in distribution. A CUDA graph cannot contain the seeding: use
-    eager."""
+    eager.
+    """
 
     def __init__(
         self, variant: str = "device", fill: str = "normal", elements: int = 2**20, seed: int = 1234
@@ -178,7 +179,8 @@ class Selection(nn.Module):
     fewer give another sum) and `mask` uses no indices; neither waits. `nonzero-then-work` does
     `work_us` microseconds of host work after the selection has waited, `work-then-nonzero` does it
     before the selection, while the device is busy. All five return the same sum; `enqueue_ms` shows
-    their cost on the host. A CUDA graph does not contain host work: use these two with eager."""
+    their cost on the host. A CUDA graph does not contain host work: use these two with eager.
+    """
 
     def __init__(
         self,
@@ -204,9 +206,8 @@ class Selection(nn.Module):
         if self.variant == "nonzero-static":
             slots = y.shape[0] if self.slots is None else self.slots
             indices = torch.nonzero_static(positive, size=slots, fill_value=-1).squeeze(1)  # [S]
-            return torch.where(
-                indices >= 0, y[indices], self.zero
-            ).sum()  # -1 reads the last output, which is dropped
+            # -1 reads the last output, which is dropped
+            return torch.where(indices >= 0, y[indices], self.zero).sum()
         if self.variant == "work-then-nonzero":
             spin(self.work_us)
         indices = positive.nonzero().squeeze(1)  # [K]
@@ -231,7 +232,8 @@ class GradMode(nn.Module):
 
     `grad` records a graph and keeps tensors for a backward that never runs; `no_grad` records
     nothing; `inference_mode` also omits version counters and view tracking. All variants enter the
-    same two contexts, so that they have the same overhead."""
+    same two contexts, so that they have the same overhead.
+    """
 
     def __init__(self, variant: str = "inference_mode", width: int = 256, depth: int = 20):
         super().__init__()
@@ -310,7 +312,8 @@ class AdamStep(nn.Module):
     The default `lr` of 0 runs the same kernels over the same bytes without changing the parameters,
     so calls can be repeated and compared with eager. Any other `lr` changes the parameters in each
     call, and the cell is `incorrect`. Only `capturable` (foreach with step counts on the device;
-    needs CUDA) can be captured in a CUDA graph."""
+    needs CUDA) can be captured in a CUDA graph.
+    """
 
     def __init__(
         self, variant: str = "foreach", layers: int = 20, width: int = 200, lr: float = 0.0

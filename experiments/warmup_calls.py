@@ -47,9 +47,8 @@ def calls(
     if modes is None:
         compiled = ("default", "reduce-overhead") if device.type == "cuda" else ("default",)
         modes = ("eager", *compiled)
-    if (
-        device.type == "cpu"
-    ):  # each process waits for its compiler, and threads would compete with other processes
+    # each process waits for its compiler, and threads would compete with other processes
+    if device.type == "cpu":
         processes = min(processes, 7)
         torch.set_num_threads(1)
     answers = [
@@ -94,7 +93,8 @@ def judge(answers: Sequence[Facts]) -> Facts:
 
     `calls`: number of the call -> the ratio's figure over the processes. A call is equivalent to
     steady if the whole interval is within ± 10 % of 1. `equivalent_within_fraction`: the smallest
-    bound within which calls 4 and later are."""
+    bound within which calls 4 and later are.
+    """
     ran = [answer for answer in answers if answer["ran"]]
     if not ran:
         return dict(answers[0])

@@ -295,15 +295,15 @@ class Cli:
     """`effbench` in `folder`. Every process that it starts is in a session of its own.
 
     `imports`: cells may import modules from the folder, so that a folder with modules needs a fork
-    server of its own."""
+    server of its own.
+    """
 
     tiny = TINY
 
     def __init__(self, folder: Path, imports: bool = True) -> None:
         self.folder, self.imports = folder, imports
-        hidden = (
-            folder.parent / f".{folder.name}"
-        )  # beside the folder: `ls` in it shows what the user would see
+        # beside the folder: `ls` in it shows what the user would see
+        hidden = folder.parent / f".{folder.name}"
         for name in ("tmp", "cache"):
             (hidden / name).mkdir(parents=True, exist_ok=True)
         self.cache = hidden / "cache" / "effbench" / "compile"

@@ -2,7 +2,8 @@
 would fill it.
 
 A figure is one value for all rounds or a list with one a round; without a spread of its own it gets
-none."""
+none.
+"""
 
 import random
 import shutil

@@ -86,9 +86,8 @@ class TestHome:
     def test_an_unusable_one_is_replaced(self, temporary, tmp_path, monkeypatch):
         own = temporary / f"effbench-{os.getuid()}"
         (tmp_path / "file").touch()
-        monkeypatch.setenv(
-            "HOME", str(tmp_path / "file")
-        )  # as with HOME=/ for a user that cannot write to it
+        # as with HOME=/ for a user that cannot write to it
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))
         assert folders.cache_home() == own / "cache" / "effbench"
         assert folders.worker_variables()["HOME"] == str(own)
 

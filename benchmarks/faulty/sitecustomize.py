@@ -2,7 +2,8 @@
 faults.py.
 
 If the file `clock` exists in the folder of the sweep, the clock is as many seconds off as it says.
-If `gpu-lost` exists, trials cannot take their device."""
+If `gpu-lost` exists, trials cannot take their device.
+"""
 
 import datetime
 import importlib.abc

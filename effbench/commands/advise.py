@@ -154,9 +154,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             table, lines, data = advise_model(args)
         except ConfigError as error:
-            if str(error).startswith(
-                "unknown model"
-            ):  # names of imported results may belong to no YAML file here
+            # names of imported results may belong to no YAML file here
+            if str(error).startswith("unknown model"):
                 raise ConfigError(
                     f"{error}\n--stored answers from stored results of any name"
                 ) from error
@@ -615,9 +614,8 @@ def reasons(
         after = break_even_calls(
             mode["prepare_s"] - best["prepare_s"], best["call_ms"], mode["call_ms"]
         )
-        after = (
-            mode["break_even"] if best["mode"] == baseline_mode else after
-        )  # as the table has it
+        # as the table has it
+        after = mode["break_even"] if best["mode"] == baseline_mode else after
         is_tied = None not in (mode["high_ms"], best["low_ms"]) and not is_less(
             *map(log_call, (mode, best))
         )

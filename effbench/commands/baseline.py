@@ -42,9 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with Store.open(
-        args.db, mode="read"
-    ):  # fail without a database: opening to write would create one
+    # fail without a database: opening to write would create one
+    with Store.open(args.db, mode="read"):
         pass
     with Store.open(args.db, mode="read" if args.action == "ls" else "write") as store:
         return {"set": put, "ls": listed, "rm": forget}[args.action](store, args)

@@ -53,9 +53,8 @@ def run(args: argparse.Namespace) -> int:
         raise NothingFoundError(f"no claim in {', '.join(args.experiment)}")
     verdicts, reference = [], [record for record in shipped_verdicts() if record["machine"]]
     hardware = {reference_hardware(record) for record in reference}
-    if (
-        args.db != options.DEFAULT_DB or Path(args.db).exists()
-    ):  # the claims can be listed before any measurement
+    # the claims can be listed before any measurement
+    if args.db != options.DEFAULT_DB or Path(args.db).exists():
         with Store.open(args.db, mode="read") as store:
             verdicts = store.verdicts()
             hardware |= {hardware_of(row) for row in store.environments()}

@@ -139,9 +139,8 @@ def write_parquet(rows: Iterable[dict[str, Any]], stream: IO[bytes]) -> None:
         raise UsageError("Parquet needs pyarrow; run pip install 'effbench[export]'") from error
     writer = None
     dtypes = {**RESULT_DTYPES, "started_at": "datetime64[us, UTC]", "params": "string"}
-    for chunk in chain(
-        [[]], batched(map(with_text, rows), CHUNK)
-    ):  # the empty chunk gives the schema
+    # the empty chunk gives the schema
+    for chunk in chain([[]], batched(map(with_text, rows), CHUNK)):
         table = pa.Table.from_pandas(frame_of(chunk, dtypes), preserve_index=False)
         writer = writer or ParquetWriter(stream, table.schema, compression="zstd")
         writer.write_table(table)

@@ -174,9 +174,8 @@ def acknowledge(args: argparse.Namespace, limits: Limits) -> int:
     changes = {event.id: event for event in found.changes}
     ids = [meant(name, changes, "effbench history --all") for name in args.names if "=" not in name]
     chosen = {name: changes[name] for name in ids}
-    if unsure := [
-        name for name, event in chosen.items() if event.kind == "recent"
-    ]:  # its size is not known yet
+    # its size is not known yet
+    if unsure := [name for name, event in chosen.items() if event.kind == "recent"]:
         raise UsageError(
             f"{short_id(unsure[0])} is unconfirmed; acknowledge it if further sweeps confirm it"
         )

@@ -45,9 +45,8 @@ def run(args: argparse.Namespace) -> int:
                 name = connect.describe(connect.parse_url(path))
                 raise StoreError(f"{name} is the target itself; give another database with --db")
             with connect.existing(f"{path}: no such file"), opened(path) as source:
-                ids = source.sweep_ids(
-                    args.sweep
-                )  # an unknown sweep must fail before the database is created
+                # an unknown sweep must fail before the database is created
+                ids = source.sweep_ids(args.sweep)
                 with Store.open(args.db, mode="write", bulk=True) as store:
                     for arrival in copy(
                         source, store, ids, baselines=args.baselines, samples=not args.no_samples

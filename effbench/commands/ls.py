@@ -124,9 +124,8 @@ def print_artifacts(store: Store, sweep: SweepInfo, folder: Path) -> None:
 
 def print_sweeps(store: Store) -> None:
     store.find_sweep("last")  # raises NothingFoundError for an empty database
-    baselines: dict[
-        str, dict[str, None]
-    ] = {}  # sweep id -> its baseline names, in order and without duplicates
+    # sweep id -> its baseline names, in order and without duplicates
+    baselines: dict[str, dict[str, None]] = {}
     for baseline in store.baselines():
         baselines.setdefault(baseline.sweep_id, {})[baseline.name] = None
     rows = [

@@ -43,9 +43,8 @@ class Parser(argparse.ArgumentParser):
             self._is_intermixed = False
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.removeprefix("effbench ").split()[
-            0
-        ]  # "advise" for `effbench advise buckets`
+        # "advise" for `effbench advise buckets`
+        name = self.prog.removeprefix("effbench ").split()[0]
         how = (
             f"effbench {name} takes --db URL"
             if ": db=" in message
@@ -107,9 +106,8 @@ def write(text: str, args: argparse.Namespace, option: str = "out") -> None:
     `outputs.output`."""
     out = getattr(args, option)
     if out is None or out == STDOUT:
-        text = (
-            printable(text) if sys.stdout.isatty() else text
-        )  # files and pipes get the data as it is
+        # files and pipes get the data as it is
+        text = printable(text) if sys.stdout.isatty() else text
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
     # column names or keys identify a file with rows; other text needs a first line that does

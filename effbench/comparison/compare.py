@@ -159,9 +159,8 @@ def compare_parts(
     """Compare the cells of one sweep that have one value of `by` with those that have another.
     `by`: one of BY_ENVIRONMENT, or a parameter such as `dtype`; `values`: the two values. Raises
     like `compare_sweeps`."""
-    by = {"mode.name": "mode", "model.name": "model"}.get(
-        by, by
-    )  # modes and models differ in more than their names
+    # modes and models differ in more than their names
+    by = {"mode.name": "mode", "model.name": "model"}.get(by, by)
     (whole,) = sides.chosen_on([sides.load(store, sweep)], on)
     by = sides.full_name(whole.cells, by)
     parts = sides.split(whole, by)
@@ -172,9 +171,8 @@ def compare_parts(
         replace(parts[new_name], title=f"{by}={new_name}"),
     )
     across = ("hardware",) if by == "gpu_name" else ()
-    compared = finish(
-        old, new, limits, across, interleaved=True, only=only, by=by
-    )  # both ran in the same rounds
+    # both ran in the same rounds
+    compared = finish(old, new, limits, across, interleaved=True, only=only, by=by)
     if by == "mode":
         compared.modes = [replace(line, mode=f"{old_name} → {new_name}") for line in compared.modes]
     compared.notes += [unfinished(whole)] if whole.state != "completed" else []

@@ -88,7 +88,8 @@ def confirm(
     count.
 
     `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ
-    in their cells."""
+    in their cells.
+    """
     flagged = [change for change in compared.changes if is_flagged(change)]
     done = Confirmation()
     if not flagged:
@@ -130,9 +131,8 @@ def confirm(
     try:
         rerun = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
         done.sweep_id = rerun.outcome.sweep_id
-    except (
-        KeyboardInterrupt
-    ):  # before the re-run began, or a second one: the first verdicts are still reported
+    # before the re-run began, or a second one: the first verdicts are still reported
+    except KeyboardInterrupt:
         compared.interrupted = why
     except EffbenchError as error:
         why = f"nothing was run again: {error}"

@@ -53,7 +53,8 @@ class Event:
     None if unknown. `earliest_sweep`, `latest_sweep`: the first sweep after the change lies between
     these with 95 % confidence. `undone_sweep`: the first sweep with the old level again.
     `coincides`: what else changed between the two sweeps. `reason`: the reason of the status.
-    `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row."""
+    `acknowledged`: why the change is accepted; `acknowledgement`: the key of that row.
+    """
 
     kind: str
     series: SeriesId
@@ -113,7 +114,8 @@ class History:
     first; `position`: sweep id -> index. `places`: environment id -> place; `hardware`: place ->
     hardware. `events`: changes, the worst open ones first, then other events. `states`: steady,
     changed, flapping, drifting or short (too short to judge). `left_out`: number of acknowledged
-    changes that were removed from `events`."""
+    changes that were removed from `events`.
+    """
 
     def __init__(self, series: Series, metrics: Sequence[str]) -> None:
         self.series, self.whole, self.metrics = series, series, metrics

@@ -2,7 +2,8 @@
 is still present.
 
 This turns rows of results into a `History`, without I/O. Software, protocol and host do not split a
-series: if they changed with the figure, they are listed with the change."""
+series: if they changed with the figure, they are listed with the change.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def history(
     `acknowledged`: rows of the table `acknowledgement`; each applies to a change of its series that
     may lie within one sweep of its own. Of the exceptions in `limits`, only `ignore` has an effect:
     a change is acknowledged if the last one that matches it has it, as in checks. Values that are
-    NaN, infinite or less than `least_valid` count as not measured."""
+    NaN, infinite or less than `least_valid` count as not measured.
+    """
     timeline = History(series, metrics)
     for name in metrics:
         _judge_metric(timeline, METRICS[name], limits.of_metric(name))
@@ -265,7 +267,8 @@ def _judge_statuses(timeline: History, track: Track) -> None:
     """Add the sweeps from which on a cell fails, or is ok again.
 
     A failure in a single sweep does not count, unless it is in the newest sweep, or failures are so
-    frequent that the cell is flapping."""
+    frequent that the cell is flapping.
+    """
     series = SeriesId(track.cell_key, track.place, STATUS)
     rows = track.rows
     ok = [row.status == Status.OK for row in rows]
@@ -297,7 +300,8 @@ def _judge_presence(timeline: History) -> None:
     """Add new and dead cells, judged by the sweeps that measured their place, or their model there.
 
     A cell is new only after EXACT_SHORTEST sweeps without it, and dead only after as many with it:
-    the first sweeps of a database, and single sweeps of other matrices, tell neither."""
+    the first sweeps of a database, and single sweeps of other matrices, tell neither.
+    """
     measured: dict[tuple[str, ...], set[int]] = defaultdict(set)
     for sweep_id, environment_id, model in timeline.series.measured:
         place = timeline.places[environment_id]
@@ -333,7 +337,8 @@ def _acknowledge(
     """Mark the accepted changes, and give them the ids under which they were acknowledged.
 
     Each acknowledgement applies to one change: the nearest of those that may lie within one sweep
-    of its own. If several apply to a change, the nearest counts."""
+    of its own. If several apply to a change, the nearest counts.
+    """
     tracks = {(track.cell_key, track.place): track.rows for track in timeline.tracks}
     changes = grouped(timeline.changes, lambda event: event.series)
     held: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)

@@ -37,7 +37,8 @@ sys.path.insert(0, "")
 def where(name):
     spec = importlib.util.find_spec(name)
     if spec is None: return None
-    if spec.has_location: return spec.origin
+    if spec.has_location:
+        return spec.origin
     return next(iter(spec.submodule_search_locations or [None]))
 print(json.dumps(["effbench", {name: where(name) for name in sys.argv[1:]}]))
 """

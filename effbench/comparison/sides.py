@@ -213,7 +213,7 @@ def split(whole: Side, by: str) -> dict[str, Side]:
 
 def part_named(value: str, parts: Mapping[str, Side], by: str) -> str | None:
     """Return the part of `split` that a user means by this value: its name, or the path of its
-    interpreter or folder, as the database stores it or as it was typed; None if there is none."""
+    interpreter or folder, as the database stores it or as it was typed; None if no part has it."""
     if value in parts or by not in FLAGS:
         return value if value in parts else None
     for name, part in parts.items():
@@ -235,7 +235,10 @@ def typed_paths(text: str, by: str, folder: str | None = None) -> set[str]:
     if by == "folder":
         return absolute | {os.path.realpath(name) for name in absolute}
     found = shutil.which(path)
-    return absolute | ({os.path.abspath(found)} if found else set())  # noqa: PTH100 - resolve() would leave the venv
+    if found is None:
+        return absolute
+    # Path.resolve() would leave the virtual environment
+    return absolute | {os.path.abspath(found)}  # noqa: PTH100
 
 
 def full_name(cells: Mapping[str, Mapping[str, Any]], by: str) -> str:
@@ -419,9 +422,8 @@ def nothing_shared(before: Side, after: Side, across: Collection[str], by: str |
                 f"not comparable: the cells differ in {', '.join(texts)}; --across {words} compares"
                 " them anyway"
             )
-    first = [*before.cells.values()][
-        :1
-    ]  # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
+    # of 10,000 × 10,000 cells, the most similar ones would take minutes to find
+    first = [*before.cells.values()][:1]
     every = (
         parameter_differences(old, new, differing) for old in first for new in after.cells.values()
     )

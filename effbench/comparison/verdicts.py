@@ -4,7 +4,8 @@ A cell that was measured on one side only is `missing` or `new`. A changed statu
 of `verdict_of_statuses`. Otherwise each metric is compared as `effbench.metrics` declares: `ratio`
 by Welch's test (or by pairs, if both sides were measured in the same rounds), Benjamini–Hochberg
 (over times or sizes) and an effect beyond the limit; `exact` by its integers; `bound` by a factor
-and an absolute difference, times only of two trials per side."""
+and an absolute difference, times only of two trials per side.
+"""
 
 from __future__ import annotations
 
@@ -427,9 +428,8 @@ def add_test(
     change.test = test(before, after, change.limit, pair.compilations, kernels)
     for name in ("ratio", "low", "high", "p_value"):
         setattr(change, name, getattr(change.test, name))
-    if (
-        test is compare and change.test.sides
-    ):  # which may be means over compilations, like those of results
+    # which may be means over compilations, like those of results
+    if test is compare and change.test.sides:
         change.before, change.after = (math.exp(side.value) for side in change.test.sides)
     if limit.least and abs(change.after - change.before) <= limit.least:
         change.verdict, change.reason = (

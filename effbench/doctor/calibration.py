@@ -69,7 +69,8 @@ def measure_noise(
 
     The noise of a kind of cell is None if none of its cells has enough trials; if all are None,
     nothing is stored. Raises KeyboardInterrupt if a sweep was interrupted, and EffbenchError like
-    `effbench.sweep`."""
+    `effbench.sweep`.
+    """
     gpus = answer["gpus"]
     rounds = LEAST_TRIALS if quick else ROUNDS
     # one compilation: noise is what remains between processes
@@ -114,10 +115,10 @@ def cell_noise(
     were recorded.
 
     `sd`: standard deviation of the logarithms of its trials' medians of `metric`; None with fewer
-    than LEAST_TRIALS `ok` trials that are not marked. `reason`: of the last other trial."""
-    last = {
-        row["round"]: row for row in trials if row["cell_key"] == cell.key
-    }  # the last attempt of each round
+    than LEAST_TRIALS `ok` trials that are not marked. `reason`: of the last other trial.
+    """
+    # the last attempt of each round
+    last = {row["round"]: row for row in trials if row["cell_key"] == cell.key}
     ends = [MARKED if row["disturbance"] else str(row["status"]) for row in last.values()]
     reasons = [row["disturbance"] or row["reason"] for row in last.values()]
     ok = [

@@ -93,8 +93,7 @@ def has_cpp_compiler(machine: Machine) -> bool:
 
 
 def try_compiler(server: ForkServer) -> str | None:
-    """Compile a sample for the CPU in the folder of compile caches. Return the error, None if there
-    is none."""
+    """Compile a sample for the CPU in the folder of compile caches. Return the error, or None."""
     try:
         parent = make_cache_folder(cache_folder(None), "XDG_CACHE_HOME")
     except ConfigError:  # `disk_space` reports the folder

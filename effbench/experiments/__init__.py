@@ -1,7 +1,8 @@
 """Experiments: a question, the sweeps and checks that answer it, and the claims that they decide.
 
 The shipped experiments are also submodules (`effbench.experiments.overheads`), so that `_target_`
-of a shipped model can name a class in one of them."""
+of a shipped model can name a class in one of them.
+"""
 
 from pathlib import Path
 
@@ -22,9 +23,8 @@ from effbench.experiments.figures import (
 )
 from effbench.experiments.frames import relative, where
 
-_shipped = (
-    Path(__file__).parent / "shipped"
-)  # in a wheel; in a checkout they are in the repository's top folder
+# in a wheel; in a checkout they are in the repository's top folder
+_shipped = Path(__file__).parent / "shipped"
 FOLDER = _shipped if _shipped.is_dir() else Path(__file__).parents[2] / "experiments"
 __path__.append(str(FOLDER))
 

@@ -45,7 +45,8 @@ class Claim:
     The function's parameters name its inputs: `rows` (of all sweeps), a sweep (its rows), or a
     check (its facts). It returns a Found. `each`: columns; each combination of their values is
     judged separately. `needs`: cuda, if the claim is only about CUDA. `not_measurable`: why no
-    measurement can decide it. `published`: the published figures."""
+    measurement can decide it. `published`: the published figures.
+    """
 
     id: str
     text: str
@@ -155,11 +156,8 @@ def outline(path: Path) -> Experiment:
         ) from error
     except SyntaxError as error:
         raise ConfigError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except (
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # no UTF-8, null bytes, or nested too deep
+    # no UTF-8, null bytes, or nested too deep
+    except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{path} is not Python: {error}") from error
     constants: dict[str, Any] = {"GPU_SECONDS": None, "NEEDS": None, "SWEEPS": {}}
     claims = []

@@ -3,7 +3,8 @@ claims.
 
 Sums, products and ratios get their bounds by interval arithmetic, which is never too narrow. A
 comparison is true or false if the intervals decide it, and open if they overlap. NaN marks a row
-without the figure."""
+without the figure.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def frame_of(
     so they decide nothing.
 
     `paths`: name of a further column -> dotted path of its parameter. `with_marks`: keep marked
-    figures, for tables."""
+    figures, for tables.
+    """
     import pandas as pd
 
     lines = []
@@ -129,7 +130,8 @@ def relative(rows: pd.DataFrame, column: str, name: str, reference: Any) -> pd.S
     is lower than the reference's, which is the same cell except that `name` is `reference`.
 
     `name`: mode, model, a swept parameter, or a dotted path. A reference of the same sweep takes
-    precedence."""
+    precedence.
+    """
     whole, paths = rows.attrs["whole"](), rows.attrs["paths"]
     path = {**paths, "mode": "mode.name", "model": "model.name"}.get(name, name)
     references: dict[str, dict[str, Any]] = {}  # identity -> sweep -> figure

@@ -2,7 +2,8 @@
 that break it.
 
 `python -m effbench.experiments.fresh` is the other end: it reads a line of JSON and answers with
-one."""
+one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def in_fresh_process(
     `hide`.
 
     Return `{"succeeded", "error_type", "error"}` and its facts; if the interpreter dies or hangs,
-    it did not succeed."""
+    it did not succeed.
+    """
     file, name = function.__code__.co_filename, function.__name__
     order = json.dumps([file, name, str(device), list(hide), settings])
     root = str(Path(__file__).resolve().parents[2])

@@ -3,7 +3,8 @@ verdicts.
 
 Cells that are compared with each other (all modes of one case) come from one sweep, because a
 speedup across sweeps would compare two sessions. So a case that no sweep measured completely is
-measured again."""
+measured again.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class Run:
     status, reason, facts.
 
     If `interrupted` or `missing` (sweeps that are not stored) is set, nothing was judged.
-    `mistakes`: errors of claims that use something that does not exist."""
+    `mistakes`: errors of claims that use something that does not exist.
+    """
 
     experiment: Experiment
     machine: Machine
@@ -114,7 +116,8 @@ class Run:
         store the verdicts; return self.
 
         Raises EffbenchError for errors before a sweep's first trial; failed trials and checks only
-        get a status."""
+        get a status.
+        """
         check_settings(self.overrides)
         self.gather()
         if self.interrupted or self.missing:

@@ -105,9 +105,8 @@ def prepare(jobs: Sequence[Job], command: Command) -> tuple[Settings, Asked, Pla
                 dropped = {
                     f"mode.{name}" for name in job.config["mode"].keys() - part["mode"].keys()
                 }
-                keys = [
-                    key_of(word) or "" for word in job.overrides
-                ]  # those of other phases have no effect
+                # those of other phases have no effect
+                keys = [key_of(word) or "" for word in job.overrides]
                 dropped |= {
                     key for key in keys if key.partition(".")[0] in {*OF_PHASES} - {part["phase"]}
                 }
@@ -221,10 +220,8 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
     """Raise ConfigError for an invalid configuration, as far as its types do not prevent it.
     `valid`: the ids of sections (shared by jobs) that are skipped because they are valid; this
     configuration's are added. `words`: the overrides, for messages."""
-    for (
-        section,
-        known,
-    ) in SECTIONS.items():  # Hydra accepts any added key, such as `+protocol.round=3`
+    # Hydra accepts any added key, such as `+protocol.round=3`
+    for section, known in SECTIONS.items():
         prefix, node = (f"{section}.", config[section]) if section else ("", config)
         if id(node) in valid:
             continue
@@ -300,9 +297,8 @@ def validate(config: dict[str, Any], valid: set[int], words: Sequence[str]) -> N
         raise ConfigError(
             f"env: expected texts or numbers by names without dots, got {env!r}. Example: env.FOO=1"
         )
-    if (
-        "env" in new and "CUDA_VISIBLE_DEVICES" in env
-    ):  # the trial would use another GPU than the locked one
+    # the trial would use another GPU than the locked one
+    if "env" in new and "CUDA_VISIBLE_DEVICES" in env:
         raise ConfigError(
             "env.CUDA_VISIBLE_DEVICES: effbench sets it for each trial; select GPUs with"
             " executor.gpus"

@@ -41,7 +41,8 @@ class Composer:
 
     Hydra takes about 100 ms for a configuration. A section depends on its own words and on those of
     the sections that it refers to, unless the file of an option has a `defaults` list or another
-    package: then Hydra composes each distinct choice of groups."""
+    package: then Hydra composes each distinct choice of groups.
+    """
 
     def __init__(self, config_loader: ConfigLoader, master: DictConfig) -> None:
         self.loader = config_loader
@@ -53,9 +54,8 @@ class Composer:
         self.references = cache(self.references)
         self.with_choices = cache(self.with_choices)
         self.only = cache(self.only)
-        self.local: dict[
-            tuple[str, ...], DictConfig
-        ] = {}  # choices that affect only their sections -> composition
+        # choices that affect only their sections -> composition
+        self.local: dict[tuple[str, ...], DictConfig] = {}
         chosen = master.hydra.runtime.choices.items()
         self.is_local = all(
             self.is_plain_option(*item) for item in chosen if not item[0].startswith("hydra/")
@@ -65,7 +65,8 @@ class Composer:
         """Return a job's configuration as plain, resolved values, without Hydra's own section.
 
         Raises errors of Hydra and OmegaConf if it cannot be composed, ConfigError for a list where
-        one value is needed."""
+        one value is needed.
+        """
         parsed = [self.parse(word) for word in words]
         is_local = self.is_local and all(word.is_local for word in parsed)
         choices = self.choices_in(words)
@@ -93,9 +94,8 @@ class Composer:
         names = [name]
         for one in names:  # this list grows meanwhile
             keys = self.references(one, together, of_section[one])
-            if (
-                not keys <= of_section.keys()
-            ):  # a reference of another kind, such as `${oc.select:bs}`
+            # a reference of another kind, such as `${oc.select:bs}`
+            if not keys <= of_section.keys():
                 return tuple(of_section)
             names += sorted(keys.difference(names))
         return tuple(sorted(names))
@@ -172,9 +172,8 @@ class Composer:
         section = OmegaConf.to_container(OmegaConf.masked_copy(composed, name))
         found = REFERENCE.findall(" ".join([str(section), *texts]))
         keys = {key if "$" not in rest else rest for key, rest in found}
-        return frozenset(
-            keys | {"stream"} if name == "bs" else keys
-        )  # a stream of batch sizes sets bs
+        # a stream of batch sizes sets bs
+        return frozenset(keys | {"stream"} if name == "bs" else keys)
 
     def section(
         self, name: str, related: tuple[str, ...], together: tuple[str, ...], texts: tuple[str, ...]
@@ -184,9 +183,8 @@ class Composer:
         choices = self.choices_in(texts)
         if changes := [word.override for word in map(self.parse, texts) if not word.is_choice]:
             composed = copy.deepcopy(self.only(related, together, choices))
-            self.loader._apply_overrides_to_config(
-                changes, composed
-            )  # Hydra has no public function for this
+            # Hydra has no public function for this
+            self.loader._apply_overrides_to_config(changes, composed)
         else:
             composed = OmegaConf.masked_copy(self.having(related, together, choices), related)
         if "bs" in composed and "stream" in composed:

@@ -138,9 +138,8 @@ def unknown_setting(name: str, words: Sequence[str]) -> str:
         settings = [
             f"{section}.{key}".lstrip(".") for section, keys in sections.items() for key in keys
         ]
-        same = [
-            setting for setting in settings if setting.endswith(f".{name}")
-        ]  # tf32 for numerics.tf32
+        # tf32 for numerics.tf32
+        same = [setting for setting in settings if setting.endswith(f".{name}")]
         if not same and (argument := name.removeprefix("module.")) in arguments(words):
             same = [f"model.module.{argument}"]
         similar = [setting for setting in settings if setting.count(".") <= name.count(".") + 1]

@@ -2,7 +2,8 @@
 it.
 
 Hydra accepts only plugin classes from the namespace `hydra_plugins`. They are registered in code
-under that name, so that nothing has to be installed and no other Hydra application sees them."""
+under that name, so that nothing has to be installed and no other Hydra application sees them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def hydra_sweep(
     with --cfg.
 
     `conductor`: called in place of `conduct`. `server`: used and not closed; None: start one if
-    needed. Raises EffbenchError if the configuration is invalid."""
+    needed. Raises EffbenchError if the configuration is invalid.
+    """
     arranged = overrides.arrange(
         [word for word in argv if word not in (resume.FLAG, forecast.FLAG)]
     )
@@ -77,9 +79,8 @@ def hydra_sweep(
     if any(overrides.key_of(word) == "hydra.mode" for word in words):
         raise UsageError(OTHER_LAUNCHER)
     overrides.refuse_hidden(words)
-    if is_shown := any(
-        word.startswith(("--cfg", "--info")) for word in words
-    ):  # Hydra prints them, and runs nothing
+    # Hydra prints them, and runs nothing
+    if is_shown := any(word.startswith(("--cfg", "--info")) for word in words):
         words = masked_db(words)
     config.register()
     register()
@@ -112,10 +113,8 @@ def hydra_sweep(
             ) from end
         return command.outcome
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (
-            errno.EIO,
-            errno.EPIPE,
-        ):  # of a file, or of the output
+        # of a file, or of the output
+        if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE):
             raise
         raise errors.explain(error, words) from error
 

@@ -63,9 +63,8 @@ def arrange(argv: Sequence[str]) -> list[str]:
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign] - argparse prints its usage and exits
     given = parser.parse_intermixed_args(argv)
-    if (
-        sum(word.partition("=")[0] in ("--config-dir", "-cd") for word in argv) > 1
-    ):  # argparse would take the last one
+    # argparse would take the last one
+    if sum(word.partition("=")[0] in ("--config-dir", "-cd") for word in argv) > 1:
         raise UsageError("--config-dir is given twice: put all your YAML files into one folder")
     check_words(given.overrides)
     given.multirun = not (given.cfg or given.info or given.shell_completion)
@@ -189,7 +188,8 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
 
     `resume=REF` adds the stored words of that sweep, except keys that are given again, and REF
     becomes the sweep's id. Raises UsageError for another user's sweep without `trust_imported`,
-    because another person chose its words."""
+    because another person chose its words.
+    """
     given = {name: word for word in words if (name := key_of(word))}
     reference = value_of(given.get("resume"))
     if reference in (None, "null"):

@@ -75,7 +75,8 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     overwrite them, and without their gradients.
 
     Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable
-    for unknown types and copies of tensors that are not dense."""
+    for unknown types and copies of tensors that are not dense.
+    """
     if isinstance(output, torch.Tensor):
         if copy and (output.is_nested or output.layout is not torch.strided):
             kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
@@ -177,9 +178,8 @@ def shared_masks(a: torch.Tensor, b: torch.Tensor, limit: float) -> torch.Tensor
     """Return where both have the same mask, within the relative `limit`: values far beyond all
     others. Compared with them, any error of the others would be small. Return None if there are
     none."""
-    if (
-        not b.numel() or float(max(-b.amin(), b.amax())) < MASK
-    ):  # without copies, as there may be a billion values
+    # without copies, as there may be a billion values
+    if not b.numel() or float(max(-b.amin(), b.amax())) < MASK:
         return None
     masks = torch.isclose(a, b, rtol=limit, atol=0) & (a.abs() >= MASK) & a.isfinite()
     others = b[~masks & b.isfinite()].abs()
@@ -308,7 +308,8 @@ def compare_with_float64(
 
     The limit is rmse(output, exact) <= k × rmse(eager, exact) + tolerance ÷ 10 × rms(exact), with k
     = 2, or 3 for half types. Integers may differ in k times as many places as eager's. If eager
-    itself is far off, the output fails. `dtype`: of the model, as in `compare`."""
+    itself is far off, the output fails. `dtype`: of the model, as in `compare`.
+    """
     device = place(eager, device)
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))

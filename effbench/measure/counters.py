@@ -81,7 +81,8 @@ class Observer(logging.Handler):
     With `dynamo` it also counts the parts of graphs that should run as CUDA graphs, and the
     `captured` ones among them. If Inductor splits a graph (torch >= 2.9), it neither counts a skip
     nor logs a warning, so the parts are counted where Inductor wraps them, also for cached graphs.
-    `part_reasons` are only known if Inductor compiles."""
+    `part_reasons` are only known if Inductor compiles.
+    """
 
     def __init__(self, dynamo: bool = True) -> None:
         super().__init__(logging.WARNING)
@@ -95,9 +96,8 @@ class Observer(logging.Handler):
     def __enter__(self) -> Observer:
         import torch._inductor.cudagraph_utils  # noqa: F401 - creates its loggers
 
-        with suppress(
-            AttributeError
-        ):  # a private name; by default Dynamo forgets all but the newest 64 compilations
+        # a private name; by default Dynamo forgets all but the newest 64 compilations
+        with suppress(AttributeError):
             dynamo.set_compilation_metrics_limit(10_000)
 
         self.undo = ExitStack()

@@ -4,7 +4,8 @@ step.
 The leader times a batch, asks its partner for one, and so on, as `pairs.take_pairs` does within one
 process. The calling threads of both run on the same core, because each core has its own slow
 moments: on separate cores the ratio of 40 and 42 layers on the CPU varied by 5 % between duets, on
-the same core by 0.7 %. The leader chooses the core. Other threads of a step run on any core."""
+the same core by 0.7 %. The leader chooses the core. Other threads of a step run on any core.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ class DuetResult:
     `pairs`: of each series, in which the leader is `own` and the other member the reference.
     `host_ms`, `host_high_ms`, `disturbed_fraction`: the host, as in a trial. `disturbance`: of the
     GPU or by other processes on the CPU, or None. `host_reason`: why figures with too few
-    undisturbed pairs are marked. `void`: why the pairs do not count, or None."""
+    undisturbed pairs are marked. `void`: why the pairs do not count, or None.
+    """
 
     pairs: dict[str, Pairs]
     host_ms: float | None = None
@@ -272,7 +274,8 @@ def figures_of(
 
     Their ratio is the median ratio of the pairs, and their geometric mean the median of the pairs'.
     So the host's slow moments affect both alike. `spread`: ratio of the bounds of the median ratio
-    from which pairs are unsteady. `is_alike`: whether both wait for the host in the same way."""
+    from which pairs are unsteady. `is_alike`: whether both wait for the host in the same way.
+    """
     ratio = pairs.figure(rules, spread, is_alike)
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:

@@ -10,7 +10,8 @@ slows down because of its other virtual machines.
 - On the CPU every thread of the step matters, since threads wait for the slowest one. Fixed work of
   one thread says little there: on an idle virtual machine it has two levels of its own, and the
   step does not follow them. So the kernel decides, and the fixed work only counts when it is slower
-  than it ever is on this machine."""
+  than it ever is on this machine.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ class RunQueue:
     counts it.
 
     `all_threads`: of this whole process, else only of the calling thread. Where the kernel does not
-    count waiting, preemptions of the process count with a time slice each."""
+    count waiting, preemptions of the process count with a time slice each.
+    """
 
     def __init__(self, all_threads: bool) -> None:
         self.all_threads = all_threads
@@ -153,11 +155,8 @@ class RunQueue:
             try:
                 text = os.pread(file, 100, 0)
                 self.waited_ns[thread] = int(text.split()[1])
-            except (
-                OSError,
-                IndexError,
-                ValueError,
-            ):  # the thread has ended; its waiting still counts
+            # the thread has ended; its waiting still counts
+            except (OSError, IndexError, ValueError):
                 os.close(file)
                 del self.files[thread]
         return sum(self.waited_ns.values()) / 1e6
@@ -200,7 +199,8 @@ class HostWatch:
     the slower moments of undisturbed trials, on the CPU; None if no trial has measured it.
     `tolerance`: the work may take this many times longer. `moves`: whether this thread may choose
     its core. `all_threads`: whether the step runs on several threads of the CPU. `waits`: whether
-    to pause or to choose another core after a while of disturbed batches."""
+    to pause or to choose another core after a while of disturbed batches.
+    """
 
     def __init__(
         self,

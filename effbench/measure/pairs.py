@@ -6,7 +6,8 @@ depends on it. The order of the batches changes with each pair (A B, B A, A B â€
 favours neither side.
 
 A batch begins with calls that do not count, because the other side's calls have left their data in
-the caches."""
+the caches.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Batch:
     """A batch of calls.
 
     `ms`: time per call. `waited_ms`: how long threads of another process, a partner, waited for a
-    core. `seconds`: of the calls alone; None if they filled the whole batch."""
+    core. `seconds`: of the calls alone; None if they filled the whole batch.
+    """
 
     ms: float
     waited_ms: float = 0.0
@@ -95,7 +97,8 @@ class Pairs:
 
         `is_alike`: whether both sides wait for the host in the same way. Then a few undisturbed
         pairs are enough, if their ratio is that of the disturbed ones: a slow host hardly changes
-        it."""
+        it.
+        """
         least = rules.min_samples
         if is_alike and self.has_one_ratio:
             least = min(least, FEWEST_SAMPLES)
@@ -183,7 +186,8 @@ def take_pairs(
     at least one pair.
 
     On a disturbed host this goes on for `rules.patience` times the budget, until enough pairs are
-    undisturbed. `host`: None if its speed shows in neither side."""
+    undisturbed. `host`: None if its speed shows in neither side.
+    """
     pairs = Pairs()
     began = time.perf_counter()
     before = host.read() if host else None

@@ -1,7 +1,8 @@
 """Profile some calls: kernels per call, busy time of the GPU, and kernels in CUDA graphs.
 
 This is separate from timing, because tracing delays launches. It does not affect the duration of
-kernels."""
+kernels.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ is the time from its arrival to the end of its call. Therefore a slow call also 
 that arrive during it.
 
 The host's speed is read while the server is idle. No sample is discarded, because a disturbance
-also delays later requests, and long queues would be discarded most often."""
+also delays later requests, and long queues would be discarded most often.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ period: CUDA events around N back-to-back calls, divided by N: what a saturated 
 Inputs rotate over the sets, so that a call does not reuse the previous call's input from a cache.
 
 A stream of batch sizes is timed in whole passes of `whole` calls. The stopping rules count passes,
-because calls of different sizes do not vary only by noise."""
+because calls of different sizes do not vary only by noise.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +37,8 @@ HOST_PART = 0.05  # fraction of the latency outside the GPU from which the host'
 # maximum relative difference of the medians of disturbed and undisturbed samples that are the same
 SAME = 0.02
 SPREAD = 1.5  # ratio of the bounds of a median from which its calls have several speeds
-FEWEST_SAMPLES, FEWEST_PART = (
-    10,
-    0.1,
-)  # minimum undisturbed samples for that, also as a part of the disturbed ones
+# minimum undisturbed samples for that, also as a part of the disturbed ones
+FEWEST_SAMPLES, FEWEST_PART = 10, 0.1
 BATCH_MS = 3.0  # calls between two readings of the host's speed, unless one call takes longer
 
 
@@ -140,7 +139,8 @@ class Timing:
 
         The interval of a marked figure also contains the intervals of the medians of both kinds of
         samples. If hardly any sample is undisturbed, it also reaches down to the fastest sample,
-        and to the median of a host without this slowdown."""
+        and to the median of a host without this slowdown.
+        """
         is_marked = self.is_disturbed(least)
         used = self.all_samples() if is_marked or not discards else self
         median = median_interval(used.samples_ms)
@@ -180,7 +180,8 @@ def no_garbage_collection() -> Iterator[None]:
     """Disable garbage collection in this context, because a collection takes milliseconds.
 
     What exists now stays exempt from it, because this process inherits a million objects from its
-    server: a collection of them all takes 0.6 s."""
+    server: a collection of them all takes 0.6 s.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -200,7 +201,8 @@ def shorten_gaps() -> int:
     Once a process uses a second stream, as every capture does, its kernels follow each other 0.1 to
     0.2 µs later. This ends when any context begins or ends on the GPU, also another process's
     (`benchmarks/kernel_gaps.py`). A context of its own gives each trial the short gaps, whatever
-    else runs."""
+    else runs.
+    """
     if torch.version.hip:
         return 0
     driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
@@ -248,7 +250,8 @@ class Timer:
         This takes at least `warmup_calls` calls and `warmup_s` seconds, and at most `max_warmup_s`
         seconds, or the budget for a stream. Steady means that the medians of the two halves of the
         newest ten or more calls (passes) agree within 5 %. A stream's passes are completed, because
-        otherwise a size could be prepared during timing."""
+        otherwise a size could be prepared during timing.
+        """
         rules, rotation, result, passes = self.rules, itertools.cycle(self.inputs), Timing(), 1
         longest_s = min(rules.budget_s, rules.max_warmup_s) if self.whole == 1 else rules.budget_s
         began = time.perf_counter()
@@ -263,9 +266,8 @@ class Timer:
                 result.steady = is_steady(pass_means(result.samples_ms, self.whole))
                 if result.steady or seconds >= longest_s:
                     return result
-                passes = max(
-                    1, calls // (10 * self.whole)
-                )  # because each decision sorts the samples
+                # because each decision sorts the samples
+                passes = max(1, calls // (10 * self.whole))
 
     def latency(self, budget_s: float) -> Timing:
         """Time synchronised calls until the median (of passes) is precise enough or the budget is
@@ -335,7 +337,8 @@ class Timer:
         The host stays one block ahead, so that the GPU is never idle between the blocks of a
         series, and `load_s` seconds of calls precede them. Thus no sample contains a launch on an
         idle GPU or the clocks' reaction to a new load. The number of calls per block is a multiple
-        of `whole`."""
+        of `whole`.
+        """
         calls = math.ceil(self.choose_block(budget_s) / self.whole) * self.whole
         rotation, result, done, seconds = (
             itertools.cycle(self.inputs),

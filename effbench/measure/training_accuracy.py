@@ -5,7 +5,8 @@ gradient near zero into a full step, and half-precision weights cannot represent
 Correct implementations therefore differ in their parameters, and after some steps in their
 gradients, while wrong ones may agree. So gradients are compared with eager's or, if they differ,
 with float64 gradients at the same parameters. Updates are compared with those of the same optimizer
-outside the mode, for the mode's gradients."""
+outside the mode, for the mode's gradients.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Trajectory:
 
     `first`, `last`: gradients by parameter after the first and the last step. `before`: parameters
     and buffers before the last step. `alone`: parameters updated by a separate optimizer with the
-    same gradients. `scale`: magnitude of a loss whose terms may cancel; None: the loss itself."""
+    same gradients. `scale`: magnitude of a loss whose terms may cancel; None: the loss itself.
+    """
 
     losses: list[float]
     first: Named
@@ -136,7 +138,8 @@ class Comparison:
         tolerance ÷ 10 × rms(exact), with k = 2, or 3 for half types. Each side has its own exact
         step, at its own parameters. A single gradient may be pure noise (that of a bias that
         cancels), so an error within the tolerance of all gradients' rms is ignored, and eager's own
-        error is that of all gradients together."""
+        error is that of all gradients together.
+        """
         mode, eager, last = self.ours, self.eager, len(self.ours.losses) - 1
         start = exact(self.initial, 0)
         steps = [("first", 0, mode.first, eager.first, start, start)]

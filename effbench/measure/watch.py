@@ -2,7 +2,8 @@
 processes).
 
 A disturbed series of samples is discarded and repeated up to three times; then it is kept, and the
-trial is marked."""
+trial is marked.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class GpuWatch:
     """Monitors the GPU of a trial. Without NVML it detects nothing.
 
     `discarded`: why series of samples were discarded. `disturbance`: one that remained, or None.
-    `shared`: whether a foreign process used memory before the trial."""
+    `shared`: whether a foreign process used memory before the trial.
+    """
 
     def __init__(self, gpu: Gpu, device: torch.device, shared: bool = False) -> None:
         self.gpu, self.device, self.shared = gpu, device, shared
@@ -49,9 +51,8 @@ class GpuWatch:
         self.disturbance: str | None = None
         self.before_timing: str | None = None  # a foreign process that did not stop working
         self.readings: list[dict[str, Any]] = []
-        self.marks: list[
-            tuple[int, int, float]
-        ] = []  # at each change of the energy counter: mJ, calls, seconds
+        # at each change of the energy counter: mJ, calls, seconds
+        self.marks: list[tuple[int, int, float]] = []
         self.events: set[str] = set()  # clocks events since the last check
         self.next_poll = self.next_reading = 0.0
 

@@ -59,14 +59,14 @@ def count(module: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> Work:
 
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights,
     buffers and inputs that are read or written (each once), and the outputs, but no intermediate
-    tensors."""
+    tensors.
+    """
     outer = tensors(([*module.parameters(), *module.buffers()], args, kwargs))
     is_fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its fused operators are unknown to the counter
     try:
-        with (
-            outside_inference_mode()
-        ):  # in which some releases do not show what an operator consists of
+        # in which some releases do not show what an operator consists of
+        with outside_inference_mode():
             work, outputs = observe(outer, lambda: module(*args, **kwargs))
     finally:
         torch.backends.mha.set_fastpath_enabled(is_fast)

@@ -20,7 +20,8 @@ class Bert(nn.Module):
 
     In eager mode transformers reads the mask, which synchronises with the device, and drops it if
     nothing is masked. Under torch.compile and in a CUDA graph it cannot read the mask, so the
-    attention is masked."""
+    attention is masked.
+    """
 
     def __init__(
         self,

@@ -69,7 +69,8 @@ def build_module(
     `module` holds `_target_` and the constructor's keyword arguments; arguments that are mappings
     with a `_target_` are built first. Weights are drawn on the CPU, so that they depend only on the
     seed and not on the device, unless the constructor uses DEVICE. Raises ConfigError for an
-    invalid target, and any exception of the constructor."""
+    invalid target, and any exception of the constructor.
+    """
     if module.get(KEY) in (None, "", "???"):
         raise ConfigError(
             f"model.module.{KEY} is missing; give an import path (my_pkg.Net) or a file and a name"
@@ -88,9 +89,8 @@ def build_module(
     try:
         built.eval()
     except NotImplementedError:
-        if not isinstance(
-            built, torch.fx.GraphModule
-        ):  # an exported program stays in the mode of its export
+        # an exported program stays in the mode of its export
+        if not isinstance(built, torch.fx.GraphModule):
             raise
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
     return built._apply(lambda it: it.to(device, dtype if it.is_floating_point() else it.dtype))
@@ -111,7 +111,8 @@ def resolve_target(target: str) -> Callable[..., Any]:
     relative path).
 
     Raises ConfigError if a part of it cannot be found or imported, and for Python's standard
-    library: a configuration that names `os.system` is a mistake or an attack."""
+    library: a configuration that names `os.system` is a mistake or an attack.
+    """
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -142,7 +143,8 @@ def resolve_model(target: str) -> Callable[..., Any]:
     """Return the `torch.nn.Module` class, function or method named by `target`.
 
     Raises ConfigError as `resolve_target` does, and for other classes and objects, which only a
-    call could verify."""
+    call could verify.
+    """
     named = resolve_target(target)
     is_class = isinstance(named, type)
     if (

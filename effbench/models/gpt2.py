@@ -1,7 +1,8 @@
 """GPT-2 decoding with a static key-value cache: the many small kernels of token generation.
 
 B batch, T new tokens, S slots of the cache, D width, H heads, K width of a head (D / H), V
-vocabulary, L layers."""
+vocabulary, L layers.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class CachedAttention(nn.Module):
 
     The cache consists of two buffers of the module, so that Dynamo and CUDA graphs have static
     addresses. Unlike writes to an input, in-place writes to buffers do not prevent
-    `reduce-overhead` from capturing."""
+    `reduce-overhead` from capturing.
+    """
 
     def __init__(self, width: int, heads: int, max_batch: int, max_seq: int, context: int):
         super().__init__()
@@ -44,7 +46,8 @@ def filled_cache(batch: int, heads: int, slots: int, head_width: int, context: i
     others.
 
     The rows of the batch are windows into one random tensor, each shifted by one slot. Thus all
-    rows differ, and a large batch takes only copies instead of more random numbers."""
+    rows differ, and a large batch takes only copies instead of more random numbers.
+    """
     noise = torch.randn(heads, context + batch, head_width)
     cache = torch.zeros(batch, heads, slots, head_width)
     for row in range(batch):
@@ -75,7 +78,8 @@ class GPT2Decoder(nn.Module):
 
     A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a
     mask. A call with the same token and position writes the same values again, so it gives the same
-    output however often it runs. The first `context` slots are filled already."""
+    output however often it runs. The first `context` slots are filled already.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Inputs of a model: example tensors from a specification and a seed, and their batch dimensions.
 
 The batch dimension cannot be derived from shapes, because a width may equal the batch size by
-chance."""
+chance.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def make_inputs(
 
     The values depend only on the seed, not on the device (inputs with more than `HOST_ELEMENTS`
     elements also depend on the device). Floats are rounded to their dtype, so that a uniform value
-    from [low, high) may round to `high`."""
+    from [low, high) may round to `high`.
+    """
     device = torch.device(device)
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
@@ -114,6 +116,5 @@ def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
     if dim is None or value.size(dim) == size:
         return value
     rows = value.narrow(dim, 0, size)
-    return (
-        rows.clone() if dim else rows
-    )  # the first rows are dense in any memory format, which a clone keeps
+    # the first rows are dense in any memory format, which a clone keeps
+    return rows.clone() if dim else rows

@@ -91,7 +91,8 @@ def load(name: str) -> ModuleType:
     timm imports torchvision, and transformers does if it is installed. torchvision's import fails
     if its compiled operators do not load. If its release is the one for this torch, as with a CPU
     build of torch and PyPI's build of torchvision, the operators are declared without an
-    implementation, with a warning: only detection needs them."""
+    implementation, with a warning: only detection needs them.
+    """
     with suppress(ModuleNotFoundError) if name == "transformers" else nullcontext():
         _load_torchvision()
     return importlib.import_module(name)

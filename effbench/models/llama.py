@@ -6,7 +6,8 @@ settings. Rotary frequencies are powers of `theta`; Llama 3.2's scaling of low f
 the values of a table, not the work.
 
 B batch, T sequence, S slots of the cache, D width, H heads, G key-value heads, R query heads per
-key-value head (H / G), K width of a head (D / H), V vocabulary, L layers."""
+key-value head (H / G), K width of a head (D / H), V vocabulary, L layers.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +30,10 @@ EPS = 1e-5
 def rotary_tables(length: int, head_width: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [T, K] of the angles by which positions rotate the pairs (i, i + K /
     2) of a head."""
-    frequencies = theta ** -(
-        torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
-    )  # [K / 2]
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(
-        1, 2
-    )  # [T, K]
+    # [K / 2]
+    frequencies = theta ** -(torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    # [T, K]
+    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies).repeat(1, 2)
     return angles.cos().float(), angles.sin().float()
 
 
@@ -62,10 +61,8 @@ class GroupedAttention(nn.Module):
         q, k, v = self.heads_of(x, cos, sin)
         # Copy keys and values for each query head, because torch 2.11 does not count the FLOPs of
         # `enable_gqa` in scaled_dot_product_attention. The copy is cheap compared with the
-        # products.
-        y = F.scaled_dot_product_attention(
-            q, self.shared(k), self.shared(v), is_causal=True
-        )  # [B, H, T, K]
+        # products. [B, H, T, K]
+        y = F.scaled_dot_product_attention(q, self.shared(k), self.shared(v), is_causal=True)
         return self.project(y.transpose(1, 2).reshape(batch, length, width))
 
     def heads_of(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,7 +143,8 @@ class Transformer(nn.Module):
 
     `attention`: returns an attention for width, heads and kv_heads. `length`: number of positions.
     `mlp`: returns the MLP of a block; None: SwiGLU with `ffn` features. `tied`: the head shares the
-    weight of the token embedding. Both subclasses have the same settings and weight names."""
+    weight of the token embedding. Both subclasses have the same settings and weight names.
+    """
 
     def __init__(
         self,
@@ -187,7 +185,8 @@ class Transformer(nn.Module):
         embedding does.
 
         Thus the logits depend on the token as well as on the cache or the other tokens, and
-        rounding errors do not accumulate over the layers."""
+        rounding errors do not accumulate over the layers.
+        """
         table = fan_in_std(self.tokens.weight)
         residual = table / math.sqrt(2 * len(self.blocks))
         weights = [(self.tokens.weight, table)]
@@ -205,7 +204,8 @@ class LlamaDecoder(Transformer):
     A call has one token, or a whole prompt. Shapes are static: all `max_seq` slots are read under a
     mask. A call with the same token and position writes the same values again, so it gives the same
     output however often it runs. The first `context` slots are filled already. `settings`: those of
-    Transformer."""
+    Transformer.
+    """
 
     def __init__(self, max_batch: int, max_seq: int = 1024, context: int = 512, **settings: Any):
         if not 0 <= context < max_seq:

@@ -15,7 +15,8 @@ def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer that preserves the variance of the output of a ReLU.
 
     PyTorch's default reduces it to a sixth per layer. After eight layers the output depends almost
-    only on the biases, and comparing outputs would not test the dependence on inputs."""
+    only on the biases, and comparing outputs would not test the dependence on inputs.
+    """
     layer = nn.Linear(in_features, out_features)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
     return layer

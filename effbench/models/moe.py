@@ -66,9 +66,8 @@ class MixtureOfExperts(nn.Module):
     def gathered(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         # x [B, D], weights and chosen [B, N] -> [B, D]
         gate_up = self.gate_up[chosen]  # [B, N, 2, F, D]
-        gate, up = (
-            (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)
-        )  # [B, N, F] each
+        # [B, N, F] each
+        gate, up = (gate_up.flatten(1, 3) @ x.unsqueeze(-1)).view(gate_up.shape[:-1]).unbind(2)
         hidden = F.silu(gate) * up * weights.unsqueeze(-1)  # [B, N, F]
         return (hidden.flatten(1).unsqueeze(1) @ self.down[chosen].flatten(1, 2)).squeeze(1)
 
@@ -76,9 +75,8 @@ class MixtureOfExperts(nn.Module):
         # x [B, D], weights and chosen [B, N] -> [B, D]
         experts, _, ffn, _ = self.gate_up.shape
         spread = weights.new_zeros(len(x), experts).scatter(1, chosen, weights)  # [B, E]
-        gate, up = (
-            F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)
-        )  # [B, E, F] each
+        # [B, E, F] each
+        gate, up = F.linear(x, self.gate_up.flatten(0, 2)).view(len(x), experts, 2, ffn).unbind(2)
         hidden = F.silu(gate) * up * spread.unsqueeze(-1)  # [B, E, F]
         return hidden.flatten(1) @ self.down.flatten(0, 1)
 

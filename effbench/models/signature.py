@@ -140,9 +140,8 @@ def arguments_of(function: Callable[..., Any], has_self: bool) -> Arguments | No
     except (TypeError, ValueError):
         return None
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if (
-        has_self and parameters and parameters[0].kind in named
-    ):  # a function with only *args does not name it
+    # a function with only *args does not name it
+    if has_self and parameters and parameters[0].kind in named:
         del parameters[0]
     return Arguments(parameters)
 
@@ -159,9 +158,8 @@ def is_transparent(function: Any) -> bool:
 def class_mismatch(kind: Any, inputs: Mapping[str, bool]) -> str | None:
     """Return why these inputs do not fit the class of a module, or None; also if only its instances
     could tell."""
-    if not (
-        isinstance(kind, type) and issubclass(kind, nn.Module)
-    ):  # a function that returns a module
+    # a function that returns a module
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         return None
     forward = inspect.getattr_static(kind, "forward")
     if forward is nn.Module.forward or kind.__call__ is not nn.Module.__call__:

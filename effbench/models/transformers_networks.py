@@ -82,7 +82,8 @@ class Decoder(nn.Module):
 
     The cache consists of buffers, so that Dynamo and CUDA graphs have static addresses; a call with
     the same token and position gives the same output however often it runs. `cross`: the cache of
-    an encoder's output, for the decoder of an encoder-decoder network; otherwise None."""
+    an encoder's output, for the decoder of an encoder-decoder network; otherwise None.
+    """
 
     def __init__(
         self,
@@ -156,9 +157,8 @@ def check(
     preset = PRESETS.get(arch) or Preset(arch, "")
     source_of(preset, pretrained)
     settings = configured(preset, dict(config), None)
-    if task == "decode" and hasattr(
-        settings.get_text_config(), "vocab_size"
-    ):  # else it has no tokens to decode
+    # else it has no tokens to decode
+    if task == "decode" and hasattr(settings.get_text_config(), "vocab_size"):
         tokens(settings, seq)
 
 
@@ -175,7 +175,8 @@ def network(
     `task`: one of TASKS; None: `logits` for an encoder-decoder and for images, `prefill` for a
     decoder, else `encode`. `seq`: tokens of a sequence, or slots of the cache. `config` replaces
     values of the configuration. Raises ConfigError for settings that the network does not have,
-    UnsupportedError for a task that does not suit it."""
+    UnsupportedError for a task that does not suit it.
+    """
     check(arch, task, config or {}, pretrained)
     preset = PRESETS.get(arch) or Preset(arch, "")
     source = source_of(preset, pretrained)
@@ -204,9 +205,8 @@ def network(
         )
         raise UnsupportedError(f"{arch} {cannot}; it supports {has or 'none of them'}")
     model = built(base if task == "encode" else heads[0], settings, source)
-    model.config.pad_token_id = (
-        None  # or it looks for padding in the inputs, which waits for the device
-    )
+    # or it looks for padding in the inputs, which waits for the device
+    model.config.pad_token_id = None
     if task == "encode":
         model = model.get_encoder() if encoder_decoder else model
         return Network(model, described(model, settings, seq), "last_hidden_state")
@@ -269,9 +269,8 @@ def source_of(preset: Preset, pretrained: bool | str) -> str | None:
 def built(kind: type[nn.Module], config: Any, source: str | None) -> nn.Module:
     if source is not None:
         return loaded(kind, config, source)
-    with torch.device(
-        build.DEVICE.get()
-    ):  # on the CPU, drawing the weights of a billion parameters takes 15 s
+    # on the CPU, drawing the weights of a billion parameters takes 15 s
+    with torch.device(build.DEVICE.get()):
         model = kind._from_config(config)
     wake(model)
     return model
@@ -286,8 +285,9 @@ def loaded(kind: type[nn.Module], config: Any, source: str) -> nn.Module:
         config=config,
         use_safetensors=True,
         dtype=torch.float32,
+        # its error does not name the weights
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # its error does not name the weights
+        ignore_mismatched_sizes=True,
     )
     inner = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     lacking = [
@@ -356,7 +356,8 @@ def described(model: nn.Module, config: Any, seq: int) -> dict[str, Any]:
 def decoder(model: nn.Module, config: Any, slots: int, batch: int) -> Decoder:
     """Return the decode step of a network. A run of two tokens shows the shapes of its cache.
     Raises UnsupportedError if the network has no such cache, or other logits with a static one, for
-    example because it attends to empty slots."""
+    example because it attends to empty slots.
+    """
     inputs = {"token": tokens(config, slots) | {"shape": [1], "keyword": False}}
     inputs["position"] = {"shape": [1], "dtype": "int64", "value": slots - 1, "batch_dim": None}
     ids = torch.tensor([[0, 1]], device=model.device)

@@ -42,7 +42,8 @@ def wake(model: nn.Module) -> None:
 
     Draw linear layers that are initialised to zero, such as the head of a ViT, and set the weights
     of norms that are zero, and tiny factors of residual branches, to 1. Otherwise outputs would be
-    zero, or independent of most layers, and comparing them would test nothing."""
+    zero, or independent of most layers, and comparing them would test nothing.
+    """
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or weight.numel() == 0 or weight.any():
@@ -65,7 +66,8 @@ def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
     numbers are drawn and reused cyclically, and each tensor continues where the previous one ended.
     As their number is a prime larger than all widths and numbers of layers, no two rows of a matrix
     and no two layers of the same shape start at the same position: all differ and are practically
-    independent. Up to `DRAWN` weights, no number is reused."""
+    independent. Up to `DRAWN` weights, no number is reused.
+    """
     weights = list(weights)
     drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))
     position = 0

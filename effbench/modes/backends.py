@@ -18,7 +18,8 @@ class CudaGraphsBackend(Mode):
 
     If a graph cannot run as a CUDA graph (because of a tensor on the CPU, or an operator that
     cannot be captured), torch counts and logs a skip, as with Inductor, and the result is
-    `degraded`."""
+    `degraded`.
+    """
 
     fullgraph: bool = False
     dynamic: Dynamic = None

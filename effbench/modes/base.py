@@ -2,7 +2,8 @@
 equivalent to the module.
 
 A new mode needs one class, and a YAML file under conf/mode/ whose `_target_` names the class and
-whose other keys are its settings (docs/reference/extending.md)."""
+whose other keys are its settings (docs/reference/extending.md).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Prepared:
     `degraded`: why the step does not do what the mode's name promises, or None. `compile_cache`:
     "cold" or "warm", if the mode knows it better than Inductor's counters. `facts` are read at the
     end of the trial, so the step may add to them. `late_facts`: returns facts that are known only
-    after the calls. `module`: the copy of the module that the step runs, if any."""
+    after the calls. `module`: the copy of the module that the step runs, if any.
+    """
 
     step: Callable[..., Any]
     copy_inputs: Callable[..., Any] | None = None
@@ -50,10 +52,8 @@ class Prepared:
         for name, value in facts.items():
             try:
                 json.dumps({name: value})
-            except (
-                TypeError,
-                ValueError,
-            ) as error:  # hidden, because its frames would be named as the location
+            # hidden, because its frames would be named as the location
+            except (TypeError, ValueError) as error:
                 raise TypeError(
                     f"facts of the mode must be plain values, but {name!r} is not: {error}"
                 ) from None
@@ -64,7 +64,8 @@ class Mode(ABC):
     """The interface of modes, with defaults for a mode that only wraps the module.
 
     The fields of subclasses that are dataclasses are checked: `bool`, `Count` and `Literal` define
-    the allowed values."""
+    the allowed values.
+    """
 
     #: Whether to report the preparation as compile seconds.
     compiles: bool = False

@@ -202,7 +202,8 @@ class BucketRunner:
 
     `short-lived` outputs are views of the graph's outputs, which the next call may overwrite.
     `check` runs before each replay and raises if graphs are stale. The constructor calls `eager` to
-    find the outputs' batch dimensions."""
+    find the outputs' batch dimensions.
+    """
 
     eager: Callable[..., Any]
     static: StaticInputs
@@ -316,7 +317,8 @@ def batch_dims(function: Callable[..., Any], static: StaticInputs) -> list[tuple
     all are None, because nothing is cut off.
 
     Raises UnsupportedError if a shape depends on the batch in another way, and for an object that
-    may contain tensors."""
+    may contain tensors.
+    """
     sizes = (static.size, max(1, static.size - 1))
     shapes = []
     for size in sizes:

@@ -22,7 +22,8 @@ class GraphedCallables(Mode):
     `num_warmup_iters`: calls before capture. `only`: patterns of submodules to capture, each in its
     own graph, with the rest in eager mode; null: the whole module. `share_pool`: whether the graphs
     share one memory pool. In inference mode no output needs a gradient, so torch captures only the
-    forward."""
+    forward.
+    """
 
     num_warmup_iters: Count = 3
     only: str | Sequence[str] | None = None
@@ -45,9 +46,8 @@ class GraphedCallables(Mode):
         parts = matching(copy, "only", self.only)
         calls = calls_of(copy, parts, args, kwargs)
         for (part, _, _), step in zip(calls, self.graphed(calls), strict=True):
-            part.forward = (
-                step.__call__
-            )  # a bound method, because assigning a module would register a submodule
+            # a bound method, because assigning a module would register a submodule
+            part.forward = step.__call__
         return Prepared(
             copy, facts={"graphs": len(calls), "graphed_modules": list(parts)}, module=copy
         )
@@ -59,7 +59,8 @@ class GraphedCallables(Mode):
         which they run.
 
         torch replaces `forward` of its argument, which is a wrapper here so that the module is
-        unchanged. It uses the example tensors as static inputs, hence the copies."""
+        unchanged. It uses the example tensors as static inputs, hence the copies.
+        """
         # the graph of a part replaces its forward, so that its hooks run around the graph
         wrapped = [
             Positional(module, args, kwargs, hooks=not self.only) for module, args, kwargs in calls

@@ -47,7 +47,8 @@ class AotInductor(Mode):
     The cell's trials in a sweep share the package: the first trial exports, compiles and loads it
     ("cold"), later trials only load it ("warm"). The package contains the weights, so that a trial
     with other weights makes another one, which replaces it. Without a shared folder the package is
-    temporary and always cold."""
+    temporary and always cold.
+    """
 
     strict: bool = False
     options: dict[str, Any] | None = None
@@ -136,9 +137,8 @@ def with_standard_library(options: dict[str, Any]) -> dict[str, Any]:
     asked = subprocess.run(
         [get_cpp_compiler(), f"-print-file-name={LIBSTDCXX}"], capture_output=True, text=True
     )
-    if not Path(
-        asked.stdout.strip()
-    ).is_absolute():  # the compiler prints the bare name if it does not find the file
+    # the compiler prints the bare name if it does not find the file
+    if not Path(asked.stdout.strip()).is_absolute():
         return dict(options)
     libraries = options.get(LIBRARIES) or []
     return {**options, LIBRARIES: [*libraries, f":{LIBSTDCXX}"]}

@@ -150,7 +150,8 @@ def capture(
     the graph.
 
     The step returns the graph's static outputs, which the next call overwrites. Inputs that are not
-    tensors become constants. `mark` is called with the static inputs before the first call."""
+    tensors become constants. `mark` is called with the static inputs before the first call.
+    """
     static_args = tuple(copy_of(value) for value in args)
     static_kwargs = {name: copy_of(value) for name, value in kwargs.items()}
     if mark is not None:
@@ -182,9 +183,8 @@ def input_copier(static_args: tuple, static_kwargs: dict[str, Any]) -> Callable[
     if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
         copy = static_args[0].copy_
 
-        def copy_one(
-            value: torch.Tensor,
-        ) -> None:  # the common case, without a loop in the timed call
+        # the common case, without a loop in the timed call
+        def copy_one(value: torch.Tensor) -> None:
             copy(value)
 
         return copy_one

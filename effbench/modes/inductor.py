@@ -53,9 +53,8 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
             raise ConfigError(f"mode.options.{name}: Inductor has no such option; {near}")
     if options:
         try:
-            torch.compile(
-                torch.nn.Identity(), options=options
-            )  # compiles nothing, but checks the types
+            # compiles nothing, but checks the types
+            torch.compile(torch.nn.Identity(), options=options)
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
@@ -89,7 +88,8 @@ def learn_vector_instructions(folder: str | None = None) -> None:
     and not on the model, so it is done before timing and not counted as compile seconds; in the
     fork server it is done once. It does nothing if it was done in this process, or without a C++
     compiler. `folder`: where to cache the compiled samples for other processes; None: Inductor's
-    default folder of the user."""
+    default folder of the user.
+    """
     if needs_compiler(torch.device("cpu")) is not None:
         return
     # the function is private, and the compiler may be broken: after a failure here, the cell's own

@@ -2,7 +2,8 @@
 block.
 
 The parts are compiled in a copy of the module that shares its parameters and buffers. Thus the
-module itself, which computes eager references, is unchanged, and weights are not duplicated."""
+module itself, which computes eager references, is unchanged, and weights are not duplicated.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def compile_parts(parts: dict[str, nn.Module], share: bool, **settings: Any) -> 
     shapes.
 
     Dynamo caches by code object and does not start in torch's own code, such as nn.Linear's
-    forward, so each forward is wrapped in a function."""
+    forward, so each forward is wrapped in a function.
+    """
     code = None
     for name, part in parts.items():
         function = calling(part.forward)
@@ -169,7 +171,8 @@ def blocks_of(module: nn.Module, regional: bool | str) -> tuple[str, dict[str, n
     `regional` is true: choose the class whose siblings (modules of one class with the same parent,
     such as layers of a stack) have the most weights. Siblings with submodules precede others; on a
     tie, fewer blocks win. Raises UnsupportedError if there are none, and ConfigError for an unknown
-    name."""
+    name.
+    """
     by_class: dict[str, dict[str, nn.Module]] = defaultdict(dict)
     siblings: dict[tuple[str, str], list[nn.Module]] = defaultdict(list)
     for name, part in module.named_modules():

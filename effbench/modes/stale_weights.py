@@ -3,7 +3,8 @@ weights change.
 
 Weights that are updated in place keep their addresses, so the next replay uses them. If a parameter
 or buffer is replaced, moved or cast, the graph keeps using the old one. A fingerprint taken at
-capture detects this."""
+capture detects this.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Fingerprint:
 
     `changed()` is fast enough for every call: if no tensor, address or dtype has changed, it takes
     about 0.1 µs per tensor and submodule (15 to 25 µs for 12 blocks of 8 tensors). Otherwise it
-    also compares shapes."""
+    also compares shapes.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -124,7 +126,8 @@ def guarded(
 
     `capture` makes a step from inputs. If a weight has changed, the policy `recapture` calls
     `capture` again with the inputs of that call, and `refuse` raises StaleWeightsError. With None
-    there is no check."""
+    there is no check.
+    """
     current = capture(args, kwargs)
     if policy is None:
         return current

@@ -2,7 +2,8 @@
 to run.
 
 Dynamic programming finds the best capture list exactly: a batch runs the smallest graph that holds
-its rows, so the cost of a list is a sum over its gaps."""
+its rows, so the cost of a list is a sum over its gaps.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Costs:
     `pool_bytes`: memory of a single graph. `failed`: sizes whose graph was not ok. Curves without
     measurements are empty. `marked`: sizes whose graph works, but whose time does not count,
     because the host was disturbed; `is_marked`: all times are marked, and count because there are
-    no others."""
+    no others.
+    """
 
     graph_ms: Curve
     eager_ms: Curve = field(default_factory=dict)
@@ -251,7 +253,8 @@ def best_list(
 
     Candidates are the measured sizes and the sizes of the trace between them, except sizes whose
     graph failed. Costs are linear between candidates, so no other size can be better. Raises
-    UsageError for more than MOST_SIZES of them."""
+    UsageError for more than MOST_SIZES of them.
+    """
     first, last = min(costs.graph_ms), max(costs.graph_ms)
     sizes = sorted(
         {*costs.graph_ms, *(size for size in trace if first <= size <= last)} - costs.failed
@@ -288,9 +291,8 @@ def best_list(
         return None
     chosen: list[int] = []
     if without_graphs > most:
-        known = np.minimum(
-            memory, np.finfo(float).max
-        )  # unknown memory is infinite, like lists that are too slow
+        # unknown memory is infinite, like lists that are too slow
+        known = np.minimum(memory, np.finfo(float).max)
         lightest = np.where(np.array(totals) <= most, known, np.inf).argmin()
         count, end = divmod(int(lightest), len(sizes))
         chosen = [sizes[end]]
@@ -316,7 +318,8 @@ def rank_modes(
     `calls`: number of calls per preparation; None ignores preparation. `memory_bytes`: limit of
     peak reserved memory. Figures: `prepare_s` is the time until the mode is ready (`warm`: with a
     filled compile cache); `score_ms` the time per call including its part of the preparation;
-    `break_even` the calls until the preparation pays back."""
+    `break_even` the calls until the preparation pays back.
+    """
     reasons = {row.mode: why_excluded(row.source, column, memory_bytes) for row in rows}
     excluded = {mode: reason for mode, reason in reasons.items() if reason}
     if len(excluded) == len(rows):

@@ -90,7 +90,8 @@ def entries(
 
     `claims`: (name of the experiment, claim) pairs. `verdicts`: as `Store.verdicts` returns them.
     `shipped`: records of the reference machine, for claims without a verdict of their own. `files`:
-    name -> file of the user's own experiments. Records are in natural order of the claim ids."""
+    name -> file of the user's own experiments. Records are in natural order of the claim ids.
+    """
     reference = {(record["experiment"], record["claim"]): record for record in shipped}
     records = []
     for experiment, claim in sorted(claims, key=lambda pair: natural(pair[1].id)):
@@ -125,9 +126,8 @@ def shipped_verdicts() -> list[dict[str, Any]]:
 def _shipped(record: Mapping[str, Any] | None) -> dict[str, Any]:
     if record is None or record["machine"] is None:
         return {}
-    measured = {
-        name: value for name, value in record["measured"].items() if name != "sweeps"
-    }  # not in this database
+    # not in this database
+    measured = {name: value for name, value in record["measured"].items() if name != "sweeps"}
     kept = {name: record[name] for name in ("verdict", "reason", "judged_at")}
     return kept | {
         "machine": f"{record['machine']} (reference)",
@@ -177,9 +177,8 @@ def claims_table(
             {
                 "claim": record["claim"],
                 "statement": record["statement"],
-                "verdict": Shown(
-                    verdict, verdict, TONES.get(verdict, "")
-                ),  # a newer effbench may know other verdicts
+                # a newer effbench may know other verdicts
+                "verdict": Shown(verdict, verdict, TONES.get(verdict, "")),
                 "measured": Shown(value if is_number(value) else None, text),
                 "published": record["published"] or "",
                 "why": record["reason"],

@@ -3,7 +3,8 @@
 The first seven colours are grey, blue, violet, green, pink, orange and red. They keep a CIELAB
 distance of at least 26 from each other in normal vision and under simulated protanopia,
 deuteranopia and tritanopia, and a contrast of about 3:1 or more with both page backgrounds. Marker
-and dash distinguish the modes without colour."""
+and dash distinguish the modes without colour.
+"""
 
 from __future__ import annotations
 

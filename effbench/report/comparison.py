@@ -187,9 +187,8 @@ def sensitivity(compared: Compared) -> str | None:
             f" latency slowdown of {percent(middle)} in the median cell, {percent(worst)} in the"
             f" worst ({one_line(name)}); {MORE_ROUNDS}"
         )
-    if latencies and all(
-        change.verdict is Verdict.AMBIGUOUS for change in latencies
-    ):  # a re-run judged none
+    # a re-run judged none
+    if latencies and all(change.verdict is Verdict.AMBIGUOUS for change in latencies):
         return f"one trial on a side: times cannot be judged; {MORE_ROUNDS}"
     return None
 

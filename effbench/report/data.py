@@ -54,7 +54,8 @@ class Changes:
 
     `previous`: the earlier sweep, if any. `compared`: the result of `compare_sweeps`, or None for
     the reason `why`. `command`: the command that compares the two sweeps. `is_baseline`: whether
-    the earlier sweep is a baseline, of which no cell may be missing, as in a check."""
+    the earlier sweep is a baseline, of which no cell may be missing, as in a check.
+    """
 
     previous: Mapping[str, Any] | None = None
     compared: Any | None = None
@@ -68,7 +69,8 @@ class DeviceSweep:
     """One sweep on one hardware, the subject of most pages.
 
     `rows`: of the view `results`. `unmeasured`: planned cells without a result, as rows with the
-    known columns. `database`: holds the trials; None if there are none."""
+    known columns. `database`: holds the trials; None if there are none.
+    """
 
     sweep: Mapping[str, Any]
     hardware: str
@@ -77,9 +79,8 @@ class DeviceSweep:
     unmeasured: Sequence[Mapping[str, Any]] = ()
     changes: Changes = field(default_factory=Changes)
     database: str | None = None
-    overrides: Mapping[str, list[str] | None] = field(
-        default_factory=dict
-    )  # cell key -> overrides that reproduce it
+    # cell key -> overrides that reproduce it
+    overrides: Mapping[str, list[str] | None] = field(default_factory=dict)
     axis: str | None = None  # label on the x axis of figures; None: the default of `axis_of`
 
     @cached_property
@@ -240,7 +241,8 @@ def drawn_rows(
     `axis_of`, and `x` its value; rows without a number are omitted. `series`: mode with its swept
     settings. `series_rank`: its rank in canonical order. `is_baseline`: whether its mode is the
     baseline's. `mark`, `ratio_mark`: why its times and its speedup are marked. Unknown values, also
-    of unknown columns, are None."""
+    of unknown columns, are None.
+    """
     axis = axis or axis_of(labelled)
     labelled = [row for row in labelled if math.isfinite(row.number(axis))]
     order = {

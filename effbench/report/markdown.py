@@ -79,9 +79,8 @@ def since(changes: Changes) -> list[str]:
     if previous is None:
         return []
     name = str(previous["name"] or previous["label"] or previous["id"])
-    label = (
-        f" ({previous['label']})" if previous["name"] and previous["label"] else ""
-    )  # many sweeps may have the name
+    # many sweeps may have the name
+    label = f" ({previous['label']})" if previous["name"] and previous["label"] else ""
     heading = f"### Since sweep {escape(name + label)}"
     if changes.compared is None:
         return [heading, f"The sweeps cannot be compared: {escape(changes.why)}"]

@@ -61,7 +61,8 @@ def reason(row: Mapping[str, Any], metric: str) -> str | None:
     """Return why a metric of a row of the view `results` is marked; None if it is not.
 
     Speedups have marks of their own: both sides of a pair meet the same host, which its times do
-    not."""
+    not.
+    """
     if is_missing(row.get(metric)) or not is_timed(metric):
         return None
     if metric not in SPEEDUPS:

@@ -1,7 +1,8 @@
 """Summary of a sweep: its conclusion, figures of each mode over all models, and the machine.
 
 The speedup's interval covers measurement noise. The intervals of `over_cells` cover the choice of
-cells; cells of one model are not independent, so these intervals are too narrow."""
+cells; cells of one model are not independent, so these intervals are too narrow.
+"""
 
 from __future__ import annotations
 

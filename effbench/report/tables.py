@@ -364,9 +364,8 @@ def speedup_table(
         known = {
             name for source in ok for name in (*SPEEDUPS, *TIMES) if source.get(name) is not None
         }
-        has_period = (
-            "period_speedup" if "speedup" in known else "period_ms"
-        ) in known  # times without a baseline
+        # times without a baseline
+        has_period = ("period_speedup" if "speedup" in known else "period_ms") in known
         for name in SPEEDUPS if metric == "speedup" and has_period else [metric]:
             cells = dict.fromkeys(modes, Entry())
             for row in point:
@@ -397,15 +396,13 @@ def _row(first: LabelledRow, metric: str, cells: dict[str, Entry]) -> Row:
     leader = leaders[0] if leaders else None
     tied = leaders[1:]
     if leader is not None:
-        if (
-            ok[leader].significant is False
-        ):  # no winner, whatever the comparison of the two times gives
+        # no winner, whatever the comparison of the two times gives
+        if ok[leader].significant is False:
             tied += [mode for mode, entry in ok.items() if entry.baseline and mode not in leaders]
         tied += _possibly_better(ok, leader, decisive, known=[leader, *tied])
     row = Row(first.labels, first.case, metric, cells, leader, tied, len(ok) > 1)
-    if (
-        row.winner is not None
-    ):  # a speedup over a marked baseline is marked, even if the winner's time is not
+    # a speedup over a marked baseline is marked, even if the winner's time is not
+    if row.winner is not None:
         cells[row.winner].best = not cells[row.winner].marked
     return row
 

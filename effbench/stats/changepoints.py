@@ -3,7 +3,8 @@ randomness.
 
 Candidates come from a penalised fit (effbench.stats.segmentation). Each must pass a t-test, exceed
 a floor, and explain the values better than a line. For exact values, such as counters, any lasting
-difference is a change."""
+difference is a change.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Change:
 
     `before`, `after`: the levels, as logarithms or exact values. `ratio`: after ÷ before with its
     95 % Welch bounds; None for exact values. `undone_at`: where a later change returned to within
-    the floor of `before`. `earliest`, `latest`: 95 % bounds of `at`; None for exact values."""
+    the floor of `before`. `earliest`, `latest`: 95 % bounds of `at`; None for exact values.
+    """
 
     at: int
     before: Any
@@ -112,7 +114,8 @@ class Found:
 
     `recent`: a difference of only the newest one or two values from the last level, too few for a
     change. `alternation`: excludes `changes`. `drift`: ratio of the end to the start of the segment
-    that drifts most; None without drift."""
+    that drifts most; None without drift.
+    """
 
     changes: tuple[Change, ...] = ()
     recent: Change | None = None
@@ -181,7 +184,8 @@ def find_exact(values: Sequence[Any]) -> Found:
     oldest value.
 
     Fewer than EXACT_PERSISTENCE equal values in a row do not form a level; at the end of the series
-    they are `recent`."""
+    they are `recent`.
+    """
     if len(set(values)) < 2:
         return Found()
     if (alternation := _exact_alternation(values)) is not None:

@@ -61,7 +61,8 @@ def race(
     best so far, by `far` if either has one trial. In simulations of 4 and 6 candidates that differ
     by 0 to 50 %, with a standard deviation between processes of up to 7 %, at most ALPHA of the
     races eliminate the best one, and at most ALPHA are over with one that is slower than the best
-    by more than CLOSE."""
+    by more than CLOSE.
+    """
     state, left = Race(), list(times)
     level = ALPHA / max(1, candidates - 1) / rounds
     for ended in range(1, rounds + 1):

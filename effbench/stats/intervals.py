@@ -2,7 +2,8 @@
 
 Statistics over trials use logarithms, because times are positive and their errors multiply. The
 unit of analysis is the trial (a process) and not the call, because most of the variation is between
-processes."""
+processes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class LogEstimate:
 
     `below`, `above`: how much lower and higher the logarithm may be because marked values were
     measured on a disturbed host. Repetition does not reduce them, so the interval adds them to the
-    statistical error."""
+    statistical error.
+    """
 
     value: float
     error: float | None
@@ -112,7 +114,8 @@ def log_mean_of_compilations(
     SD of 1 and 5 % between processes, the 95 % interval of autotuned kernels covers 99 % or more
     with an SD of 0, 3 and 6 % between compilations, and 93 to 95 % with 12 %. `sides`: 2 for ratios
     of two sides that both compile. Fewer than two values have no error. Raises ValueError as
-    `log_mean` does."""
+    `log_mean` does.
+    """
     known = {name for name in kernels if name is not None}
     if len(values) < 2 or None in compilations or len(known) < 2:
         return log_mean(values)
@@ -151,7 +154,8 @@ def stored_log_mean(
     95 % bounds.
 
     Whether they include the variation between `compilations` is unknown, so the larger degrees of
-    freedom count: too many give too large an error, too few would hide most of it."""
+    freedom count: too many give too large an error, too few would hide most of it.
+    """
     # this condition is also true for NaN, which means unknown in a frame
     if low is None or high is None or n is None or not (n >= 2 and 0 < low <= high < math.inf):
         return LogEstimate(math.log(value), None, 0)
@@ -231,7 +235,8 @@ def enough(mean: LogEstimate, rounds: int, target: float) -> bool:
 
     Before LEAST_TRIALS rounds this is False, and after exactly LEAST_TRIALS the target is halved,
     because stopping when an interval happens to be narrow reduces its coverage. The final interval
-    covers at least 93.4 %."""
+    covers at least 93.4 %.
+    """
     if rounds < LEAST_TRIALS or mean.error is None:
         return False
     allowed = target * FIRST_LOOK if rounds == LEAST_TRIALS else target

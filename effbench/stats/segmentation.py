@@ -5,7 +5,8 @@ Each value gets a level from a grid, and the total cost is minimal. A change of 
 value costs its squared distance from its level in units of noise, but at most a bound below that
 price (the biweight loss of Fearnhead and Rigaill, "Changepoint Detection in the Presence of
 Outliers", 2019). Thus one outlier never causes a change, but three values that agree may. Shapes: S
-series, N values of the longest one, L levels."""
+series, N values of the longest one, L levels.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def noise_of(values: np.ndarray, errors: np.ndarray | None) -> np.ndarray:
     """Return the noise of each value: the noise of the series, or that around the value if it is
     much larger. An error that exceeds that of the precise quarter of the sweeps raises it in
     proportion, but at most to the error itself: an error that all share, such as the assumed spread
-    of compilations, is not noise if the values do not have it."""
+    of compilations, is not noise if the values do not have it.
+    """
     noise = LEAST_NOISE
     # the median |difference| of two normal values is 0.954 standard deviations
     differences = np.abs(np.diff(values)) / 0.9539
@@ -115,9 +117,8 @@ def _fit(
     finite = np.isfinite(grid)
     grid = np.where(finite, grid, 0.0)
     total = np.where(finite, 0.0, 1e12)  # (S, L) lowest cost of a path that ends on this level
-    jumped = np.zeros(
-        (longest, *grid.shape), dtype=bool
-    )  # whether the path came from another level, `source`
+    # whether the path came from another level, `source`
+    jumped = np.zeros((longest, *grid.shape), dtype=bool)
     source = np.zeros((longest, count), dtype=np.intp)
     rows = np.arange(count)
     for step in range(longest):
@@ -186,7 +187,8 @@ def correlated_spread_of(
     are correlated.
 
     r is the correlation of the distances of neighbours from their level, if it is larger than by
-    chance. It occurs if a machine is a little slower for several sweeps in a row."""
+    chance. It occurs if a machine is a little slower for several sweeps in a row.
+    """
     spread, df = spread_of(segments, scale)
     products = squares = 0.0
     bound = math.sqrt(BOUND) * spread

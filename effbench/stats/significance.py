@@ -1,7 +1,8 @@
 """Test whether a figure of a cell has changed, and which change could have been detected.
 
 Each trial gives one value; lower is better. The tests use logarithms: a floor of 2 % means a ratio
-above 1.02 or below 1 ÷ 1.02."""
+above 1.02 or below 1 ÷ 1.02.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Name a call's bottleneck (launch, memory, compute or latency) and explain it in a sentence.
 
 This is the roofline model (Williams, Waterman, Patterson 2009) with ceilings measured on the
-machine itself."""
+machine itself.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def bound(busy_ms: float | None, period_ms: float | None, floors: Floors) -> str
     `launch`: the GPU is idle for 20 % of the period or more, waiting for kernel launches. `memory`,
     `compute`: the GPU is busy, and this floor is the larger one. `latency`: the GPU is busy, but
     its kernels are too small or inefficient to come near a ceiling: the larger floor is under 25 %
-    of the busy time."""
+    of the busy time.
+    """
     idle = idle_fraction(busy_ms, period_ms)
     if idle is None:
         return None
@@ -125,7 +127,6 @@ def why(row: Mapping[str, Any]) -> str | None:
 def _si(value: float) -> str:
     """Return a number with an SI prefix and one to three digits before the point: `340 G` for
     `3.4e11`."""
-    power = (
-        min(4, int(math.log10(float(f"{value:.2e}")) // 3)) if value >= 1000 else 0
-    )  # 999,999 is 1.00 M
+    # 999,999 is 1.00 M
+    power = min(4, int(math.log10(float(f"{value:.2e}")) // 3)) if value >= 1000 else 0
     return f"{significant(value / 1000**power, 3)} {' kMGT'[power]}" if power else f"{value:.0f} "

@@ -2,7 +2,8 @@
 
 SQLite connections are made here, not from SQLAlchemy's URL: a reader must never create a file, a
 database in a read-only folder must be readable, and Python's own transaction handling must not
-interfere."""
+interfere.
+"""
 
 from __future__ import annotations
 
@@ -372,9 +373,8 @@ def _sqlite_engine(url: sa.URL, write: bool, create: bool, untrusted: bool) -> s
     except sqlite3.Error as error:
         if write or not _has_no_index(error):
             raise explain(error, str(path)) from error
-        if (
-            log := _unfinished(file)
-        ) is not None:  # an immutable file is read without it: too little, or too much
+        # an immutable file is read without it: too little, or too much
+        if (log := _unfinished(file)) is not None:
             hint = (
                 f"`effbench ls{db_option(str(path))}` finishes it; in a read-only folder, copy both"
                 " files first"
@@ -416,9 +416,8 @@ def _open_sqlite(file: Path, mode: str, write: bool) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        connection.execute(
-            "PRAGMA trusted_schema = OFF"
-        )  # a file may contain code that runs when it is read
+        # a file may contain code that runs when it is read
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA foreign_keys = ON")
         if write:
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -478,7 +477,7 @@ def _has_no_index(error: sqlite3.Error) -> bool:
 
 def _unfinished(file: Path) -> Path | None:
     """Return the write-ahead log or the rollback journal that SQLite has yet to apply to the file,
-    None if there is none. It is next to the file that links lead to."""
+    or None. It is next to the file that links lead to."""
     real = os.path.realpath(file)
     logs = (Path(f"{real}-wal"), Path(f"{real}-journal"))
     return next((log for log in logs if log.exists() and log.stat().st_size), None)

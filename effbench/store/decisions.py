@@ -78,9 +78,8 @@ def baselines(connection: sa.Connection, name: str | None = None) -> list[Baseli
     """Return all baselines in order, or those with this name. Raises NothingFoundError for an
     unknown name."""
     query = sa.select(BASELINE, SWEEP.c.name.label("sweep_name"), SWEEP.c.label, SWEEP.c.started_at)
-    query = query.outerjoin(
-        SWEEP, SWEEP.c.id == BASELINE.c.sweep_id
-    )  # a sweep may have been deleted by hand
+    # a sweep may have been deleted by hand
+    query = query.outerjoin(SWEEP, SWEEP.c.id == BASELINE.c.sweep_id)
     query = query.order_by(BASELINE.c.name, BASELINE.c.hardware)
     known = [BaselineInfo(**row) for row in connection.execute(query).mappings()]
     named = [baseline for baseline in known if name in (None, baseline.name)]

@@ -29,9 +29,8 @@ def has_ended(process: Any) -> bool:
         return False
     if process.get("boot") != here["boot"]:
         return True
-    if (
-        process.get("namespace") != here["namespace"]
-    ):  # another container, whose processes are invisible here
+    # another container, whose processes are invisible here
+    if process.get("namespace") != here["namespace"]:
         return False
     try:
         os.kill(process["pid"], 0)

@@ -50,7 +50,8 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
     before and after.
 
     A SQLite file is first copied to `copy_before`. Raises StoreError if that fails, and then
-    changes nothing."""
+    changes nothing.
+    """
     with connect.connected(url, write=True) as connection:
         schema.lock(connection)
         before = connect.revision(connection)
@@ -62,9 +63,8 @@ def upgrade(url: str | os.PathLike[str]) -> tuple[str | None, str]:
             from alembic import command
 
             copy_file(url, before)
-            connection.execute(
-                sa.text("DROP VIEW results")
-            )  # else it refers to columns that change
+            # else it refers to columns that change
+            connection.execute(sa.text("DROP VIEW results"))
             command.upgrade(migrations(connection), "head")
             schema.make_view(connection)
             for sweep_id in connection.scalars(sa.select(SWEEP.c.id)).all():
@@ -110,7 +110,8 @@ def check(url: str | os.PathLike[str], deep: bool = True) -> list[str]:
     their trials. Without `deep`, only the NEWEST trials are read, and the results of their sweeps;
     with more than MOST trials, the structure and the foreign keys are not checked either. Raises
     StoreError and SchemaError if it cannot be opened, DamagedError if its file is damaged: rows
-    read from it are unreliable."""
+    read from it are unreliable.
+    """
     with connect.connected(url) as connection:
         current = connect.revision(connection)
         if current is None:

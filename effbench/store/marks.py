@@ -34,7 +34,8 @@ def marked_values(connection: sa.Connection, trial: Mapping[str, Any]) -> dict[s
 
     If it compiled while it was timed, it is degraded. Otherwise it is ok and marked, and its bounds
     also hold the medians of its undisturbed and disturbed samples. `trial`: the row with the
-    columns of an earlier revision."""
+    columns of an earlier revision.
+    """
     reason = trial.get("reason")
     if not isinstance(reason, str):
         reason = UNKNOWN

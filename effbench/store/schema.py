@@ -2,7 +2,8 @@
 
 Times are UTC; the names of physical quantities end with their unit. New databases are created from
 these declarations. A change also needs a migration in `store/migrations` for existing databases,
-and its revision here."""
+and its revision here.
+"""
 
 from __future__ import annotations
 

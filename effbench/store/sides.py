@@ -160,7 +160,8 @@ def levels(
 
     Only `ok` results without a mark count. They come from the newest `most` sweeps that have the
     same protocol and name (or none, like this sweep), began before `before`, and ran some of these
-    cells in these environments; `host`: only on this host. Re-runs are excluded."""
+    cells in these environments; `host`: only on this host. Re-runs are excluded.
+    """
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     own = connection.execute(
         sa.select(SWEEP.c.name, SWEEP.c.protocol).where(SWEEP.c.id == sweep_id)

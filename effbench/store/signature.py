@@ -1,7 +1,8 @@
 """Sign the sweeps that this user begins, so that others cannot add code to them.
 
 A sweep names functions, interpreters and folders that run when it is resumed. Whoever can write to
-its database can change them. The key of the signature never leaves this user's account."""
+its database can change them. The key of the signature never leaves this user's account.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +62,8 @@ def _key() -> bytes | None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(draft, path)
             draft.unlink()
-        key = (
-            path.read_bytes() if path.stat().st_uid == os.getuid() else b""
-        )  # another user may have created it
+        # another user may have created it
+        key = path.read_bytes() if path.stat().st_uid == os.getuid() else b""
     except (OSError, ConfigError):  # a user without any folder
         return None
     return key if len(key) == 32 else None

@@ -2,7 +2,8 @@
 other.
 
 SQLite stores anything in any column, and a file may come from an untrusted source. `db check`
-reports invalid rows; an import refuses their sweeps. The schema gives types and NULLs."""
+reports invalid rows; an import refuses their sweeps. The schema gives types and NULLs.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ Rule = Iterator[tuple[str, Any, str]]
 def raw(table: sa.Table, names: Iterable[str] | None = None) -> sa.Select:
     """Return a SELECT of a table's columns (all, or `names`) without SQLAlchemy's conversion of
     values."""
-    columns = [table.c[name] for name in table.c.keys() if names is None or name in names]  # noqa: SIM118
+    columns = [column for column in table.c if names is None or column.name in names]
     return sa.select(
         *(sa.type_coerce(column, sa.types.NULLTYPE).label(column.name) for column in columns)
     )

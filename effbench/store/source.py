@@ -1,7 +1,8 @@
 """Read whole sweeps from a database that may be untrusted.
 
 It is opened for reading only, its own code never runs, only known columns are read, and every row
-is checked (`soundness`); readers check the content of samples."""
+is checked (`soundness`); readers check the content of samples.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +139,8 @@ def opened(url: str) -> Iterator[Source]:
     """Open a database, a file compressed by gzip or standard input (`-`) for reading whole sweeps.
 
     Raises StoreError for a file that is not a valid effbench database, SchemaError for one of a
-    newer version."""
+    newer version.
+    """
     with ExitStack() as stack:
         folder = ""  # of a copy
         if url == "-":

@@ -35,7 +35,8 @@ def in_transaction(
 
     If the connection breaks, the method waits for the server and repeats the transaction. It may
     have been committed before: a function that writes must therefore do the same when it runs twice
-    with the same arguments."""
+    with the same arguments.
+    """
 
     @wraps(query)
     def method(self: Store, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +70,8 @@ class Store:
     thread, is one transaction, and raises StoreError if the database fails. Several processes may
     write to one database: each waits for the other's transaction (on SQLite at most 30 s, then it
     raises StoreError). A server that restarts is waited for, also 30 s. The queries are functions
-    of this package that take a connection, so that several can share a transaction."""
+    of this package that take a connection, so that several can share a transaction.
+    """
 
     def __init__(self, engine: sa.Engine, name: str, writable: bool, bulk: bool = False) -> None:
         self._engine = engine

@@ -136,7 +136,8 @@ def summarise(
     `bs`: the cell's batch size (mean of a stream), None if unknown. `baseline`: the cell that
     differs only in its mode; `is_baseline`: it is this cell. The row's `trials` is the number of
     rounds behind the figures. A failed cell only has the figures that explain the failure. Raises
-    ValueError without trials."""
+    ValueError without trials.
+    """
     trials = list(trials)
     kept = counted(trials)
     if not kept:
@@ -232,7 +233,8 @@ def _use_pairs(row: dict[str, Any], trials: Sequence[Trial]) -> None:
     pairs.
 
     Marked pairs give way to unmarked separate times: where only one side waits for the host, pairs
-    need its quiet moments, and long series find more of them."""
+    need its quiet moments, and long series find more of them.
+    """
     kept = [trial for trial in counted(trials, "pair_disturbance") if trial.status in _MEASURED]
     if any(trial.pair_speedup is None for trial in kept):
         return
@@ -269,9 +271,8 @@ def _break_even(row: Mapping[str, Any], kept: Sequence[Trial], baseline: Baselin
     is_significant = row["speedup_ci_low"] is None or row["speedup_ci_low"] > 1
     if row["speedup"] is None or not is_significant:
         return None
-    if (
-        row["throughput_per_s"] is None
-    ):  # arrivals, CPU streams: their median does not tell the time saved per call
+    # arrivals, CPU streams: their median does not tell the time saved per call
+    if row["throughput_per_s"] is None:
         return None
     preparation_s = row["compile_cold_s"]
     if preparation_s is None and any(trial.compile_s is not None for trial in kept):
@@ -307,7 +308,8 @@ def offsets(trials: Sequence[Trial], name: str) -> tuple[float, float]:
     The bounds of a marked trial contain the medians of its disturbed and of its undisturbed
     samples. Trials that are not marked add nothing, so this is the mean over all trials of what a
     marked one adds. A single trial with pairs always adds its bounds: they are all that is known of
-    the speedup's error."""
+    the speedup's error.
+    """
     if name not in BOUNDS:
         return 0.0, 0.0
     bounds = BOUNDS[name]

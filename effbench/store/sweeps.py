@@ -51,7 +51,8 @@ class SweepInfo:
     status. Times are UTC.
 
     If the process of a running sweep has ended, its state here is `interrupted`; `partial (1 of 3
-    shards)` if shards of a completed one are missing. `imported_at`: None if not imported."""
+    shards)` if shards of a completed one are missing. `imported_at`: None if not imported.
+    """
 
     id: str
     name: str | None
@@ -132,9 +133,8 @@ def sweeps(
             facts["state"] = "interrupted"
         shards = (row["host"] or {}).get("shards") or {}
         number = next(iter(shards), "").rpartition("/")[2]  # 3 of `1/3`
-        if row["state"] == "completed" and len(shards) < int(
-            number or 0
-        ):  # the others were not imported
+        # the others were not imported
+        if row["state"] == "completed" and len(shards) < int(number or 0):
             facts["state"] = f"partial ({len(shards)} of {number} shards)"
         infos.append(SweepInfo(**facts, **counts, statuses=statuses.get(row["id"], {})))
     return sorted(infos, key=lambda sweep: is_future(sweep.started_at))
@@ -177,7 +177,8 @@ def find_sweep(connection: sa.Connection, ref: str) -> SweepInfo:
 
     `last` is the newest sweep that this user recorded in this database; without one, the newest
     that others recorded here, then the newest imported one. A sweep that starts in the future
-    counts as the oldest of its kind. Raises NothingFoundError, UsageError."""
+    counts as the oldest of its kind. Raises NothingFoundError, UsageError.
+    """
     columns = [SWEEP.c[field.name] for field in fields(KnownSweep)]
     query = sa.select(*columns).order_by(SWEEP.c.started_at.desc(), SWEEP.c.id.desc())
     known = [KnownSweep(**row) for row in connection.execute(query).mappings()]
@@ -242,8 +243,8 @@ def last_of(known: Sequence[KnownSweep], is_own: Callable[[str], bool]) -> Known
 
 
 def with_label(label: str, known: Sequence[KnownSweep]) -> KnownSweep | None:
-    """Return the only sweep with this label, None if there is none. A re-run has the label of the
-    sweep that it confirms and does not count. Raises UsageError if there are several."""
+    """Return the only sweep with this label, or None. A re-run has the label of the sweep that it
+    confirms and does not count. Raises UsageError if there are several."""
     labelled = [sweep for sweep in known if sweep.label == label]
     labelled = [sweep for sweep in labelled if not sweep.is_rerun] or labelled
     if len(labelled) > 1:
@@ -294,7 +295,8 @@ def begin_sweep(
 
     `facts`: the other columns of `sweep`. `cell_overrides`: cell key -> overrides that reproduce
     the cell. `shard`: add this part to the sweep of its parts. If this process has begun a sweep at
-    exactly `started_at`, return its id. Raises UsageError if the shard is there."""
+    exactly `started_at`, return its id. Raises UsageError if the shard is there.
+    """
     started = started_at or now()
     begun = sa.select(SWEEP.c.id, SWEEP.c.host).where(SWEEP.c.started_at == started)
     for sweep_id, host in connection.execute(begun) if started_at else ():
@@ -311,9 +313,8 @@ def begin_sweep(
         **{name: scalar(value) for name, value in facts.items()},
     }
     sweep_id = None
-    while (
-        sweep_id is None
-    ):  # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
+    # RETURNING shows that an id is taken: PostgreSQL's driver has no rowcount
+    while sweep_id is None:
         new = insert(connection, SWEEP).values(
             id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", **values
         )

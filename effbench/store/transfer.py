@@ -2,7 +2,8 @@
 
 Rows are identified by keys that are the same in every database. Missing rows are added and others
 are compared; a difference refuses the sweep. Every sweep is one transaction. Trials of a new sweep
-are copied within SQLite if they are plainly valid. Results are derived from the trials."""
+are copied within SQLite if they are plainly valid. Results are derived from the trials.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def copy(
 
     `baselines`: also copy their baselines and acknowledgements that `target` does not have. A sweep
     that is damaged or contradicts `target` is refused, and the next one follows. Raises StoreError
-    if a database fails."""
+    if a database fails.
+    """
     copied: set[str] = set()
     for sweep_id in sweep_ids:
         arrival = Arrival(one_line(sweep_id, 64))
@@ -132,9 +134,8 @@ def _attempt(
                 raise RefusedError(
                     f"{source.name}: sweep {arrival.sweep_id} is damaged: {fault}"
                 ) from error
-    except (
-        connect.DamagedError
-    ) as error:  # of either file, if the source is attached to the target's connection
+    # of either file, if the source is attached to the target's connection
+    except connect.DamagedError as error:
         what = (
             f"{source.name} is damaged or was changed during the import: import it again when"
             " nothing writes to it"
@@ -176,9 +177,8 @@ class _Copy:
                 sa.select(VERDICT.c.environment_id).where(VERDICT.c.sweep_id == sweep_id)
             )
         cells = sa.select(PLANNED.c.cell_key).where(PLANNED.c.sweep_id == sweep_id)
-        if baselines and self.source.has(
-            ACKNOWLEDGEMENT
-        ):  # an acknowledgement may name a cell that is not planned
+        # an acknowledgement may name a cell that is not planned
+        if baselines and self.source.has(ACKNOWLEDGEMENT):
             cells = cells.union(
                 sa.select(ACKNOWLEDGEMENT.c.cell_key).where(ACKNOWLEDGEMENT.c.sweep_id == sweep_id)
             )
@@ -226,9 +226,8 @@ class _Copy:
             for here in self.connection.execute(query).mappings():
                 self.compare(table, missing.pop(key_of(here)), here)
             insert = connect.insert(self.connection, table)
-            if names == tuple(
-                table.primary_key.columns.keys()
-            ):  # another import may have been faster
+            # another import may have been faster
+            if names == tuple(table.primary_key.columns.keys()):
                 insert = insert.on_conflict_do_nothing(index_elements=names)
             if missing:
                 self.connection.execute(insert, list(missing.values()))
@@ -315,9 +314,8 @@ class _Copy:
                     require_sound(SAMPLE, rows)
                 rebuild_results(self.connection, sweep_id, known=known)
         except Exception:  # whatever is wrong with the rows, checking them one by one names it
-            if (
-                not self.connection.connection.driver_connection.in_transaction
-            ):  # such as after a full disk
+            # such as after a full disk
+            if not self.connection.connection.driver_connection.in_transaction:
                 raise
             return False
         self.arrival.added += added
@@ -377,9 +375,8 @@ def write_file(
     sweep."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(
-                "PRAGMA page_size = 2048"
-            )  # wastes less space with rows of 2 to 3 kB
+            # wastes less space with rows of 2 to 3 kB
+            connection.execute("PRAGMA page_size = 2048")
             connection.execute(f"PRAGMA application_id = {EXPORT_ID}")
     except sqlite3.Error as error:  # else it would count as an error of the source
         raise connect.explain(error, str(path)) from error

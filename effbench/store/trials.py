@@ -73,7 +73,8 @@ def record(connection: sa.Connection, sweep_id: str, environment_id: str, trial:
     with it; return its id. Recording the same trial twice changes nothing.
 
     Raises StoreError if another trial is recorded in its place, or if its cell or environment is
-    unknown."""
+    unknown.
+    """
     lock(connection, sweep_id)
     row = {"sweep_id": sweep_id, "environment_id": environment_id, **trial_row(trial)}
     what = f"round {trial.round + 1}, attempt {trial.attempt + 1} of cell {trial.cell_key[:12]}"
@@ -157,7 +158,8 @@ class HostSpeeds:
     """Times of the fixed host work of recent trials on this machine, oldest first, in ms.
 
     `quiet`: in the quietest moments of trials on a GPU. `high`: in the slower moments of
-    undisturbed trials on the CPU."""
+    undisturbed trials on the CPU.
+    """
 
     quiet: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)

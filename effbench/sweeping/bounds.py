@@ -57,9 +57,8 @@ COMPILATIONS = (
 def compilation(cell: Cell, is_cold: bool) -> Bounds:
     """Return how long the cell's mode takes to prepare, with an empty compile cache (`is_cold`) or
     a filled one."""
-    if (
-        cell.mode.get("torch_compile_max_bs") == 0
-    ):  # the bucketed graph names a mode that it does not use then
+    # the bucketed graph names a mode that it does not use then
+    if cell.mode.get("torch_compile_max_bs") == 0:
         return LIGHT
     mode = " ".join(map(str, cell.mode.values()))
     for kind in COMPILATIONS:

@@ -142,7 +142,8 @@ class ForkServer:
 
     `python`, `folder`: see Interpreter. `env`: variables of its process. Raises ConfigError if
     `python` cannot be run. `stop`: once it is set, waiting for the server and for tasks of the
-    harness ends with StoppedError."""
+    harness ends with StoppedError.
+    """
 
     _ids = itertools.count(1)
     stop: threading.Event | None = None
@@ -248,7 +249,8 @@ class ForkServer:
         does not respond.
 
         After Ctrl-C a server has little time. One that has not started the task has none: it is
-        importing a module."""
+        importing a module.
+        """
         self.send({"op": "kill", "id": request.id})
         timeout_s = KILL_TIMEOUT_S
         if request.stopped:
@@ -306,7 +308,8 @@ class ForkServer:
         could not start.
 
         Raises WorkerError if it fails or exceeds `timeout_s`, and StoppedError if `stop` was set
-        before it ended."""
+        before it ended.
+        """
         stop = stop or self.stop
         self.wait_ready()
         for pause in (*RETRY_PAUSES_S, None):
@@ -327,11 +330,8 @@ class ForkServer:
 
     def send(self, message: dict[str, Any]) -> None:
         # a lock of its own: a full pipe may block this until read_messages() has read what the
-        # server writes
-        with (
-            self.sending,
-            contextlib.suppress(BrokenPipeError, ValueError),
-        ):  # read_messages() sees the end
+        # server writes read_messages() sees the end
+        with self.sending, contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(encode(message))
             self.process.stdin.flush()
 
@@ -388,9 +388,8 @@ class ForkServer:
                 pass  # the request has ended
             case {"event": "started", "id": str(id), "pid": int(pid)}:
                 self.requests[id].pid = pid
-                self.requests[id].on_phase(
-                    self.requests[id], START
-                )  # its own first phase may be seconds away
+                # its own first phase may be seconds away
+                self.requests[id].on_phase(self.requests[id], START)
             case {"event": "phase", "id": str(id), "phase": str(phase)}:
                 self.requests[id].phase = phase
                 self.requests[id].on_phase(self.requests[id], phase)

@@ -149,7 +149,8 @@ def lock_folder() -> Path:
     missing.
 
     Raises WorkerError if it is not a real folder, or if another user could replace the lock files
-    in it."""
+    in it.
+    """
     path = Path("effbench-locks")
     try:
         path = Path(tempfile.gettempdir()) / path
@@ -197,9 +198,8 @@ def try_lock(path: Path) -> int | None:
 def open_lock(path: Path) -> int:
     """Open the file, or create it. Another user's file may be opened read-only, which is enough for
     a lock."""
-    folder = os.open(
-        path.parent, FLAGS | os.O_DIRECTORY
-    )  # its owner may have put a link in its place
+    # its owner may have put a link in its place
+    folder = os.open(path.parent, FLAGS | os.O_DIRECTORY)
     try:
         descriptor = os.open(path.name, FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, dir_fd=folder)
         os.fchmod(descriptor, 0o666)
@@ -252,7 +252,8 @@ def share_cores(
 
     All hardware threads of a physical core go to the same GPU. GPUs near the same cores (on their
     bus) divide them evenly. If the near cores of two GPUs overlap only in part, all GPUs divide all
-    cores."""
+    cores.
+    """
     wanted = wanted_cores(setting, os.sched_getaffinity(0) if usable is None else usable)
     if wanted is None:
         return [None] * len(gpus)

@@ -94,7 +94,8 @@ class StoppingRule:
 
     `floors`: cell key -> metric -> the relative change that counts. `needs_both`: whether the
     rounds of one side end if the other one cannot run. `benchmarks/duets.py` simulates how often a
-    rule errs."""
+    rule errs.
+    """
 
     floors: Mapping[str, Mapping[str, float]]
     needs_both: bool = False

@@ -119,7 +119,8 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     PATH.
 
     Links in `folder` are resolved. Raises ConfigError if a path does not exist; a fork server
-    checks whether the interpreter is suitable."""
+    checks whether the interpreter is suitable.
+    """
     for name, given in (("python", python), ("folder", folder)):
         if given is not None and not given.strip():
             raise ConfigError(f"{name}= is empty; omit it, or use {name}=null for effbench's own")
@@ -130,7 +131,8 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
                 f"python={python}: no such program; give the path of an interpreter:"
                 " venv/bin/python"
             )
-        python = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow the link out of a virtual environment
+        # Path.resolve() would follow the link out of a virtual environment
+        python = os.path.abspath(path)  # noqa: PTH100
     if folder is not None:
         home = Path(expand_user(folder, "folder")).resolve()
         if not home.is_dir():
@@ -157,9 +159,8 @@ def why_unfit(
             f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install"
             f" {' '.join(packages)}"
         )
-    release = re.match(
-        r"(\d+)\.(\d+)(?:\.|$)", torch or ""
-    )  # an unusual version string is accepted
+    # an unusual version string is accepted
+    release = re.match(r"(\d+)\.(\d+)(?:\.|$)", torch or "")
     if release and tuple(map(int, release.groups())) < OLDEST_TORCH:
         return f"python={python} has torch {torch}; trials need torch {oldest_torch} or newer"
     return None
@@ -170,7 +171,8 @@ def bytecode_variables() -> dict[str, str]:
 
     There are none unless torch has no bytecode and Python must not write any, as often in
     containers: uv installs packages without it. Compiling torch's modules takes twice as long as
-    importing them, at every start."""
+    importing them, at every start.
+    """
     torch = importlib.util.find_spec("torch")
     has_bytecode = torch is None or torch.cached is None or Path(torch.cached).exists()
     if has_bytecode or not sys.dont_write_bytecode:

@@ -1,7 +1,8 @@
 """Handle Ctrl-C, SIGTERM and SIGHUP: none is lost, and the first one asks a sweep to stop.
 
 Python prints and drops a KeyboardInterrupt in a destructor or in a callback of a weak reference,
-and imports run hundreds of these. `remembered` keeps such an interrupt for the sweep."""
+and imports run hundreds of these. `remembered` keeps such an interrupt for the sweep.
+"""
 
 from __future__ import annotations
 

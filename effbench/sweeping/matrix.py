@@ -25,7 +25,8 @@ def excluded(cells: Sequence[Cell], rules: Any) -> tuple[set[Cell], list[str]]:
 
     A rule maps keys of cells (`model`, `bs`, `mode`, `model.module.width` …) to a value, a pattern
     (`max-*`), a comparison (`>256`) or a list of these; it matches cells that fit all its keys.
-    Raises ConfigError for an invalid rule, and for a key that no cell has."""
+    Raises ConfigError for an invalid rule, and for a key that no cell has.
+    """
     rules = check_rules(rules)
     matched: set[Cell] = set()
     texts = (", ".join(f"{key}: {value}" for key, value in rule.items()) for rule in rules)
@@ -111,7 +112,8 @@ def shards(cells: Iterable[Cell], number: int) -> list[list[Cell]]:
     their order.
 
     Cells that differ only in their mode are compared, so they stay together, unless there are more
-    of them than a part has cells."""
+    of them than a part has cells.
+    """
     compared: dict[str, list[Cell]] = {}
     distinct = list(dict.fromkeys(cells))
     for cell in distinct:

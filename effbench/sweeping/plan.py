@@ -3,7 +3,8 @@ order.
 
 If a cell runs under several interpreters, its trials of a round are compared with each other. They
 form a group that runs on one slot and is retried together: two of them as a duet, if the cell
-allows it, else sequentially. So do the two cells of a duet."""
+allows it, else sequentially. So do the two cells of a duet.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
     modes equally.
 
     The interpreters of a cell alternate (A-B, B-A, B-A, A-B …), so that drift within a round
-    favours none, also in the rounds of each of two compile caches."""
+    favours none, also in the rounds of each of two compile caches.
+    """
     groups: dict[Hashable, list[CellRun]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
@@ -115,7 +117,8 @@ def trials_left(
     """Return the remaining trials, round by round, without those of failed cell runs.
 
     `history`: the last attempt of each recorded round. A lost trial gets another attempt, and so
-    does a member of a duet whose other member is missing."""
+    does a member of a duet whose other member is missing.
+    """
     # a lost trial does not end its cell's rounds: its job ended, perhaps for another reason
     ended = {
         run: [trial for trial in trials if LOST not in trial.extra]
@@ -171,7 +174,8 @@ class Queue:
     `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group
     continues. If there are several GPUs, the last TAIL groups of each start in the order of their
     expected duration, longest first, so that no GPU is idle for long at the end. Which groups these
-    are is random."""
+    are is random.
+    """
 
     def __init__(
         self,
@@ -207,7 +211,8 @@ class Queue:
         available at the moment.
 
         `devices`: the devices of all slots. A trial for any other device runs on any slot and
-        reports it as missing."""
+        reports it as missing.
+        """
         with self.lock:
             latest = self.first_round_elsewhere(device, devices)
             ready = (
@@ -234,7 +239,8 @@ class Queue:
         if it is the CPU.
 
         Trials of both never run at the same time. If one kind ran all its rounds first, a
-        comparison of devices would compare different times."""
+        comparison of devices would compare different times.
+        """
         rounds = [
             group.round
             for group in self.groups

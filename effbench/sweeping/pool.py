@@ -3,7 +3,8 @@ each round.
 
 All children of a server share its memory layout, and thus a bias that averaging over children does
 not remove. A new server per round turns this bias into variation between rounds, which the
-intervals include."""
+intervals include.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class ServerPool:
     caches of this interpreter. `ceilings`: of its environment and GPU; None: unknown. `cells`:
     their models are preloaded before the first trial. `last_round`: up to this one each round has a
     new server. `stop`: once it is set, `server` raises StoppedError instead of waiting for a
-    server."""
+    server.
+    """
 
     environment: Environment
     details: dict[str, Any]
@@ -131,7 +133,8 @@ class ServerPool:
         current one is dead.
 
         Short rounds do not wait for the next server: the first round that starts after it has
-        loaded uses it."""
+        loaded uses it.
+        """
         used = self.current
         is_next_ready = self.next is not None and self.next_is_ready.is_set() and not self.next.dead
         if is_next_ready and (used.dead or round > self.round):
@@ -218,7 +221,8 @@ def probe(
     details and GPUs.
 
     `modes_only`: for cells that will not run, whose modules may be missing. Raises ConfigError if a
-    target cannot be imported or a mode does not have a setting."""
+    target cannot be imported or a mode does not have a setting.
+    """
     modes = {str(part["mode"]): part["mode"] for part in parts}
     request = ProbeRequest(modes=list(modes.values()), device="cpu" if modes_only else "auto")
     losses: list[str] = []
@@ -301,7 +305,8 @@ def preload(server: ForkServer, cells: Sequence[Cell]) -> None:
     the machine.
 
     A user's modules are imported in each trial, because importing them must not affect the server.
-    Raises StoppedError."""
+    Raises StoppedError.
+    """
     here = [cell for cell in cells if not cell.env]
     targets = {cell.model["module"]["_target_"] for cell in here}
     modules = {target.rpartition(".")[0] for target in targets if target.startswith(OWN_MODELS)}
@@ -351,7 +356,8 @@ def run_checks(
 
     `device=auto` selects the first of `gpus` (as listed by `probe`), or the CPU without a GPU. The
     caller closes `server`. Raises WorkerError if a server does not start or a device stays locked
-    for LOCK_TIMEOUT_S."""
+    for LOCK_TIMEOUT_S.
+    """
     server.wait_ready()
     outcomes = []
     with closing(ServerPool(HERE, server)) as pool:  # it replaces a server that a check has killed

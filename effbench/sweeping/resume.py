@@ -1,7 +1,8 @@
 """Resume a sweep: the command, the comparison of plans, and the option `--trust-imported`.
 
 A sweep that was imported, or that another user began, is data: effbench runs nothing recorded in it
-without that option."""
+without that option.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ class Command:
     Setting `stop` acts like Ctrl-C. `outcome`: of a sweep to add the cells to, for Hydra sweepers
     that choose cells by previous results. `duet_rule`: see Schedule. The plan adds `of_cells` (cell
     key -> overrides that reproduce the cell), the cells of the `matrix`, also those of other
-    shards, and the `excluded` ones."""
+    shards, and the `excluded` ones.
+    """
 
     argv: Sequence[str]
     overrides: Sequence[str]
@@ -220,7 +221,8 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
     at the end.
 
     The modes of the cells are adapted in place. Raises ConfigError as `probe` does and for an
-    unsuitable interpreter."""
+    unsuitable interpreter.
+    """
     wanted: dict[Interpreter, list[dict[str, Any]]] = {}
     for interpreter, part in asked:
         wanted.setdefault(interpreter, []).append(part)
@@ -230,9 +232,8 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
         for interpreter in wanted:  # all load in parallel
             server = command.server if interpreter == HERE else None
             pools[interpreter] = ServerPool(interpreter, server, command.stop)
-        importlib.import_module(
-            "numpy"
-        )  # meanwhile: the first record needs it, and the next trial would wait
+        # meanwhile: the first record needs it, and the next trial would wait
+        importlib.import_module("numpy")
         for interpreter, parts in wanted.items():
             try:
                 pools[interpreter].probe(parts, settings.baseline_mode)
@@ -240,9 +241,8 @@ def open_pools(asked: Asked, settings: Settings, command: Command) -> Iterator[P
                 if str(error).startswith("python=") or (interpreter == HERE and len(wanted) == 1):
                     raise
                 raise ConfigError(f"{interpreter}: {error}") from error
-            if (
-                settings.executor["name"] == "slurm"
-            ):  # device=auto means the devices of the jobs, not of this machine
+            # device=auto means the devices of the jobs, not of this machine
+            if settings.executor["name"] == "slurm":
                 pools[interpreter].gpus = [{}] if "gpu" in (settings.executor["gres"] or "") else []
         yield pools
     finally:
@@ -316,7 +316,8 @@ def make_cache_folders(settings: Settings) -> Path:
     read it.
 
     Raises ConfigError if one cannot be written or read: torch would not start with it, or every
-    compiled cell would fail."""
+    compiled cell would fail.
+    """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         make_cache_folder(cache_home() / "inductor", "XDG_CACHE_HOME")
     return make_cache_folder(cache_folder(settings.executor["cache_dir"]), "executor.cache_dir")
@@ -454,7 +455,8 @@ def end(
 
     If the database file was moved, deleted or replaced, save the recorded data in another file. In
     this case, and if anything could not be stored, raise StoreError with the command that resumes
-    the sweep."""
+    the sweep.
+    """
     try:
         store.finish_sweep(sweep_id, state, settings.shard)
     except StoreError as error:

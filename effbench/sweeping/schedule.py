@@ -67,9 +67,8 @@ class Schedule:
     waits: bool = True  # for undisturbed moments
     stop: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    rivals: dict[Any, list[CellRun]] = field(
-        default_factory=dict
-    )  # by all that they have in common
+    # by all that they have in common
+    rivals: dict[Any, list[CellRun]] = field(default_factory=dict)
     first_rounds: Sequence[int] = (0,)  # of each part of the sweep, see `compilation_of`
     duet_rule: StoppingRule | None = None
     apart: set[CellRun] = field(default_factory=set)  # those whose duets need too much memory
@@ -113,13 +112,11 @@ class Schedule:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                while (
-                    thread.is_alive()
-                ):  # in short steps, because signal handlers run only between them
+                # in short steps, because signal handlers run only between them
+                while thread.is_alive():
                     thread.join(POLL_S)
-        except (
-            BaseException
-        ):  # such as too many threads: those that run must not start servers of their own
+        # such as too many threads: those that run must not start servers of their own
+        except BaseException:
             self.stop.set()
             raise
         if self.error:
@@ -191,7 +188,8 @@ class Schedule:
         waits for it. Return their records; None if the sweep was stopped.
 
         A trial that lacks memory, or cannot use the device, while both are alive runs once more
-        alone, and so do all further ones of the group."""
+        alone, and so do all further ones of the group.
+        """
         first, second = group.trials
         timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
         waiting = lambda: self.progress.waiting(slot.name)  # noqa: E731
@@ -360,7 +358,8 @@ class Schedule:
 
         If the fork server died while user code ran, retry once from a separate server, as the trial
         may be the cause. Raises WorkerError or OSError if no fork server can be started; a cell
-        with `env` is then `crashed`. `member`: its part in a duet, or None."""
+        with `env` is then `crashed`. `member`: its part in a duet, or None.
+        """
         reasons: list[str] = []
         server_died = False
         for pause in (*RETRY_PAUSES_S, None):
@@ -414,9 +413,8 @@ class Schedule:
             record.compilation == compilation for record in self.history.get(trial.run, ())
         )
         if is_cold:
-            shutil.rmtree(
-                cache, ignore_errors=True
-            )  # of a trial that was killed: this one measures a cold compilation
+            # of a trial that was killed: this one measures a cold compilation
+            shutil.rmtree(cache, ignore_errors=True)
         protocol = self.settings.protocol
         if not self.waits:
             protocol = {**protocol, "patience": 1.0}
@@ -471,9 +469,8 @@ class Schedule:
             return None, request
         record = record_of(request, trial)
         if message.artifacts and record.phase == "artifacts" and "artifacts" not in record.extra:
-            shutil.rmtree(
-                message.artifacts["folder"], ignore_errors=True
-            )  # incomplete, and no row refers to it
+            # incomplete, and no row refers to it
+            shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
         record.started_at, record.wall_s = started_at, wall_s
         record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
         if (seconds := record.extra.get("phase_seconds")) and not message.is_ahead:

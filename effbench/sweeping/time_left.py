@@ -41,7 +41,8 @@ class TimeLeft:
     `trials`: those to run; `whole`: the number of trials of the whole sweep, including recorded
     ones. The percentage refers to `whole`, which never changes: a trial that is no longer needed
     counts as done, and a further attempt at a trial does not count. `compilations`: number of first
-    rounds that compile with an empty cache. `clock`: returns seconds."""
+    rounds that compile with an empty cache. `clock`: returns seconds.
+    """
 
     def __init__(
         self,

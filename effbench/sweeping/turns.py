@@ -1,7 +1,8 @@
 """Turns of a device's trials: while one is timed, those that prepare ahead stand still.
 
 A trial takes its turn by locking a file, so that it cannot fail to give it back. The sweep learns
-this from its phases and stops the process trees of the others until it has ended."""
+this from its phases and stops the process trees of the others until it has ended.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +57,8 @@ class Turns:
                 has_joined = lock is None or self.device_lock.enter_context(lock)
                 self.users += has_joined
             yield has_joined
-        except (
-            WorkerError
-        ):  # it ends the sweep: the slot's other trials need not wait as long, one after the other
+        # it ends the sweep: the slot's other trials need not wait as long, one after the other
+        except WorkerError:
             stop.set()
             raise
         finally:

@@ -53,9 +53,8 @@ def collect(
                     files.extend(maker())
                 except UnsupportedError as error:
                     notes[kind] = str(error)
-                except (
-                    Exception
-                ) as error:  # from the module or torch's tools: only this artifact is missing
+                # from the module or torch's tools: only this artifact is missing
+                except Exception as error:
                     notes[kind] = describe(error)
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty

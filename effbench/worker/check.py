@@ -72,7 +72,6 @@ def plain(facts: Any) -> dict[str, Any]:
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"fact {name!r} is not plain JSON: {error}"
-            ) from None  # not a line of Python's encoder
+            # not a line of Python's encoder
+            raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None
     return json.loads(json.dumps(facts))

@@ -3,7 +3,8 @@
 What torch, torchvision, timm and transformers define as dropout is known by the type of the module.
 Attributes of other modules are only suspects: one is set to 0 if eager's loss then no longer
 depends on the random seed, if the module does the same work otherwise, and if its output in eval
-mode, which has no dropout, stays the same."""
+mode, which has no dropout, stays the same.
+"""
 
 from __future__ import annotations
 
@@ -331,8 +332,9 @@ def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probab
     """Return those suspects that make the loss depend on the seed; all others get their values
     back.
 
-    A suspect is none if the module fails with 0, does less, or has another output in eval mode.
-    None is guilty if the loss depends on the seed without them, too."""
+    A suspect is cleared if the module fails with 0, does less, or has another output in eval mode.
+    All are cleared if the loss depends on the seed without them, too.
+    """
     before = observed(module)
     if not before.is_random:
         return []

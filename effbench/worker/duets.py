@@ -2,7 +2,8 @@
 
 Both members prepare one after the other, meet at a socket and hand each other a token. Afterwards
 they work one after the other again, the leader first, so that no other step disturbs a profile or a
-series. If the partner is lost, the trial is timed alone."""
+series. If the partner is lost, the trial is timed alone.
+"""
 
 from __future__ import annotations
 

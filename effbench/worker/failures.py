@@ -111,7 +111,8 @@ def without_float64(doubt: str, error: Exception) -> str:
     computation failed.
 
     Raises Ended if memory ran out: other trials may have used it, so this says nothing about the
-    result."""
+    result.
+    """
     reason = f"{doubt}; no float64 reference ({describe(error)})"
     if any(map(is_out_of_memory, chain(error))):
         raise Ended(Status.OOM, reason) from error
@@ -122,9 +123,8 @@ def location(error: BaseException) -> str:
     """Return the innermost frame of user code as `nets/mine.py:34 in forward`. Without user code,
     return the innermost frame outside effbench, or an empty text. Paths inside the working
     directory are relative."""
-    if isinstance(
-        error, SyntaxError
-    ):  # its message names the file, and its frames belong to the import system
+    # its message names the file, and its frames belong to the import system
+    if isinstance(error, SyntaxError):
         return ""
     links = list(chain(error))
     frames = [

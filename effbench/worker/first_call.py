@@ -34,7 +34,8 @@ def first_success(call: Callable[[], R], modes: Iterable[str] = (NO_GRAD, GRAD))
     """Make a call in the first of these modes in which it succeeds.
 
     If none does, raise the first error that is not about gradients, else the last one. Errors that
-    no mode can avoid are raised at once."""
+    no mode can avoid are raised at once.
+    """
     errors: list[Exception] = []
     reason = None
     for mode in modes:

@@ -70,7 +70,8 @@ class Generator:
     each on its own.
 
     The host waits once, for the first token. Times of tokens are CUDA events on a GPU, else
-    readings of the host's clock. `logits`: those of the last token."""
+    readings of the host's clock. `logits`: those of the last token.
+    """
 
     def __init__(
         self, module: Callable[..., Tensor], step: Callable[..., Tensor], cell: Cell
@@ -238,7 +239,8 @@ class Generation(Inference):
         or None.
 
         A tie: eager's logits of the two tokens differ by at most twice the tolerance times the root
-        mean square of all logits (without masks), because either may be off by the tolerance."""
+        mean square of all logits (without masks), because either may be off by the tolerance.
+        """
         found: list[str] = []
         tolerance = accuracy.limit_of(getattr(torch, self.cell.dtype), self.tolerance)
 

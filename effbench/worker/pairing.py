@@ -2,7 +2,8 @@
 speedups.
 
 They come after the trial's own series, counters and memory figures, which thus do not see the
-baseline's calls."""
+baseline's calls.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> dict[str, Any]:
 
     Return `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call with `inputs`;
     `layers` and `of`: how many linear layers are quantized, and how many there are. Raises Ended if
-    the kind or the module is unsupported."""
+    the kind or the module is unsupported.
+    """
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if reason := unsupported(kind, linear):
         raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind} {reason}")

@@ -146,9 +146,8 @@ class Server:
         self.close_wakeup()
         for child in self.children.values():
             processes.kill_tree(child.pid)
-        processes.kill_all(
-            lambda: processes.descendants(os.getpid())
-        )  # orphans that this process has adopted
+        # orphans that this process has adopted
+        processes.kill_all(lambda: processes.descendants(os.getpid()))
 
     def close_wakeup(self) -> None:
         """Close the sockets through which signals end the wait for messages."""
@@ -195,9 +194,8 @@ class Server:
         C++ compilation once, so that the children do not have to."""
         self.import_all()
         for name in modules:
-            with contextlib.suppress(
-                Exception
-            ):  # the trial gets the same error and reports it as its status
+            # the trial gets the same error and reports it as its status
+            with contextlib.suppress(Exception):
                 importlib.import_module(name)
         if modes:
             from effbench.modes import inductor
@@ -362,9 +360,8 @@ class Server:
     def kill_leftovers(self, child: Child) -> None:
         """Kill the processes that the task left behind: its session, and orphans that this server
         has adopted."""
-        processes.kill_all(
-            lambda: processes.descendants(child.pid)
-        )  # not the pid: it may belong to a new process
+        # not the pid: it may belong to a new process
+        processes.kill_all(lambda: processes.descendants(child.pid))
         running = {other.pid for other in self.children.values()}
         for pid, (parent, session) in processes.process_table().items():
             is_orphan = parent == os.getpid() and not {pid, session} & running
@@ -381,7 +378,7 @@ def exit_code(end: SystemExit) -> int:
 
 
 def exit_message(end: SystemExit) -> str | None:
-    """Return the message that Python would print at the end, on one line; None if there is none."""
+    """Return the message that Python would print at the end, on one line, or None."""
     if end.code is None or isinstance(end.code, int):
         return None
     return one_line(end.code, EXIT_MESSAGE_CHARACTERS) or None

@@ -2,7 +2,8 @@
 
 A step zeroes the gradients, then runs forward, loss, backward and the optimizer. `Training` builds
 it from the module or a compiled form of it: a mode provides the forward, or captures the whole
-step."""
+step.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +69,8 @@ def make_optimizer(
         raise UnsupportedError(
             f"a capturable optimizer needs CUDA, but this cell runs on {parameters[0].device}"
         )
-    if how == "fused" and any(
-        it.is_complex() for it in parameters
-    ):  # torch finds out in the first step
+    # torch finds out in the first step
+    if how == "fused" and any(it.is_complex() for it in parameters):
         how_else = "choose training.implementation=foreach"
         raise UnsupportedError(
             f"{name} has no fused implementation for complex parameters; {how_else}"
@@ -265,9 +265,8 @@ class Training(Inference):
         set_to_none, loss_of, written = self.settings["set_to_none"], self.loss, self.written
 
         def step(*args: Any, **kwargs: Any) -> Tensor:
-            if (
-                written
-            ):  # else an input that the module writes to would carry the graph of the step before
+            # else an input that the module writes to would carry the graph of the step before
+            if written:
                 args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
             zero_grad(set_to_none=set_to_none)
             loss = loss_of(forward(*args, **kwargs), self.named(args, kwargs))

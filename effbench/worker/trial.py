@@ -58,9 +58,8 @@ from effbench.worker.workload import (
 
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
-HOST_TOLERANCE = (
-    0.1  # where the protocol has none: then disturbed samples count, but they are still told apart
-)
+# where the protocol has none: then disturbed samples count, but they are still told apart
+HOST_TOLERANCE = 0.1
 
 
 def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
@@ -108,9 +107,8 @@ class RunningTrial:
         self.synchronize = timing.synchronizer(self.device)
         self.rules = timing.Rules.of(request.protocol)
         self.is_open_loop = cell.stream is not None and "rate" in cell.stream
-        self.user_cache = inductor.use_caches_in(
-            request.cache_dir
-        )  # Inductor's folder outside trials
+        # Inductor's folder outside trials
+        self.user_cache = inductor.use_caches_in(request.cache_dir)
 
     def phase(self, name: str, part: Callable[[], Any]) -> Any:
         """Run a part of the trial as this phase: announce it, which locates a crash, and add up its
@@ -128,16 +126,14 @@ class RunningTrial:
         self.phase("setup", self.set_up)
         if self.request.turn and not self.is_ahead:
             self.phase(TURN_PHASE, self.take_turn)
-        self.phase(
-            "build", self.build
-        )  # not in inference mode, whose tensors cannot be ordinary parameters
+        # not in inference mode, whose tensors cannot be ordinary parameters
+        self.phase("build", self.build)
         self.observer = counters.Observer(uses_dynamo(self.mode))
         with ExitStack() as entered:
             entered.enter_context(self.observer)
             references = self.phase("check", partial(self.workload.reference, self.checked))
-            entered.enter_context(
-                self.workload.context()
-            )  # eager's calls have shown which one the module allows
+            # eager's calls have shown which one the module allows
+            entered.enter_context(self.workload.context())
             memory.reset_peaks(self.device)
             self.phase("prepare", self.prepare)
             self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
@@ -197,9 +193,8 @@ class RunningTrial:
         if self.threads:  # threads of several trials on the same cores wait for each other
             torch.set_num_threads(1)
         if self.on_cuda and not torch.cuda.is_available():
-            status = (
-                Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED
-            )  # the probe may have seen the GPU
+            # the probe may have seen the GPU
+            status = Status.ERROR if self.request.gpu_uuid else Status.UNSUPPORTED
             raise Ended(status, "device=cuda, but torch sees no CUDA device")
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = watch.GpuWatch(self.gpu, self.device)
@@ -215,9 +210,8 @@ class RunningTrial:
         fcntl.flock(
             os.open(self.request.turn, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX
         )
-        self.watcher.shared = (
-            self.gpu.foreign_pids() != set()
-        )  # None: they are unknown, as in a container
+        # None: they are unknown, as in a container
+        self.watcher.shared = self.gpu.foreign_pids() != set()
 
     def set_up(self) -> None:
         set_numerics(self.cell.numerics)
@@ -246,9 +240,8 @@ class RunningTrial:
         passed = {name: spec.keyword for name, spec in specs.items()}
         if reason := module_mismatch(module, passed):
             raise Ended(Status.ERROR, f"in build: {reason}")
-        if any(
-            map(torch.nn.parameter.is_lazy, module.parameters())
-        ):  # the first call makes the weights
+        # the first call makes the weights
+        if any(map(torch.nn.parameter.is_lazy, module.parameters())):
             ((args, kwargs), *_), _ = make_sets(cell, specs, 1, dtype, self.device, seed)
             first_success(partial(module, *args, **kwargs))
         if cell.numerics.get("channels_last"):
@@ -286,9 +279,8 @@ class RunningTrial:
         args, kwargs = copies(inputs[0])
         if mode.stores_weights:
             mode.weights = state.digest(self.workload.module)
-        torch.set_num_threads(
-            self.threads or torch.get_num_threads()
-        )  # Dynamo compiles again if it changes later
+        # Dynamo compiles again if it changes later
+        torch.set_num_threads(self.threads or torch.get_num_threads())
         start = time.perf_counter()
         self.prepared = self.workload.prepare(args, kwargs)
         self.synchronize()
@@ -596,9 +588,8 @@ class RunningTrial:
         if reason is None:
             try:
                 reason = self.pairs_of(timer)
-            except (
-                Exception
-            ) as error:  # the baseline may lack memory, or meet a state that it does not expect
+            # the baseline may lack memory, or meet a state that it does not expect
+            except Exception as error:
                 reason = describe(error)
         if reason is not None:
             forget_pairs(trial, reason)
@@ -639,9 +630,8 @@ class RunningTrial:
         if (processes := self.gpu.processes()) is not None:
             trial.process_gpu_bytes = processes[os.getpid()]
             trial.foreign_processes = len(self.gpu.foreign_pids() or ())
-        trial.peak_host_bytes = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )  # Linux counts KiB
+        # Linux counts KiB
+        trial.peak_host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if self.prepared.copy_inputs is not None and self.on_cuda:
             rules = replace(self.rules, load_s=COPY_BUDGET_S)
             copying = timing.Timer(self.prepared.copy_inputs, self.inputs, device, rules).period(
@@ -676,14 +666,12 @@ class RunningTrial:
                 return
             trial.gpu_busy_ms, trial.kernels = profiled.busy_ms or None, profiled.kernels
             trial.extra["profile"] = profiled.facts
-            if (
-                cell.stream or cell.generate
-            ):  # the work differs between calls, and a request makes many
+            # the work differs between calls, and a request makes many
+            if cell.stream or cell.generate:
                 return
             counted = self.workload.count(*copies(self.inputs[0]))
-        except (
-            Exception
-        ) as error:  # from the profiler, or from the module under the counter's dispatch mode
+        # from the profiler, or from the module under the counter's dispatch mode
+        except Exception as error:
             trial.extra["profile_failed"] = describe(error)
             return
         trial.flops, trial.min_bytes = counted.flops or None, counted.min_bytes

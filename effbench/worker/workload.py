@@ -39,7 +39,8 @@ class Inference:
     eager changes it; `intact`: marks of the state that eager does not change; `written`: inputs
     that the step writes to; `kept`: their values by id; `degraded`: which effect is missing; `ran`:
     the module that the step runs, which may be a copy; `grad_mode`: how all calls record gradients,
-    once eager's calls have shown it."""
+    once eager's calls have shown it.
+    """
 
     def __init__(self, cell: Cell, mode: Mode, module: torch.nn.Module, trial: Trial) -> None:
         self.cell, self.mode, self.module, self.trial = cell, mode, module, trial
@@ -88,7 +89,8 @@ class Inference:
         record the choice.
 
         It depends on the module and its inputs only, so that all modes have the same. `start`:
-        restores the state."""
+        restores the state.
+        """
         if self.wanted_grad_mode == gradients.AUTO:
             reason = first.reason
             if first.mode == gradients.NO_GRAD:
@@ -401,7 +403,8 @@ def make_sets(
     Without a stream both are the same `sets` input sets. A stream has an entry per call; they are
     slices of `sets` sets of the largest size, so that a long stream of batch sizes takes no more
     memory. All distinct sizes are checked, in descending order and with different values than their
-    neighbours, so that a check reveals stale values of a larger input in buffers."""
+    neighbours, so that a check reveals stale values of a larger input in buffers.
+    """
     whole = [make_inputs(specs, cell.bs, dtype, device, seed + 7919 * (i + 1)) for i in range(sets)]
     if cell.numerics.get("channels_last"):
         layout = torch.channels_last

@@ -9,9 +9,8 @@ from made_sweeps import a_cell, environment
 
 def test_set_ls_rm(made, effbench):
     first = made.sweep([a_cell()], label="v1")
-    done = effbench(
-        "baseline", "set", "main", "--note", "[red]good \udcff", "last"
-    )  # options stand anywhere
+    # options stand anywhere
+    done = effbench("baseline", "set", "main", "--note", "[red]good \udcff", "last")
     assert (done.code, done.err) == (0, "")
     assert done.out == f"baseline main on NVIDIA H200: sweep {first}\n"
     listed = effbench("baseline", "ls").out

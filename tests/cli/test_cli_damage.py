@@ -124,11 +124,8 @@ def test_a_report_omits_damaged_samples_and_says_so(damaged, effbench):
         "damaged samples (timer latency_ms of trial 1, see `effbench db check --deep`): " in cells
     )
     assert '"samples":{}' in cells
-    for command in (
-        "show",
-        "export --whole --out x.db",
-        "import x.db --db copy.db",
-    ):  # which read no samples
+    # which read no samples
+    for command in ("show", "export --whole --out x.db", "import x.db --db copy.db"):
         assert effbench(*command.split()).code in (0, 1), command
 
 

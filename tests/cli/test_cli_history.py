@@ -229,10 +229,8 @@ def test_a_line(made, history, read):
     with Store.open(made.path, mode="write") as store:
         pinned = next(info.id for info in store.sweeps() if info.label == "main5")
         store.set_baseline("v1", pinned)
-        compared = [
-            ("main", None, "main8"),
-            ("pr-9", None, "main9"),
-        ]  # of the same name, if there is one
+        # of the same name, if there is one
+        compared = [("main", None, "main8"), ("pr-9", None, "main9")]
         compared += [("pr-9", "v1", "main5"), (pinned, "v1", "main4")]
         for reference, baseline, before in compared:
             shown = data.read(store, "made", [reference], baseline=baseline)

@@ -36,9 +36,8 @@ def two(made, effbench, monkeypatch):
 
 
 def refused(done, *said):
-    lines = [
-        line for line in done.err.splitlines() if "check passed" not in line
-    ]  # the log has the verdict anyway
+    # the log has the verdict anyway
+    lines = [line for line in done.err.splitlines() if "check passed" not in line]
     assert (done.code, len(lines)) == (2, 1), done
     assert all(text in done.err for text in said), done
 

@@ -125,9 +125,8 @@ def test_an_imported_sweep_is_not_resumed(reference, made, stranger, effbench):
 def test_the_mark_survives_a_chain_of_databases_and_files(made, stranger, effbench):
     sweep_id = forged(stranger)
     assert effbench("export", "--db", str(stranger.path), "--out", "x.db").code == 0
-    sql(
-        "x.db", "UPDATE sweep SET imported_at = NULL"
-    )  # the file itself cannot say that it was not imported
+    # the file itself cannot say that it was not imported
+    sql("x.db", "UPDATE sweep SET imported_at = NULL")
     assert effbench("import", "x.db").code == 0
     assert effbench("import", str(made.path), "--db", "next.db").code == 0
     for db in (made.path, "next.db"):

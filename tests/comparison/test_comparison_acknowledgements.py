@@ -41,9 +41,8 @@ def test_each_holds_for_one_change():
         assert (first.after_sweep, second.after_sweep) == ("s010", "s013")
         assert (first.acknowledgement, second.acknowledgement) == held
         assert (first.alarms, second.alarms) == tuple(one is None for one in held)
-    for rows in itertools.permutations(
-        [ack("s014", id=8), ack("s015"), ack("s016", id=9)]
-    ):  # of several, the nearest
+    # of several, the nearest
+    for rows in itertools.permutations([ack("s014", id=8), ack("s015"), ack("s016", id=9)]):
         assert latencies(STEP).judge(acknowledged=rows).events[0].acknowledgement == 7
 
 

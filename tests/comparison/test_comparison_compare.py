@@ -79,9 +79,8 @@ def test_two_modes_are_compared_round_by_round(made):
         effbench.compare(sweep, sweep, db=str(made.path), values=("a", "b"))
     with pytest.raises(UsageError, match="has bs=8, 64; choose two of them"):
         effbench.compare(sizes, db=str(made.path), by="bs", values=(8, 8))
-    with pytest.raises(
-        UsageError, match="given by its id, its name or 'last', not by None"
-    ):  # the unnamed sweep
+    # the unnamed sweep
+    with pytest.raises(UsageError, match="given by its id, its name or 'last', not by None"):
         effbench.compare(None, sizes, db=str(made.path))
 
 
@@ -231,11 +230,8 @@ def test_a_reference_may_be_a_baseline(made):
         store.set_baseline("main", second)
         assert find(store, "main", on="h200").id == first
         store.set_baseline("old", first)
-        for other, chosen in (
-            (first, first),
-            (second, second),
-            ("old", first),
-        ):  # as a check chooses
+        # as a check chooses
+        for other, chosen in ((first, first), (second, second), ("old", first)):
             assert find(store, "main", other=other).id == chosen
         for other in (None, "main"):
             with pytest.raises(

@@ -124,11 +124,8 @@ def test_pairs_find_five_percent_in_launch_bound_cells():
     ("old", "new", "verdict"),
     [
         (compiled("a", "b"), compiled("c", "d"), "ambiguous"),
-        (
-            [(n % 2, "a") for n in range(5)],
-            [(n % 2, "b") for n in range(5)],
-            "slower",
-        ),  # not autotuned
+        # not autotuned
+        ([(n % 2, "a") for n in range(5)], [(n % 2, "b") for n in range(5)], "slower"),
         (compiled(*"aaa"), compiled(*"bbb"), "slower"),
     ],
 )

@@ -100,11 +100,8 @@ def test_where_a_change_may_lie():
         latencies(np.exp(logs).tolist()).judge(acknowledged=[ack(f"s{n:03}")]).events[0].state
         for n in range(21, 30)
     ]
-    assert held == [
-        "open",
-        *["acknowledged"] * 7,
-        "open",
-    ]  # an acknowledgement holds within one sweep of these
+    # an acknowledgement holds within one sweep of these
+    assert held == ["open", *["acknowledged"] * 7, "open"]
 
 
 def test_the_worst_open_change_comes_first_and_a_change_for_the_better_last():
@@ -248,10 +245,8 @@ def test_counters_and_compile_seconds():
             kernels=9 if place == 4 else 12 - place % 2
         )
     (event,) = made.judge("kernels", limits=limits_of({"exceptions": [IGNORED]})).of("flapping")
-    assert (event.coincides, event.acknowledged) == (
-        ("host b | a",),
-        None,
-    )  # only changes are acknowledged
+    # only changes are acknowledged
+    assert (event.coincides, event.acknowledged) == (("host b | a",), None)
     # a cell that does not run as its mode promises has counts, too
     made = series(status=["degraded"] * 4, graph_breaks=[0, 0, 2, 2], latency_ms=[1.0] * 4)
     assert [event.series.metric for event in made.judge().changes] == ["graph_breaks"]

@@ -187,6 +187,5 @@ def test_differences_list_software_first():
         for more in ({}, {"hostname": "b", "effbench": "0.2.0"})
     )
     assert differences(here, there, ()) == ["host a → b", "effbench 0.1.0 → 0.2.0"]
-    assert (
-        differences(a_side([EAGER]), there, ()) == []
-    )  # a sweep that does not record where it ran
+    # a sweep that does not record where it ran
+    assert differences(a_side([EAGER]), there, ()) == []

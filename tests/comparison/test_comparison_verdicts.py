@@ -112,12 +112,8 @@ def test_a_change_beyond_the_floor_but_inside_the_threshold_is_ambiguous():
         (1.01, 0.001, "same", False),  # within the floor
         (1.05, 0.001, "ambiguous", True),
         (1 / 1.05, 0.001, "ambiguous", True),
-        (
-            1.09,
-            0.02,
-            "ambiguous",
-            True,
-        ),  # surely beyond the floor, and perhaps beyond the threshold
+        # surely beyond the floor, and perhaps beyond the threshold
+        (1.09, 0.02, "ambiguous", True),
         (1.03, 0.02, "same", False),  # perhaps no change at all
         (1.2, 0.001, "slower", False),
         (1 / 1.2, 0.001, "faster", False),
@@ -243,8 +239,9 @@ def test_counts_sizes_and_values_per_sweep():
             (wide, wide[::-1], "same"),
             (wide, [13] * 5, "slower"),
             (wide, [11] * 5, "ambiguous"),
+            # a count needs no second trial
             ([10] * 5, [10, 10, 11, 10, 10], "ambiguous"),
-            ([1], [2], "slower"),  # a count needs no second trial
+            ([1], [2], "slower"),
         ),
         "recompiles": (
             ([10] * 5, [12] * 5, "same"),

@@ -54,8 +54,7 @@ def test_commands_parse(line, planned, capsys):
     elif words == ["--version"]:
         assert cli.run(words) == 0
     else:
-        short = [
-            re.sub(r"range\(1,\d+\)", "range(1,3)", word) for word in words
-        ]  # thousands of cells take seconds
+        # thousands of cells take seconds
+        short = [re.sub(r"range\(1,\d+\)", "range(1,3)", word) for word in words]
         outcome = hydra_sweep(short, quiet=True)
         assert (outcome is None) != bool(planned)

@@ -64,9 +64,8 @@ def sweeps(page):
 @pytest.mark.parametrize(
     "line",
     [
-        pytest.param(
-            line, marks=pytest.mark.slow if "mode=default" in line else ()
-        )  # that compiles
+        # that compiles
+        pytest.param(line, marks=pytest.mark.slow if "mode=default" in line else ())
         for line in (line for page in PAGES for line in sweeps(page))
     ],
 )

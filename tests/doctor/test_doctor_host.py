@@ -174,9 +174,8 @@ def test_missing_compilers(machine, answer):
     answer["gpus"] = []
     assert levels(checks.compilers(machine(probe=answer, environ={"CXX": sys.executable}))) == []
     answer["details"]["compilers"]["g++"] = True
-    (finding,) = checks.compilers(
-        machine(probe=answer, environ={"CXX": "/opt/g++"})
-    )  # torch tries nothing else
+    # torch tries nothing else
+    (finding,) = checks.compilers(machine(probe=answer, environ={"CXX": "/opt/g++"}))
     assert (finding.what, finding.fix) == (
         "no C++ compiler (/opt/g++)",
         "unset CXX, or set it to a compiler",

@@ -17,8 +17,11 @@ from effbench.experiments import Claim, Found, Pivot, geomean, only, relative, w
 GPU_SECONDS = 5
 SWEEPS = {
     "main": [
-        "model=tiny", "model.module.width=16,512", "bs=64",
-        "mode=eager,cuda-graph", "protocol.rounds=2",
+        "model=tiny",
+        "model.module.width=16,512",
+        "bs=64",
+        "mode=eager,cuda-graph",
+        "protocol.rounds=2",
     ]
 }
 TABLES = [Pivot("Latency [ms]", "latency_ms", rows=["bs", "width"])]
@@ -84,9 +87,8 @@ def test_verdicts_are_printed_and_kept(here):
     ):
         assert text in here.done.out, text
     rows = verdicts(here.db)
-    low, high = (
-        rows["wide"]["measured"][name] for name in ("low", "high")
-    )  # a busy machine may say anything
+    # a busy machine may say anything
+    low, high = (rows["wide"]["measured"][name] for name in ("low", "high"))
     assert rows["wide"]["verdict"] == (
         "confirmed" if low > 1 else "refuted" if high <= 1 else "undecided"
     )

@@ -51,7 +51,11 @@ from effbench.experiments.checks import check
 GPU_SECONDS = 1
 SWEEPS = {
     "main": [
-        "--config-dir=own_conf", "model=tiny", "bs=1,2", "mode=eager,repeated", "protocol.rounds=3"
+        "--config-dir=own_conf",
+        "model=tiny",
+        "bs=1,2",
+        "mode=eager,repeated",
+        "protocol.rounds=3",
     ]
 }
 TABLES = [Pivot("Speedup", "speedup", unit="×")]
@@ -92,14 +96,12 @@ def machine(tmp_path_factory):
     (folder / "own_conf" / "mode" / "repeated.yaml").write_text(MODE, encoding="utf-8")
     (folder / "mine.py").write_text(EXPERIMENT, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "OMP_NUM_THREADS", "1"
-        )  # two threads wait for each other while another test has a core
+        # two threads wait for each other while another test has a core
+        patch.setenv("OMP_NUM_THREADS", "1")
         with closing(ForkServer(folder=str(folder))) as server:
             patch.chdir(folder)
-            patch.setattr(
-                tempfile, "tempdir", str(folder)
-            )  # locks: no other effbench keeps us waiting
+            # locks: no other effbench keeps us waiting
+            patch.setattr(tempfile, "tempdir", str(folder))
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
             yield Machine.here(server, "cpu")
 

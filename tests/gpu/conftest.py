@@ -2,7 +2,8 @@
 
 All sweeps of a process share a fork server and a database, because a server takes seconds to start.
 Several processes of pytest share the GPU: most tests check facts rather than times. Those marked
-`alone` wait until no other test runs."""
+`alone` wait until no other test runs.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +129,8 @@ def sweep_of_variants(run: Any, folder: Path) -> Any:
     view's rows.
 
     variants: by name, the shipped model, its module's settings and the shape of its input x, if
-    another one."""
+    another one.
+    """
 
     def sweep(variants: dict[str, tuple], *overrides: str) -> list[dict[str, Any]]:
         for name, (model, settings, *shape) in variants.items():

@@ -119,9 +119,8 @@ def test_memory_options(facts):
     assert facts["memory"]["defaults"]["memory_planning"] is False
     for found in facts["memory"]["cases"].values():
         for name, one in found["variants"].items():
-            if (
-                name == "memory_planning" and not one["ran"]
-            ):  # off by default, and known to fail: that is a fact too
+            # off by default, and known to fail: that is a fact too
+            if name == "memory_planning" and not one["ran"]:
                 assert one["error"]
                 assert found["memory_planning_lowers_the_peak"] is None
                 continue

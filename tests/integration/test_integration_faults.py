@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(
-    str(Path(__file__).resolve().parents[2] / "benchmarks")
-)  # its scripts import each other by plain names
+# its scripts import each other by plain names
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 faults = importlib.import_module("faults")
 
 

@@ -2,7 +2,8 @@
 node.
 
 The cluster has ports and folders of its own and ends with the tests. They fail without an installed
-SLURM, as they are worth nothing where they are skipped."""
+SLURM, as they are worth nothing where they are skipped.
+"""
 
 import os
 import re

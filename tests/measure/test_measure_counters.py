@@ -132,9 +132,8 @@ def test_the_guard_in_a_reason_to_compile_again(reason, guard):
 def test_more_recompiles_than_dynamo_remembers_by_default():
     dynamo = torch._dynamo.utils
     dynamo.set_compilation_metrics_limit(64)
-    recompiled = dynamo.CompilationMetrics(
-        recompile_reason="size mismatch"
-    )  # compiling so often takes seconds
+    # compiling so often takes seconds
+    recompiled = dynamo.CompilationMetrics(recompile_reason="size mismatch")
     with counters.Observer(dynamo=False):
         dynamo._compilation_metrics.extend([recompiled] * 70)
     assert counters.read().recompiles == 70

@@ -108,11 +108,8 @@ def test_after_three_retries_it_is_kept_and_marks_the_trial():
     [
         ({"pids": [{7}], "busy": [40]}, True, "another process kept this GPU busy"),
         ({"pids": [{7}], "busy": [0]}, True, None),
-        (
-            {"pids": [{7}], "working": [{1, 7}]},
-            False,
-            "another process works on this GPU (pid 7)",
-        ),  # reported late
+        # reported late
+        ({"pids": [{7}], "working": [{1, 7}]}, False, "another process works on this GPU (pid 7)"),
         ({"pids": [{7}], "working": [{1}], "busy": [40]}, False, None),
         ({"pids": [set()], "busy": [40]}, False, None),
         ({"shared": True, "busy": [40]}, True, "another process kept this GPU busy"),

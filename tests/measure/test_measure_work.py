@@ -69,10 +69,8 @@ def test_what_is_read_and_written_counts_once():
     assert work.count(nn.ReLU(inplace=True), (x,), {}).min_bytes == 2 * x.nbytes, (
         "the output is the input"
     )
-    x, module = (
-        torch.randn(2, 16),
-        Packed(),
-    )  # parts of a weight add up, and the same part counts once
+    # parts of a weight add up, and the same part counts once
+    x, module = torch.randn(2, 16), Packed()
     found = work.count(module, (x,), {})
     assert found.min_bytes == size(module.weight, x) + 2 * 16 * 4
     assert found.flops == 4 * 2 * 2 * 16 * 16

@@ -43,9 +43,8 @@ def test_same_call_same_output_and_cache(make):
     assert not torch.equal(model((TOKEN + 1) % V, POSITION), first)
     assert torch.equal(model(TOKEN, POSITION), first)
     assert all(torch.equal(a, b) for a, b in zip(cache, model.buffers(), strict=True))
-    torch.testing.assert_close(
-        model(TOKEN[:2], POSITION), first[:2]
-    )  # a smaller batch than the cache
+    # a smaller batch than the cache
+    torch.testing.assert_close(model(TOKEN[:2], POSITION), first[:2])
 
 
 def test_a_prompt_equals_its_tokens_one_by_one(make):

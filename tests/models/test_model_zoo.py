@@ -74,9 +74,8 @@ def test_every_yaml_is_complete_and_tested():
 @pytest.mark.parametrize("name", SMALL)
 def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
     node, outputs = small(name), {}
-    module = build_module(
-        node["module"], torch.float32, "cpu", seed=0
-    )  # as in every dtype before it is rounded
+    # as in every dtype before it is rounded
+    module = build_module(node["module"], torch.float32, "cpu", seed=0)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         args, kwargs = make_inputs(parse_inputs(node["inputs"]), BS, dtype, "cpu", seed=1)
         with torch.inference_mode():

@@ -100,9 +100,8 @@ def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, tas
     assert tuple(output.shape) == SMALL[arch][1][task]
     with torch.inference_mode():
         torch.testing.assert_close(compiled_whole(module)(*args, **kwargs), output)
-        torch.testing.assert_close(
-            module(*args, **kwargs), output, rtol=0, atol=0
-        )  # also after the cache was written
+        # also after the cache was written
+        torch.testing.assert_close(module(*args, **kwargs), output, rtol=0, atol=0)
     close_in_bfloat16(module, output)
 
 
@@ -335,9 +334,8 @@ def test_tasks_and_lengths_that_do_not_suit():
         UnsupportedError, match="fsmt has other logits with a static key-value cache"
     ):
         build(settings | {"arch": "fsmt", "config": config | HEADS})
-    with pytest.raises(
-        UnsupportedError, match="informer cannot generate tokens"
-    ):  # an encoder-decoder without a head
+    # an encoder-decoder without a head
+    with pytest.raises(UnsupportedError, match="informer cannot generate tokens"):
         build(settings | {"arch": "informer", "config": {}})
     with pytest.raises(ConfigError, match="exceeds the 512 positions"):
         of_transformers("bert-base", "encode", seq=513)

@@ -85,9 +85,8 @@ def test_as_good_as_the_best_of_all_lists():
         trace, costs, budget = random_case(number)
         best = best_list(trace, costs, budget)
         between = range(min(costs.graph_ms), max(costs.graph_ms) + 1)
-        tried = brute_force(
-            trace, costs, budget, between
-        )  # all whole numbers, not the candidates alone
+        # all whole numbers, not the candidates alone
+        tried = brute_force(trace, costs, budget, between)
         kinds[None if best is None else min(len(best.sizes), 2)] += 1
         assert (best is None) == (not tried), number
         if best is None:

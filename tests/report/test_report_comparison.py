@@ -154,9 +154,8 @@ def test_junit():
         change(Verdict.SLOWER, "vit", "energy_mj", ignored=True),
     ]
     judged = compared(*rows).judged
-    with patch.object(
-        Compared, "judged", PropertyMock(return_value=judged)
-    ) as asked:  # it goes through all rows
+    # it goes through all rows
+    with patch.object(Compared, "judged", PropertyMock(return_value=judged)) as asked:
         root = ElementTree.fromstring(comparison.as_junit(compared(*rows), rows))
     assert asked.call_count == 1
     assert root.attrib == {

@@ -64,21 +64,12 @@ def test_a_marked_figure_is_shown_with_its_interval_and_is_never_called_signific
 @pytest.mark.parametrize(
     ("marked", "winner", "best"),
     [
-        (
-            timed("default", 0.7, 0.5, 0.9, **BUSY),
-            "cuda-graph",
-            ["cuda-graph"],
-        ),  # all of its interval is worse
-        (
-            timed("default", 0.7, 0.40, 0.9, **BUSY),
-            None,
-            ["cuda-graph", "default"],
-        ),  # it may be better
-        (
-            timed("default", 0.2, 0.19, 0.21, **BUSY),
-            None,
-            ["cuda-graph", "default"],
-        ),  # it seems to be better
+        # all of its interval is worse
+        (timed("default", 0.7, 0.5, 0.9, **BUSY), "cuda-graph", ["cuda-graph"]),
+        # it may be better
+        (timed("default", 0.7, 0.40, 0.9, **BUSY), None, ["cuda-graph", "default"]),
+        # it seems to be better
+        (timed("default", 0.2, 0.19, 0.21, **BUSY), None, ["cuda-graph", "default"]),
     ],
 )
 def test_a_marked_mode_wins_nothing_and_leaves_the_star_only_if_it_cannot_be_better(

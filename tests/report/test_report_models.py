@@ -59,9 +59,8 @@ def test_some_models_at_a_time_or_one(visit):
         "the numbers of what is shown"
     )
     for name in (EVIL[0], "model=1&from=9"):
-        again = visit(
-            f"#shown={quote(name, safe='')}&model=x"
-        )  # a table's filter may be set as well
+        # a table's filter may be set as well
+        again = visit(f"#shown={quote(name, safe='')}&model=x")
         assert shown(again) == [name] == shown(again, "throughput")
         again.assert_quiet()
     for after in ("from=99", "from=x", f"shown={quote(EVIL[1])}"):

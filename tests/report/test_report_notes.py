@@ -28,9 +28,8 @@ def test_a_row_is_named_once_for_all_its_modes(tmp_path):
             a_cell("eager", "net", phase="training"): {
                 "extra": {"dropout_off": ["Dropout.p=0.1 (4 modules)"]}
             },
-            a_cell("default", "net", phase="training"): {
-                "extra": {"dropout_off": 4}
-            },  # of older versions
+            # of older versions
+            a_cell("default", "net", phase="training"): {"extra": {"dropout_off": 4}},
             a_cell("aot-inductor", "mlp"): {
                 "extra": {"facts": {"weights_differ": "compiled anew"}}
             },

@@ -252,9 +252,8 @@ def test_omitted_sweeps_of_one_name_are_listed_once():
         .omitted()
         .startswith("3 other sweeps are not included: pr, push. Select")
     )
-    shown = device_sweep(
-        [make.row()], {"id": "2", "name": "push"}
-    )  # its name selects it, not the other one
+    # its name selects it, not the other one
+    shown = device_sweep([make.row()], {"id": "2", "name": "push"})
     assert (
         ReportData("a.db", [shown], rows)
         .omitted()

@@ -126,12 +126,13 @@ def test_figures_over_cells_have_an_interval_or_say_why_not():
     for values, middle, value, note in [
         ([0.8], geometric_mean, 0.8, "one cell"),
         ([1.0] * 9, geometric_mean, 1.0, "the same in all 9"),
+        # rounded bytes
         (
             [0.8333333330, 0.8333333328, 0.8333333331],
             geometric_mean,
             0.833333333,
             "the same in all 3",
-        ),  # rounded bytes
+        ),
         # two ratios far apart: bounds from 0.009 to 57 are no news
         ([0.5, 1.0], geometric_mean, math.sqrt(0.5), "range 0.50 to 1.00"),
         ([2.0, 3.0, 9.0, 4.0, 1.0], median_interval, 3.0, "range 1.00 to 9.00"),

@@ -133,10 +133,8 @@ def test_cells_that_broke_are_degraded_or_gone(chromium, visit, made):
     assert crosses.count() == sweeps.SWEEPS - sweeps.BREAK
     # of a degraded result counters are drawn and nothing else
     name = line_id(sweeps.cells()[4].key, PLACE)
-    for metric, drawn in (
-        ("kernels", sweeps.BREAK + 1),
-        ("latency_ms", sweeps.BREAK),
-    ):  # one: the baseline's star
+    # one: the baseline's star
+    for metric, drawn in (("kernels", sweeps.BREAK + 1), ("latency_ms", sweeps.BREAK)):
         assert visit("history", after=f"#series={name}.{metric}").page.evaluate(POINTS) == drawn
     with Visit(chromium, made[0] / "history.html", after="#series=nothing.latency_ms") as one:
         until(

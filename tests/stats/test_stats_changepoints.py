@@ -206,9 +206,8 @@ def test_errors_that_differ_raise_no_alarm():
     random = np.random.default_rng(6)
     for sweeps, precise in itertools.product((8, 20, 60), (0.2, 0.5, 0.8)):
         errors = np.where(random.random((200, sweeps)) < precise, 0.005, 0.08)
-        errors[:100] = np.where(
-            np.arange(sweeps) < precise * sweeps, 0.005, 0.05
-        )  # only the later ones are imprecise
+        # only the later ones are imprecise
+        errors[:100] = np.where(np.arange(sweeps) < precise * sweeps, 0.005, 0.05)
         found = find_all(list(random.normal(0, errors)), errors.__getitem__)
         assert share(found, lambda one: bool(one.changes or one.recent)) <= 0.005, (sweeps, precise)
 

@@ -125,10 +125,11 @@ def test_urls_that_cannot_be(monkeypatch):
         ("host=h password=secret dbname=d", "not a database URL"),
         ("postgresql//me:secret@h/db", "not a database URL"),
         ("postgresql://user:secret@127.0.0.1:1/db", "cannot be reached"),
+        # as it was shown
         (
             "postgresql://user:***@127.0.0.1:1/db",
             "*** hides a password: omit it and set PGPASSWORD",
-        ),  # as it was shown
+        ),
     ):
         message = refused(url, "write")
         assert said in message and "secret" not in message

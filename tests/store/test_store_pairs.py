@@ -76,9 +76,8 @@ def test_a_marked_baseline_marks_only_the_ratio_of_separate_processes():
 
 
 def test_marked_pairs_widen_the_interval_and_do_not_count_if_three_others_are_ok():
-    quiet = [
-        paired(round, 1.5, disturbance=BUSY) for round in range(3)
-    ]  # so are the separate times
+    # so are the separate times
+    quiet = [paired(round, 1.5, disturbance=BUSY) for round in range(3)]
     wide = {
         "pair_speedup_low": 1.0,
         "pair_speedup_high": 9.0,

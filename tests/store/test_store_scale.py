@@ -29,9 +29,8 @@ def test_an_export_needs_no_more_memory_for_more_sweeps(tmp_path):
     small, large = (database(tmp_path / f"{sweeps}.db", sweeps) for sweeps in (1, 8))
     for form in ("csv", "jsonl"):
         peaks, sizes = [], []
-        for number, db in enumerate(
-            (small, small, large)
-        ):  # the first export imports what it needs
+        # the first export imports what it needs
+        for number, db in enumerate((small, small, large)):
             out = tmp_path / f"{number}.{form}"
             tracemalloc.start()
             assert command_line.run(["export", "--db", str(db), "--out", str(out)]) == 0

@@ -150,9 +150,8 @@ def grown(path, folder):
             store.record(sweep_id, environment_id, timed(cell, 0, 1.0 + number))
         out = export(path, folder / "early.db")
         store.extend_sweep(sweep_id, plan)
-        store.note_environments(
-            sweep_id, {environment_id: {"folder": "."}}
-        )  # its order is that of the environments
+        # its order is that of the environments
+        store.note_environments(sweep_id, {environment_id: {"folder": "."}})
         for number, cell in enumerate(plan):
             store.record(sweep_id, environment_id, timed(cell, 1, 2.0 + number))
         store.finish_sweep(sweep_id, "completed")

@@ -305,10 +305,8 @@ class TestHeldDriver:
             while not calls.read_text():
                 time.sleep(0.01)
             assert calls.read_text() == "cuInit(0) of 1,3\n"
-            assert processes.process_table()[holder] == (
-                os.getpid(),
-                holder,
-            )  # Ctrl-C does not reach its session
+            # Ctrl-C does not reach its session
+            assert processes.process_table()[holder] == (os.getpid(), holder)
             raise KeyboardInterrupt
         assert holder not in processes.process_table()
 

@@ -97,9 +97,8 @@ class TestElimination:
         assert tuned**2 - plain**2 == pytest.approx(TUNED_SD**2 / 2)
 
     def test_the_rest_after_an_interruption(self, make):
-        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[
-            :5
-        ]  # a whole round
+        # a whole round
+        first = make(trials(self.runs(), 3), self.answer, protocol=self.protocol).recorded[:5]
         history = {
             run: [one for one in first if one.cell_key == run.cell.key] for run in self.runs()
         }

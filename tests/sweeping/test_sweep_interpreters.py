@@ -147,9 +147,8 @@ class TestEnvironment:
         }
 
     def test_facts_lead_back_to_the_interpreter(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(
-            tmp_path
-        )  # of a repository the facts are read by git, which takes seconds
+        # of a repository the facts are read by git, which takes seconds
+        monkeypatch.chdir(tmp_path)
         for one in (
             HERE,
             A,

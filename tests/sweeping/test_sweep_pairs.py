@@ -33,9 +33,8 @@ class TestPlanned:
             of_round = [trial.run for trial in left if trial.round == number]
             pairs = list(zip(of_round[::2], of_round[1::2], strict=True))
             assert all(one.cell == other.cell for one, other in pairs)
-            expected = (
-                BOTH if number in (0, 3) else BOTH[::-1]
-            )  # each order once in rounds 0 and 2, and in 1 and 3
+            # each order once in rounds 0 and 2, and in 1 and 3
+            expected = BOTH if number in (0, 3) else BOTH[::-1]
             assert {(one.interpreter, other.interpreter) for one, other in pairs} == {expected}
         alone = trials(cell_runs(6, interpreters=(HERE,)), 4)
         assert [trial.run.cell for trial in alone] == [trial.run.cell for trial in left[::2]], (

@@ -156,11 +156,8 @@ def test_an_error_says_where_in_the_users_code_it_was_raised(users_module, monke
         'a branch\nfrom user code:\n  File "{}/torch/x.py", line 3, in g\n  File "nets/mine.py",'
         " line 7{}\n"
     )
-    for name, end in (
-        ("", ""),
-        (" in forward", ""),
-        (" in forward", ","),
-    ):  # Inductor's lists end lines with a comma
+    # Inductor's lists end lines with a comma
+    for name, end in (("", ""), (" in forward", ""), (" in forward", ",")):
         text = compilers.format(failures.LIBRARIES[1].parent, name and f",{name}{end}")
         assert failures.location(RuntimeError(text)) == f"nets/mine.py:7{name}", (
             "not run, but named"

@@ -107,9 +107,8 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     made = generation(Next(gap=1e-5))
     other = Next(gap=-1e-5)
     assert verdict(made, other) is None
-    assert made.trial.extra["tied_tokens"] == B * (
-        N - 1
-    )  # eager generates the first token in all modes
+    # eager generates the first token in all modes
+    assert made.trial.extra["tied_tokens"] == B * (N - 1)
 
     def late(token, position):
         return (

@@ -46,9 +46,8 @@ def test_a_module_and_its_inputs_keep_their_state(inputs):
             super().__init__()
             self.layer = nn.Linear(256, 4)
             self.register_buffer("calls", torch.zeros(()))
-            self.kept = self.layer(
-                torch.zeros(256)
-            )  # a result, as the weight of a layer with weight_norm
+            # a result, as the weight of a layer with weight_norm
+            self.kept = self.layer(torch.zeros(256))
 
         def forward(self, x):
             self.calls += 1

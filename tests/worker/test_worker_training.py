@@ -121,10 +121,8 @@ def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how,
         plain.step()
         assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
     for name, value in module.named_parameters():
-        if name in (
-            "constant",
-            "first.bias",
-        ):  # gradients that cancel: noise, of which Adam makes whole steps
+        # gradients that cancel: noise, of which Adam makes whole steps
+        if name in ("constant", "first.bias"):
             continue
         torch.testing.assert_close(found.parameters[name], value.detach(), rtol=1e-4, atol=1e-6)
     assert found.buffers["norm.num_batches_tracked"] == STEPS

@@ -107,11 +107,8 @@ def verdict(made, step, timed=0):
             "input y differs from eager: relative error",
             None,
         ),
-        (
-            lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y,
-            None,
-            None,
-        ),  # within the tolerance
+        # within the tolerance
+        (lambda module, x, y: x.copy_(x.double() * (2 + 1e-6)) + y, None, None),
     ],
 )
 def test_inputs_that_a_module_writes_to(step, incorrect, degraded):
@@ -257,10 +254,8 @@ def test_float64_includes_tensors_in_attributes():
     ("error", "status"),
     [
         (TypeError("no float64"), Status.INCORRECT),
-        (
-            torch.OutOfMemoryError("CUDA out of memory"),
-            Status.OOM,
-        ),  # it says nothing about the output
+        # it says nothing about the output
+        (torch.OutOfMemoryError("CUDA out of memory"), Status.OOM),
         (RuntimeError("cublas: ALLOC_FAILED"), Status.OOM),
     ],
 )

@@ -42,7 +42,8 @@ class Figure:
     `data` turns the results (`data.drawn_rows`) into the rows to draw, with equal columns: KEYS,
     then the columns for hover texts and the table of numbers. Without rows, the page shows
     `absent`. `draw` takes all rows, or with `small_multiples` those of one `case`. Without
-    `absent`, the page omits an empty figure."""
+    `absent`, the page omits an empty figure.
+    """
 
     name: str
     title: str
@@ -61,7 +62,8 @@ class Drawing:
 
     Plotly's own classes validate every property, which takes about 50 ms per figure, and a report
     has hundreds. The tests do it instead. The page adds the layout that all figures share, and its
-    theme sets the colours."""
+    theme sets the colours.
+    """
 
     def __init__(self, height: int, **layout: Any) -> None:
         self.data: list[dict[str, Any]] = []
@@ -78,7 +80,8 @@ class Drawing:
         row.
 
         Symbols of marked results are open, or pale if the settings choose the symbol. Bars are not
-        marked."""
+        marked.
+        """
         series = rows[0]["series"]
         style = style_of(series)
         is_marked = [row["mark"] is not None for row in rows]

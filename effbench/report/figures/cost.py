@@ -158,9 +158,8 @@ def break_even_draw(rows: Sequence[Row]) -> Drawing:
 def log_range(values: Sequence[float]) -> list[float]:
     """Return the ends of an axis for positive values, as decimal logarithms."""
     low, high = math.log10(min(values)), math.log10(max(values))
-    pad = max(
-        0.06 * (high - low), 0.08, (0.6 - (high - low)) / 2
-    )  # so that a line of `_equal_lines` crosses them
+    # so that a line of `_equal_lines` crosses them
+    pad = max(0.06 * (high - low), 0.08, (0.6 - (high - low)) / 2)
     return [low - pad, high + pad]
 
 

@@ -54,9 +54,8 @@ def throughput_data(rows: Sequence[Row]) -> list[Row]:
             if None in (row["throughput_per_s"], row[time])
             else row["throughput_per_s"] * row[time]
         )
-        for name, bound in zip(
-            figures[1:3], (high, low), strict=True
-        ):  # a longer period means less throughput
+        # a longer period means less throughput
+        for name, bound in zip(figures[1:3], (high, low), strict=True):
             columns[name] = work / bound if work is not None and bound else None
         found.append(columns | {name: row[name] for name in ("period_ms", "trials")})
     return only_ok(found, figures, *figures[:3])
@@ -132,7 +131,8 @@ def launch_bound_data(rows: Sequence[Row]) -> list[Row]:
     """Return one row per `ok` result that has a profiled baseline.
 
     `launch_ratio`: the baseline's latency ÷ its GPU busy time, the largest speedup from removing
-    launches alone."""
+    launches alone.
+    """
     ok = [row for row in rows if row["status"] == "ok"]
     profiled = [row for row in ok if is_positive(row, "gpu_busy_ms", "latency_ms")]
     others = [row for row in ok if not row["is_baseline"] and is_positive(row, "speedup")]

@@ -91,7 +91,8 @@ def cells_of(
     """Yield (cell key, one entry per environment) for each cell.
 
     Skip cells without a result, whose first trials a running sweep recorded after the results were
-    read."""
+    read.
+    """
     if device_sweep.database is None:
         return
     rows = {
@@ -265,10 +266,8 @@ class ArtifactFiles:
             if not path.is_relative_to((self.home / "artifacts").resolve()) or not path.is_file():
                 return None, "file not found"
             size = path.stat().st_size
-        except (
-            OSError,
-            ValueError,
-        ):  # removed meanwhile, or an invalid name: too long, a null character
+        # removed meanwhile, or an invalid name: too long, a null character
+        except (OSError, ValueError):
             return None, "file not found"
         # a hash of the path makes names unique: cells have files of the same name
         target = f"files/{digest(name)[:12]}-{re.sub(r'[^A-Za-z0-9._-]', '_', path.name)[-60:]}"

@@ -53,7 +53,8 @@ class Section:
     """A part of a page: a table, a figure with tables of its numbers, or only a caption.
 
     `tables`: data files, one per range of models. `linked`: the URL holds the table's filters.
-    `page`: rows per page of the table."""
+    `page`: rows per page of the table.
+    """
 
     name: str
     title: str

@@ -21,7 +21,8 @@ class Writer:
 
     `site.json` lists the files, so that the next site can remove those that it does not write
     again, and no others. It also lists the files of each older sweep, with a stamp: while the stamp
-    is the same, the next site keeps them."""
+    is the same, the next site keeps them.
+    """
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -29,18 +30,16 @@ class Writer:
         self.sweeps: dict[str, Any] = {}  # sweep id -> stamp, files and facts
         create_folder(out)
         self._known = _manifest(out).get("sweeps") or {}
-        if not is_site(
-            out
-        ):  # list no files yet, so that a new site may replace this one if writing fails
+        # list no files yet, so that a new site may replace this one if writing fails
+        if not is_site(out):
             _write_list(out, [])
 
     def kept(self, sweep_id: str, stamp: str) -> Any | None:
         """Keep the files of an older sweep if the site has all of them with this stamp. Return the
         facts that were remembered with them, or None if they must be written."""
         known = self._known.get(sweep_id)
-        if (
-            not isinstance(known, dict) or known.get("stamp") != stamp
-        ):  # the stamp is a hash of all that matters
+        # the stamp is a hash of all that matters
+        if not isinstance(known, dict) or known.get("stamp") != stamp:
             return None
         sizes = {}
         for path in known["files"]:

@@ -2,7 +2,8 @@
 
 It runs the cells of FOLDER/job.json as a local sweep, and appends to FOLDER/events.jsonl what a
 local sweep would store and print. effbench reads that file while the job runs, and commits each
-trial. Both files are messages (see effbench.message), and the job never touches the database."""
+trial. Both files are messages (see effbench.message), and the job never touches the database.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +46,13 @@ class JobStore:
         up this job."""
         try:
             with self.lock:
-                descriptor = os.open(
-                    self.events, os.O_WRONLY | os.O_APPEND
-                )  # do not create a removed file
+                # do not create a removed file
+                descriptor = os.open(self.events, os.O_WRONLY | os.O_APPEND)
                 try:
                     write_message(descriptor, {"event": event, **facts})
                 finally:
-                    os.close(
-                        descriptor
-                    )  # a network file system shows the line to other machines now
+                    # a network file system shows the line to other machines now
+                    os.close(descriptor)
         except OSError as error:
             raise StoreError(f"cannot write {self.events}: {error.strerror}") from error
 
@@ -157,9 +156,8 @@ def main() -> None:
     command = Command([], [], progress=JobProgress(store))
     try:
         run_cells(settings, runs, command, store=store)
-        if (
-            not command.stop.is_set()
-        ):  # by SIGTERM, when the job is cancelled or reaches its time limit
+        # by SIGTERM, when the job is cancelled or reaches its time limit
+        if not command.stop.is_set():
             store.send("done")
     except EffbenchError as error:
         with suppress(StoreError):
@@ -167,9 +165,8 @@ def main() -> None:
         sys.exit(str(error))
     finally:
         with suppress(OSError):
-            Path(
-                settings.executor["cache_dir"]
-            ).rmdir()  # of this job alone, and empty unless it failed
+            # of this job alone, and empty unless it failed
+            Path(settings.executor["cache_dir"]).rmdir()
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ def submit(name: str, folder: Path, executor: Mapping[str, Any]) -> str:
     is refused.
 
     submitit writes the script and calls sbatch. Its usual way to pass a Python function, a pickle,
-    is not used."""
+    is not used.
+    """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 

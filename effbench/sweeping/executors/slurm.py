@@ -3,7 +3,8 @@
 A job runs its cells as a local sweep on its node (see effbench.sweeping.executors.job) and appends
 what happens to a file in a folder that all nodes share. This side submits the jobs with submitit,
 reads these files, and commits each trial when it appears. A job that ends before its cells is lost:
-its running trials are recorded as crashed, and another job repeats them as another attempt."""
+its running trials are recorded as crashed, and another job repeats them as another attempt.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +86,8 @@ class Job:
 def run_on_cluster(settings: Settings, asked: Asked, plan: Plan, command: Command) -> Outcome:
     """Run or resume a sweep as jobs of the cluster; see `run_sweep`."""
     queue.check(settings.executor)
-    if {"%", "\\"} & {
-        *str(folder := job_folder(settings.executor))
-    }:  # sbatch replaces them in the path of the output
+    # sbatch replaces them in the path of the output
+    if {"%", "\\"} & {*str(folder := job_folder(settings.executor))}:
         raise ConfigError(f"executor.job_folder must be a path without % and \\, got {folder}")
     with Store.open(settings.db, mode="write") as store:
         with open_pools(asked, settings, command) as pools:
@@ -293,9 +293,8 @@ class Cluster:
             return Status.CRASHED, f"could not run trials: {job.failed}"
         elif states is not None:
             state, why = states.get(job.id, ("UNKNOWN", ""))
-            if (
-                job.has_ended and state in queue.ENDED
-            ):  # a network file system may have shown the last events late
+            # a network file system may have shown the last events late
+            if job.has_ended and state in queue.ENDED:
                 status = Status.TIMEOUT if state in ("TIMEOUT", "DEADLINE") else Status.CRASHED
                 limit = (
                     f" after {self.settings.executor['time_limit_min']} min"
@@ -306,10 +305,8 @@ class Cluster:
                     f"{queue.ENDED[state]}{limit if status is Status.TIMEOUT else ''} ({state})",
                 )
             job.has_ended = state in queue.ENDED
-            if state == "PENDING" and why not in (
-                *queue.USUAL,
-                *self.told,
-            ):  # for example for ever: PartitionTimeLimit
+            # for example for ever: PartitionTimeLimit
+            if state == "PENDING" and why not in (*queue.USUAL, *self.told):
                 self.told.add(why)
                 self.progress.note(f"job {job.id} waits: {one_line(why)}")
         return None
@@ -431,11 +428,11 @@ class Cluster:
         run.
 
         A run is given up if one of its trials was in flight in too many lost jobs. So are all runs
-        of a job that ended before its first trial, if this happened too often."""
+        of a job that ended before its first trial, if this happened too often.
+        """
         self.jobs.remove(job)
-        (job.folder / EVENTS).unlink(
-            missing_ok=True
-        )  # stops a job that still runs on a node that lost contact
+        # stops a job that still runs on a node that lost contact
+        (job.folder / EVENTS).unlink(missing_ok=True)
         logs = sorted(job.folder.glob("*.err"))
         log = logs[-1].read_text(errors="replace")[-100_000:] if logs else ""
         where = f"job {job.id} on {job.node}" if job.has_begun else f"job {job.id}"
@@ -443,9 +440,8 @@ class Cluster:
         ended = dict(job.running)
         tries = 0 if job.has_begun else job.tries + 1
         if tries > self.settings.executor["job_retries"]:
-            left = {
-                trial.run: trial for trial in reversed(self.trials_left(job.runs))
-            }  # the first one of each run
+            # the first one of each run
+            left = {trial.run: trial for trial in reversed(self.trials_left(job.runs))}
             ended = dict.fromkeys(left.values())
             retries = self.settings.executor["job_retries"]
             self.losses.update(

@@ -2,7 +2,8 @@
 it again.
 
 All cells of a device sweep share one page. Its URL names the cell (`#cell=KEY`), and by the key the
-page finds the cell's data in the files of `cell_data`."""
+page finds the cell's data in the files of `cell_data`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """History and regressions: changes over all sweeps, and every series as a figure.
 
 The page loads series from small files on demand. A line of a file holds all metrics of one cell at
-one place (see `comparison.events.Track`)."""
+one place (see `comparison.events.Track`).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def lines_of(
     reason] of results that are not ok), `marks` (why results are marked), `breaks` (changes of
     protocol and environment since the previous point), and `environments` if links to cells need
     them. `values`: metric -> figures. `bounds`: metric -> [lower, upper]. `events`: changes.
-    `others`: metric and text of other events, such as flapping."""
+    `others`: metric and text of other events, such as flapping.
+    """
 
     @cache
     def difference(*points: tuple[str, str]) -> str:
