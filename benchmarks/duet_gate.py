@@ -42,7 +42,7 @@ CHANGED = (100, 102, 103, 105, 110)
 KINDS = {
     "cpu": ("model.module.width=64", "bs=1", "device=cpu", "threads=1"),
     "launch-bound": ("model.module.width=256", "bs=8", "device=cuda"),
-    "gpu-bound": ("model.module.width=2048", "bs=2048", "device=cuda", "dtype=bf16"),
+    "gpu-bound": ("model.module.width=2048", "bs=2048", "device=cuda", "dtype=bfloat16"),
 }
 COMMON = ("model=mlp", "mode=eager")
 CELLS = 2000
@@ -128,8 +128,10 @@ def is_settled(counted: dict[int, float]) -> bool:
     return is_decided(test.low, test.high, FLOOR)
 
 
-def spread(ratios: Sequence[float]) -> float:
-    return statistics.stdev(map(math.log, ratios))
+def spread(ratios: Sequence[float]) -> str:
+    if len(ratios) < 2:
+        return "–"
+    return f"{statistics.stdev(map(math.log, ratios)):.1%}"
 
 
 def main() -> None:
@@ -172,13 +174,13 @@ def main() -> None:
                 f"{DEPTH} against {depth}",
                 f"{len(found.ratios)}",
                 f"{len(found.ratios) - len(usable)}",
-                f"{statistics.geometric_mean(usable) - 1:+.1%}",
-                f"{spread(usable):.1%}",
+                f"{statistics.geometric_mean(usable) - 1:+.1%}" if usable else "–",
+                spread(usable),
                 f"{in_turn.confirmed:.1%}",
                 f"{in_turn.same:.1%}",
                 f"{in_turn.duets:.1f}",
                 f"{in_turn.duets * found.seconds:.0f}",
-                f"{spread(found.separate):.1%}",
+                spread(found.separate),
                 f"{apart.confirmed:.1%}",
             )
             print(f"| {' | '.join(values)} |", flush=True)
