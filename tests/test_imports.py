@@ -19,8 +19,9 @@ ROOT = PACKAGE.parent
 #: Packages and top-level modules from the ground up: each may import itself and those on the lines
 #: before its own.
 LAYERS = (
-    ("errors", "metrics", "processes", "cores", "warning_filters"),
+    ("errors", "quantities", "processes", "cores", "warning_filters"),
     ("cell", "message", "printable", "config", "folders"),
+    ("metrics",),
     ("terminal", "outputs", "streams", "buckets", "stats", "meeting"),
     ("table", "models", "environments", "labels"),
     ("measure",),

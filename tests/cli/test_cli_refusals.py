@@ -137,8 +137,8 @@ REFUSED = (
     ),
     (["executor.gpus=[]"], ["executor.gpus", "[0,1]"]),
     (
-        ["stream=[uniform,decode]"],
-        ["stream: expected one value, got [uniform,decode].", "write stream=uniform,decode"],
+        ["stream=[uniform,arrivals]"],
+        ["stream: expected one value, got [uniform,arrivals].", "write stream=uniform,arrivals"],
     ),
     (["stream=uniform", "stream.lenght=8"], ["did you mean stream.length?"]),
     (["bss=1"], ["unknown setting 'bss'", "did you mean bs?"]),
@@ -191,7 +191,7 @@ REFUSED = (
         ["stream=arrivals", "phase=training"],
         ["phase=training cannot run a stream; use stream=none or phase=inference"],
     ),
-    (["model=gpt2", "stream=decode", "phase=generate"], ["phase=generate cannot run a stream"]),
+    (["model=gpt2", "stream=uniform", "phase=generate"], ["phase=generate cannot run a stream"]),
     (
         ["model=gpt2", "phase=generate", "generate.new_tokens=1"],
         ["generate.new_tokens: expected a whole number of at least 2, got 1."],
