@@ -275,6 +275,9 @@ class Trial:
         " undisturbed; NULL for speedups that are not marked"
     )
     threads: int | None = fact("torch's threads on the CPU")
+    host: str | None = fact(
+        "name of this trial's host in a sweep that joins several hosts; NULL in all others"
+    )
     peak_host_bytes: int | None = fact("peak resident host memory of the process")
     compute_floor_ms: float | None = fact("`flops` ÷ this machine's matrix rate")
     memory_floor_ms: float | None = fact("`min_bytes` ÷ this machine's copy rate")
@@ -718,6 +721,9 @@ class Result:
     disturbance: str | None = fact("why the times are marked; NULL if they are not")
     compilations: int | None = metric(
         "compilations", help="compile caches behind the figures; NULL if nothing compiles"
+    )
+    hosts: int | None = metric(
+        "hosts", help="hosts behind the figures of a joined sweep; NULL in all others"
     )
     unsteady_trials: int | None = metric(
         "unsteady trials",

@@ -558,7 +558,8 @@ def marks_text(chosen: Mapping[str, Any], ranked: Sequence[Mapping[str, Any]]) -
 def log_call(mode: Mapping[str, Any]) -> LogEstimate:
     """Return the logarithm of a ranked mode's time per call."""
     return stored_log_mean(
-        *(mode.get(name) for name in ("call_ms", "low_ms", "high_ms", "trials", "compilations"))
+        *(mode.get(name) for name in ("call_ms", "low_ms", "high_ms", "trials", "compilations")),
+        hosts=mode.get("hosts"),
     )
 
 

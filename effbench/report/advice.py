@@ -374,7 +374,8 @@ def rank_modes(
         )
         figures["memory_bytes"] = source.get("peak_reserved_bytes")
         figures |= {
-            name: source.get(name) for name in ("trials", "compilations", "cell_key", "disturbance")
+            name: source.get(name)
+            for name in ("trials", "compilations", "hosts", "cell_key", "disturbance")
         }
         figures["marked"] = bool(source.get("marked"))
         ranked.append(figures)

@@ -30,6 +30,7 @@ from effbench.stats.intervals import (
     is_clear,
     is_number,
     mean_of_estimates,
+    mean_of_related_estimates,
     median_interval,
 )
 from effbench.store.summary import PAIRS
@@ -154,7 +155,11 @@ def mode_score(rows: Sequence[Mapping[str, Any]], metric: str) -> ModeScore:
             marked = marked or is_unsure
     if not estimates:
         return ModeScore(None, 0, passed, len(rows))
-    mean = mean_of_estimates(estimates).interval()
+    # hosts that were joined are the same in all cells
+    mean_of = (
+        mean_of_related_estimates if any(row.get("hosts") for row in rows) else mean_of_estimates
+    )
+    mean = mean_of(estimates).interval()
     return ModeScore(mean.value, len(estimates), passed, len(rows), mean.low, mean.high, marked)
 
 

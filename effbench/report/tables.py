@@ -206,6 +206,11 @@ class SpeedupTable:
         return any(entry.marked for entry in self.entries)
 
     @property
+    def is_over_hosts(self) -> bool:
+        """Whether the intervals are over hosts, as those of a joined sweep."""
+        return any(entry.source.get("hosts") for entry in self.entries)
+
+    @property
     def is_measured(self) -> bool:
         """Whether a result is ok."""
         return any(entry.status == "ok" for entry in self.entries)
@@ -233,7 +238,9 @@ class SpeedupTable:
                 NOT_SIGNIFICANT in text for text in texts
             ),
             IS_UNCLEAR: self.is_unclear,
-            "low–high: 95 % interval across processes": self._has_interval(of_one_process=False),
+            f"low–high: 95 % interval across {'hosts' if self.is_over_hosts else 'processes'}": (
+                self._has_interval(of_one_process=False)
+            ),
             "low–high: 95 % interval within one process": self._has_interval(of_one_process=True),
         }
         return [*(text for text, applies in explained.items() if applies), *self.notes()]
@@ -524,7 +531,9 @@ def log_of(row: Mapping[str, Any], metric: str, df_per_trial: float = 1.0) -> Lo
     """Return the logarithm of a result's `metric` (a key of INTERVALS), with the error that its
     interval implies."""
     return stored_log_mean(
-        *map(row.get, (metric, *INTERVALS[metric], "trials", "compilations")), df_per_trial
+        *map(row.get, (metric, *INTERVALS[metric], "trials", "compilations")),
+        df_per_trial,
+        row.get("hosts"),
     )
 
 
