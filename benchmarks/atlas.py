@@ -35,7 +35,6 @@ from effbench.sweeping.resume import FLAG
 
 NAME = "atlas"
 COMMON = ["dtype=bfloat16", "protocol=standard", "protocol.budget_s=1", "on_failure=ignore"]
-ALWAYS = ["executor.ahead=10"]
 MODES = "eager,default,reduce-overhead,cuda-graph,default+graph"
 TUNED = "eager,max-autotune,max-autotune-no-cudagraphs,compile+graph"
 SIZES = "bs=1,8,64"
@@ -236,7 +235,7 @@ def main() -> None:
             *overrides,
         ]
         chosen = [f"resume={name}", FLAG] if name in known else [f"sweep.name={name}", *words]
-        command = [sys.executable, "-m", "effbench", "-m", *chosen, *ALWAYS, f"db={arguments.db}"]
+        command = [sys.executable, "-m", "effbench", "-m", *chosen, f"db={arguments.db}"]
         with subprocess.Popen(command) as process:
             try:
                 process.wait(left)

@@ -29,6 +29,8 @@ NOT_OF_CELLS = (
     "python",
     "folder",
 )
+#: Settings of older versions, which their stored sweeps may name.
+REMOVED = ("protocol.max_warmup_calls", "executor.ahead")
 
 
 def key_of(word: str) -> str | None:
@@ -219,7 +221,7 @@ def expand(words: list[str], trust_imported: bool = False) -> tuple[list[str], l
         raise UsageError(f"sweep {sweep.id} has several shards; resume one of them: add {add}")
     # continue in the database that holds the sweep: the stored db= may name another one, and has no
     # password
-    dropped = {*given, "db", "protocol.max_warmup_calls"}  # a setting of older versions
+    dropped = {*given, "db", *REMOVED}
     replayed = [word for word in sweep.overrides if key_of(word) not in dropped]
     for word in replayed:
         if key_of(word) == "--config-dir" and not Path(value_of(word) or "").is_dir():

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +34,6 @@ from effbench.sweeping.plan import CellRun, Group, PlannedTrial, Queue, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.resume import compilation_of
-from effbench.sweeping.turns import Turns
 
 #: Trials in a row without an undisturbed moment after which a sweep stops waiting for one.
 UNQUIET_TRIALS = 3
@@ -73,12 +73,6 @@ class Schedule:
     duet_rule: StoppingRule | None = None
     apart: set[CellRun] = field(default_factory=set)  # those whose duets need too much memory
 
-    def __post_init__(self) -> None:
-        self.turns = {
-            slot.name: Turns(slot, is_shared=self.settings.executor["ahead"] > 0)
-            for slot in self.slots
-        }
-
     def needed(self, trials: list[PlannedTrial]) -> list[PlannedTrial]:
         """Return the trials without those of runs that are already known well enough or
         eliminated."""
@@ -102,11 +96,8 @@ class Schedule:
             left, self.history, {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
         )
         threads = [
-            threading.Thread(
-                target=self.work, args=(slot, queue), name=f"effbench-{slot.name}-{number}"
-            )
+            threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
             for slot in self.slots
-            for number in range(1 + self.settings.executor["ahead"])
         ]
         try:
             for thread in threads:
@@ -191,9 +182,7 @@ class Schedule:
         alone, and so do all further ones of the group.
         """
         first, second = group.trials
-        timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
-        waiting = lambda: self.progress.waiting(slot.name)  # noqa: E731
-        with turns.joined(timeout_s, self.stop, waiting, alone=True) as is_held:
+        with self.locked(slot) as is_held:
             if not is_held or self.stop.is_set():
                 return None
             with (
@@ -334,21 +323,16 @@ class Schedule:
     def run_locked(self, slot: Slot, trial: PlannedTrial) -> Trial | None:
         """Run the trial under the device's lock and return its record; None if the sweep was
         stopped."""
-        timeout_s, turns = self.settings.executor["lock_timeout_s"], self.turns[slot.name]
-        for alone in (False, True):
-            with turns.joined(
-                timeout_s, self.stop, lambda: self.progress.waiting(slot.name), alone
-            ) as is_held:
-                if not is_held:
-                    return None
-                if not alone:
-                    self.progress.started(slot.name, trial)
-                record = self.run_retried(slot, trial)
-            if alone or not turns.is_shared or record is None or not may_lack_memory(record):
-                return record
-            self.progress.retried(
-                slot.name, trial, "other trials may have used the memory that it lacked"
-            )
+        with self.locked(slot) as is_held:
+            if not is_held:
+                return None
+            self.progress.started(slot.name, trial)
+            return self.run_retried(slot, trial)
+
+    def locked(self, slot: Slot) -> AbstractContextManager[bool]:
+        """Return the context that holds the device's lock; see `Slot.locked`."""
+        timeout_s = self.settings.executor["lock_timeout_s"]
+        return slot.locked(timeout_s, self.stop, lambda: self.progress.waiting(slot.name))
 
     def run_retried(
         self, slot: Slot, trial: PlannedTrial, member: Member | None = None
@@ -404,8 +388,6 @@ class Schedule:
         """Run the trial once (`alone`: from a separate fork server; `member`: its part in a duet).
         The record is None if the sweep was stopped."""
         cell, pool, gpu = trial.run.cell, self.pools[trial.run.interpreter], slot.gpu or {}
-        turns = self.turns[slot.name]
-        takes_turns = turns.is_shared and member is None
         # the same for all attempts and after resuming
         compilation = compilation_of(trial.round, self.compilations, self.first_rounds)
         cache = pool.cache_root / cell.key[:32] / str(compilation)
@@ -433,20 +415,13 @@ class Schedule:
             host_ms=speeds.quiet_ms(),
             host_high_ms=speeds.high_ms(),
             baseline=self.baseline_of(trial.run),
-            turn=str(turns.path(pool.cache_root.parent)) if takes_turns else None,
-            # times of its preparation come from the first trial of a cell, during which no other
-            # runs
-            is_ahead=takes_turns
-            and any(one.build_s is not None for one in self.history.get(trial.run, ())),
             artifacts=self.artifacts(trial),
             duet=member.request() if member else None,
         )
 
         def on_phase(request: Request, phase: str) -> None:
             self.progress.phase(trial, phase)
-            if member is None:
-                turns.phase(request, phase)
-            else:
+            if member is not None:
                 member.phase(request, phase)
 
         # the loader, Python and torch read variables when they start, so a cell with `env` needs a
@@ -463,7 +438,7 @@ class Schedule:
             request = server.run(
                 "trial", message.to_json(), self.settings.timeout_s, env, on_phase, self.stop
             )
-            turns.ended(request)
+            request.wait(False)  # it may have died while it waited for its partner
             wall_s = time.monotonic() - start - request.waited_s
         if request.stopped:
             return None, request
@@ -473,7 +448,7 @@ class Schedule:
             shutil.rmtree(message.artifacts["folder"], ignore_errors=True)
         record.started_at, record.wall_s = started_at, wall_s
         record.gpu_index, record.gpu_uuid = gpu.get("index"), gpu.get("uuid")
-        if (seconds := record.extra.get("phase_seconds")) and not message.is_ahead:
+        if seconds := record.extra.get("phase_seconds"):
             record.overhead_s = record.wall_s - sum(seconds.get(name, 0.0) for name in PHASES)
         return record, request
 

@@ -125,7 +125,7 @@ def test_shards_become_one_sweep(cli):
             f"executor.keep_cache={keeps}",
             "executor.cache_dir=caches",
         )
-        done = cli.sweep(*WORDS, *words, "executor.ahead=1")
+        done = cli.sweep(*WORDS, *words)
         assert (done.code, "2 ok of 2 cells" in done.out) == (0, True), done
         kept = kept or [*(cli.folder / "caches").rglob("*")]
     assert kept and all(path.exists() for path in kept), (

@@ -437,6 +437,19 @@ def test_a_trial_that_cannot_be_stored_ends_the_sweep_on_all_slots(make):
     assert stop.is_set()
 
 
+def test_if_a_thread_cannot_start_the_others_end(make, monkeypatch):
+    def start(thread):
+        if thread.name == "effbench-GPU 1":
+            raise RuntimeError("can't start new thread")
+        plain(thread)
+
+    plain, stop = threading.Thread.start, threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        make(trials(3), slots=gpus(2), stop=stop)
+    assert stop.is_set()
+
+
 def test_a_result_that_is_no_record_is_its_own_trials_crash(make):
     wrong = (
         5,
