@@ -74,7 +74,6 @@ def confirm(
     command: Sequence[str],
     rounds: int = MOST_PAIRS,
     quiet: bool = False,
-    trust_imported: bool = False,
 ) -> Confirmation:
     """Run cells again that are slower, ambiguous beyond the floor, or marked; update their rows in
     `compared`, and add a note.
@@ -87,8 +86,7 @@ def confirm(
     if nothing can run here, the verdict stays. If the re-run is interrupted, its complete pairs
     count.
 
-    `trust_imported`: run what another user's sweep recorded. Raises UsageError if the sides differ
-    in their cells.
+    Raises UsageError if the sides differ in their cells.
     """
     flagged = [change for change in compared.changes if is_flagged(change)]
     done = Confirmation()
@@ -97,10 +95,6 @@ def confirm(
     keys = {change.key for change in flagged}
     with Store.open(db, mode="read") as store:
         cells = [cell for cell in store.planned(after.id) if cell.key in keys]
-        name, foreign = (
-            store.name,
-            {sweep.id for sweep in (before, after) if not store.is_own(sweep.id)},
-        )
         seconds = seconds_of_trials(store, [before.id, after.id], cells)
     if len(cells) < len(keys):
         raise UsageError(
@@ -129,7 +123,7 @@ def confirm(
     why = "the re-run was interrupted"
     rerun = None
     try:
-        rerun = run_again(compared, before, after, cells, run, foreign, trust_imported, name)
+        rerun = run_again(compared, before, after, cells, run)
         done.sweep_id = rerun.outcome.sweep_id
     # before the re-run began, or a second one: the first verdicts are still reported
     except KeyboardInterrupt:
@@ -283,22 +277,17 @@ def run_again(
     after: SweepInfo,
     cells: Sequence[Cell],
     run: Callable[..., Outcome],
-    foreign: Collection[str],
-    trust_imported: bool,
-    name: str,
 ) -> Rerun:
-    """Run the cells on the new side and, if possible, alternating on the baseline's side.
-    `foreign`: sweeps of the database `name` that run nothing without `trust_imported`."""
-    for sweep in (before, after):
-        if sweep.id in foreign and trust_imported:
-            resume.announce(sweep, cells)
-    if after.id in foreign and not trust_imported:
-        raise UsageError(resume.refusal(after, name))
+    """Run the cells on the new side and, if possible, alternating on the baseline's side."""
+    refusal = resume.refusal(after)
+    if refusal:
+        raise UsageError(refusal)
     old_facts, new_facts = facts_of(compared.before, before), facts_of(compared.after, after)
     here = current(new_facts, after.id, cells, after.started_at)
     try:
-        if before.id in foreign and not trust_imported:
-            raise UsageError(resume.refusal(before, name))
+        refusal = resume.refusal(before)
+        if refusal:
+            raise UsageError(refusal)
         software = software_changed(compared.before, compared.after)
         with origin(old_facts, new_facts, here, cells, software) as there:
             return Rerun(run(cells, there, here), here, there)

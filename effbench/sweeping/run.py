@@ -480,6 +480,7 @@ def host_facts() -> dict[str, Any]:
         "effbench": effbench.__version__,
         "executable": sys.executable,
         "folder": str(Path.cwd()),
+        "user": resume.current_user(),
         "process": liveness.identity(),
     }
 

@@ -53,7 +53,7 @@ def test_a_plan_is_printed_and_nothing_runs(cli):
     assert "from the protocol and" in cli.sweep(*WORDS, "--dry-run").out
     sql(cli.db, "UPDATE sweep SET host = replace(host, (SELECT id FROM environment), 'other')")
     sql(cli.db, "UPDATE trial SET environment_id = 'other'")
-    again = cli.run("-m", "resume=last", "--dry-run", "--trust-imported")
+    again = cli.run("-m", "resume=last", "--dry-run")
     assert "software has changed since the recorded trials: all cells run again\n" in again.out, (
         again
     )
