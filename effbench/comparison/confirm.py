@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,7 +39,7 @@ from effbench.sweeping import resume
 from effbench.sweeping.devices import slots_of
 from effbench.sweeping.duets import StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
-from effbench.sweeping.plan import CellRun, Settings, is_of_duet
+from effbench.sweeping.plan import CellRun, Settings, is_of_duet, recorded_settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.run import Command, Outcome, run_cells
 
@@ -164,6 +163,7 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
         "eliminate": None,
         "compilations": max(after.protocol.get("compilations", 1), LEAST_COMPILATIONS),
     }
+    recorded = recorded_settings(after)
     return Settings.with_defaults(
         db=db,
         sweep={"name": f"{CONFIRMING}{after.id}", "label": after.label, "seed": after.seed},
@@ -171,7 +171,8 @@ def settings_of(after: SweepInfo, db: str, rounds: int) -> Settings:
         protocol={**after.protocol, "rounds": rounds, "enough_interval": 0.01, **more},
         baseline_mode=after.baseline_mode,
         on_failure="ignore",
-        **limits_of_trials(after),
+        timeout_s=recorded.timeout_s,
+        isolation=recorded.isolation,
     )
 
 
@@ -205,8 +206,8 @@ def plan_text(
     cells: Sequence[Cell], sides: int, settings: Settings, seconds: TrialSeconds, slots: int
 ) -> str:
     """Return how many rounds the cells run again, and how long that takes."""
-    most, compilations = settings.protocol["rounds"], settings.protocol["compilations"]
-    are_duets = sides > 1 and settings.protocol.get("duet", True) and all(map(allows_duet, cells))
+    most, compilations = settings.protocol.rounds, settings.protocol.compilations
+    are_duets = sides > 1 and settings.protocol.duet and all(map(allows_duet, cells))
     least, what = (LEAST_DUETS, "duets") if are_duets else (LEAST_PAIRS, "rounds")
     text = f"{least} to {most} {what}" if most > least else f"{most} {what}"
     if are_duets:
@@ -258,17 +259,6 @@ def same_machine(compared: Compared, here: Interpreter, pools: Pools) -> None:
         compared.after, replace(compared.after, environments={"": environment})
     ):
         raise UsageError(f"the software is not that of the sweep ({changed})")
-
-
-def limits_of_trials(sweep: SweepInfo) -> dict[str, Any]:
-    """Return the sweep's `timeout_s` and `isolation`, if its command set them."""
-    found: dict[str, Any] = {}
-    for word in sweep.overrides:
-        if match := re.fullmatch(
-            r"timeout_s=(\d+(?:\.\d+)?(?:e\d+)?)|isolation=(fork|spawn)", word
-        ):
-            found |= {"timeout_s": float(match[1])} if match[1] else {"isolation": match[2]}
-    return found
 
 
 def run_again(

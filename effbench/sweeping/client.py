@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,18 @@ class StoppedError(Exception):
     harness."""
 
 
+def attempts(stop: threading.Event | None) -> Iterator[bool]:
+    """Yield, for each attempt at something that the harness may fail to do, whether it is the last
+    one; pause before each further one. Raises StoppedError if `stop` is set meanwhile."""
+    for pause_s in RETRY_PAUSES_S:
+        yield False
+        if stop is None:
+            time.sleep(pause_s)
+        elif stop.wait(pause_s):
+            raise StoppedError
+    yield True
+
+
 @dataclass(eq=False)
 class Request:
     """A task in a child of the server. `outcome`: the message `ended`, or {"died": reason} if the
@@ -89,6 +101,15 @@ class Request:
     def result(self) -> Any:
         """The task's result; None if it failed, timed out or was stopped."""
         return None if self.stopped or self.timed_out_s is not None else self.outcome.get("result")
+
+    @property
+    def may_succeed_later(self) -> bool:
+        """Whether a task of the harness failed because the GPU did, or could not start."""
+        if self.timed_out_s is not None:
+            return False
+        if "failed" in self.outcome:
+            return True
+        return self.phase == PROBE_PHASE and "died" not in self.outcome
 
     def failure(self) -> tuple[Status, str]:
         """Return the status and reason of a task without a result."""
@@ -312,20 +333,14 @@ class ForkServer:
         """
         stop = stop or self.stop
         self.wait_ready()
-        for pause in (*RETRY_PAUSES_S, None):
+        for is_last in attempts(stop):
             request = self.run(task, payload, timeout_s, env, stop=stop)
             if request.result is not None:
                 return request.result
             if request.stopped:
                 raise StoppedError
-            outcome = request.outcome
-            retry = "failed" in outcome or (request.phase == PROBE_PHASE and "died" not in outcome)
-            if not retry or pause is None or request.timed_out_s is not None:
+            if is_last or not request.may_succeed_later:
                 break
-            if stop is None:
-                time.sleep(pause)
-            elif stop.wait(pause):
-                raise StoppedError
         raise WorkerError(f"{task} failed: {why_failed(request)}")
 
     def send(self, message: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from effbench.cell import Cell
+from effbench.config import Executor
 from effbench.cores import TOPOLOGY, parse_cores, physical_cores
 from effbench.errors import ConfigError, WorkerError
 
@@ -90,11 +91,11 @@ def gpu_slot(gpu: dict[str, Any], cores: Iterable[int] | None = None) -> Slot:
 
 
 def slots_of(
-    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: dict[str, Any]
+    gpus: Sequence[dict[str, Any]], cells: Iterable[Cell], executor: Executor
 ) -> list[Slot]:
     """Return the GPUs to use, with their cores, and the CPU if needed. Raises ConfigError for
     unknown GPUs or cores."""
-    wanted, cores = executor["gpus"], executor["cores"]
+    wanted, cores = executor.gpus, executor.cores
     if wanted != "auto":
         known = {gpu["index"]: gpu for gpu in gpus}
         if missing := [index for index in wanted if index not in known]:

@@ -85,7 +85,7 @@ def check_same_plan(
     if missing or more:
         plan = f"{count(missing, 'cell')} missing, {more} additional"
         raise ResumeError(f"sweep {info.id} has a different plan: {plan}; {HOW_TO_RESUME}")
-    check_same_protocol(info, settings.protocol)
+    check_same_protocol(info, vars(settings.protocol))
     check_same_facts(info, settings)
 
 
@@ -118,9 +118,9 @@ def check_same_facts(info: SweepInfo, settings: Settings) -> None:
     """Raise ResumeError if baseline, seed, name or label differ from the recorded ones."""
     pairs = {
         "baseline_mode": (info.baseline_mode, settings.baseline_mode),
-        "sweep.seed": (info.seed, settings.sweep["seed"]),
-        "sweep.name": (info.name, settings.sweep["name"] or info.name),
-        "sweep.label": (info.label, settings.sweep["label"] or info.label),
+        "sweep.seed": (info.seed, settings.sweep.seed),
+        "sweep.name": (info.name, settings.sweep.name or info.name),
+        "sweep.label": (info.label, settings.sweep.label or info.label),
     }
     for key, (old, new) in pairs.items():
         if old != new:

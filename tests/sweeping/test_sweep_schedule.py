@@ -171,9 +171,8 @@ class TestKnownSpeeds:
     def asked(self, make, answer, device="cuda", before=None, count=3):
         slot = CPU if device == "cpu" else gpus(1)[0]
         host_speeds = {} if before is None else {HERE: before}
-        made = make(slots=[slot], answer=answer)
-        made.host_speeds = host_speeds
-        made.run(trials(cell_runs(count, device=device)))
+        planned = trials(cell_runs(count, device=device))
+        made = make(planned, answer, slots=[slot], host_speeds=host_speeds)
         return [(one["host_ms"], one["host_high_ms"]) for one in made.server.sent]
 
     def test_the_first_trial_of_all_knows_nothing(self, make):
