@@ -1,7 +1,5 @@
 """A re-run that was interrupted counts as far as it went, and tells how long it takes."""
 
-from types import SimpleNamespace
-
 import pytest
 from made_sweeps import EAGER, FAST, SLOW, a_cell, environment
 
@@ -152,7 +150,7 @@ def test_the_time_left_is_updated_each_round(capsys):
     progress = RerunProgress(quiet=True)
     run = CellRun(EAGER, HERE)
     trials = [PlannedTrial(run, number) for number in range(10)]
-    settings = SimpleNamespace(protocol={"rounds": 10, "compilations": 1, "name": "quick"})
+    settings = Settings.with_defaults(protocol={"rounds": 10, "compilations": 1, "name": "quick"})
     with progress.showing("s", settings, [run], trials, ["GPU 0"]):
         for trial in trials[:2]:
             progress.started("GPU 0", trial)

@@ -117,7 +117,6 @@ class JobProgress(Progress):
         trials: Sequence[PlannedTrial],
         slots: Sequence[str],
     ) -> Iterator[None]:
-        self.send("planned", trials=len(trials))
         yield
 
     def started(self, slot: str, trial: PlannedTrial) -> None:
@@ -134,8 +133,7 @@ class JobProgress(Progress):
         self.note(f"{slot}: retrying {trial.run.cell}: {reason}")
 
     def resized(self, change: int) -> None:
-        if change:
-            self.send("resized", change=change)
+        pass  # effbench knows once the job is done
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         pass  # the record was sent

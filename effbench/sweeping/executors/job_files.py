@@ -6,6 +6,7 @@ Both hold messages (see effbench.message).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -39,16 +40,20 @@ class JobRequest:
         return cls(**{name: value for name, value in message.items() if name != "v"})
 
 
-def read_events(path: Path, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the complete events of a file after this offset, each with the offset of its end.
-    Raises MessageError for an invalid one."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
+@dataclass(frozen=True)
+class Event:
+    """An event of a job. `end`: its end in the file."""
+
+    message: dict[str, Any]
+    end: int
+
+
+def read_events(path: Path, offset: int) -> Iterator[Event]:
+    """Yield the complete events of a file after this offset. Raises MessageError for an invalid
+    one."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
         while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
-            yield file.tell(), decode(line)
+            yield Event(decode(line), file.tell())
         if len(line) == MOST_LINE_BYTES:
             raise MessageError(f"a line of more than {len(line)} bytes")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from effbench.cell import Cell, Status, Trial
@@ -28,7 +28,7 @@ from effbench.store.store import Store
 from effbench.sweeping.compile_caches import part_name, sweep_cache
 from effbench.sweeping.executors import queue
 from effbench.sweeping.executors.base import Executor
-from effbench.sweeping.executors.job_events import Job, JobEvents, RecordedTrials
+from effbench.sweeping.executors.job_events import ClusterRecord, Job
 from effbench.sweeping.executors.job_files import EVENTS, JobRequest
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
 from effbench.sweeping.pool import Pools
@@ -44,15 +44,6 @@ REFUSED_PAUSE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The runs of a job. `tries`: number of jobs with these runs that ended before their first
-    trial."""
-
-    runs: Sequence[CellRun]
-    tries: int = 0
-
-
-@dataclass(frozen=True)
 class Loss:
     """How a job was lost, as a status of its trials and in words."""
 
@@ -60,31 +51,34 @@ class Loss:
     how: str
 
 
+@dataclass(frozen=True)
+class LostTrial:
+    """A trial of a lost job, in place of which no other will be run."""
+
+    job: Job
+    trial: PlannedTrial
+    record: Trial
+
+
+@dataclass
 class SlurmExecutor(Executor):
-    """Runs trials in jobs."""
+    """Runs trials in jobs. `losses`: how often each round of a run was lost; `given_up`: trials of
+    jobs that never began, which get the environment of others at the end: this machine's is another
+    one. `noted`: why jobs wait."""
+
+    settings: Settings
+    store: Store
+    pools: Pools
+    progress: Progress
+    stop: threading.Event
+    jobs: list[Job] = field(default_factory=list)
+    losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
+    given_up: list[LostTrial] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
+    next_submission_s: float = 0.0
+    next_look_s: float = 0.0
 
     slot_names = ("SLURM",)
-
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store,
-        pools: Pools,
-        progress: Progress,
-        stop: threading.Event,
-    ) -> None:
-        self.settings = settings
-        self.executor = settings.executor
-        self.store = store
-        self.pools = pools
-        self.progress = progress
-        self.stop = stop
-        self.environments = {}  # jobs report those of their nodes
-        self.jobs: list[Job] = []
-        self.losses: Counter[tuple[CellRun, int]] = Counter()  # by round
-        self.next_submission_s = 0.0
-        self.next_look_s = 0.0
-        self.noted: set[str] = set()  # why jobs wait
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -96,33 +90,27 @@ class SlurmExecutor(Executor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
+        self.environments = {}  # jobs report those of their nodes
         for pool in self.pools.values():  # nothing else runs on this machine
             pool.close()
 
     def open(self, record: SweepRecord) -> list[PlannedTrial]:
         self.sweep_id = record.sweep_id
-        self.recorded = RecordedTrials(self.store, self.sweep_id)
-        self.environments = self.recorded.environments
-        self.events = JobEvents(self.store, self.sweep_id, self.recorded, self.progress)
-        part = part_name(self.sweep_id, self.settings.shard)
+        self.record = ClusterRecord(self.store, record.sweep_id, self.progress)
+        self.environments = self.record.environments
+        part = part_name(record.sweep_id, self.settings.shard)
         self.folder = jobs_folder(self.settings) / part
         self.name = f"effbench-{part}"
-        self.collect()
+        if self.folder.exists():  # of an effbench that was killed
+            queue.cancel(self.name)
+            for events in sorted(self.folder.glob(f"*/{EVENTS}")):
+                self.record.close(Job("", events.parent, self.runs))
         return self.trials_left(self.runs)
-
-    def collect(self) -> None:
-        """Cancel the jobs of an effbench that was killed, and commit what they recorded."""
-        if not self.folder.exists():
-            return
-        queue.cancel(self.name)
-        for events in sorted(self.folder.glob(f"*/{EVENTS}")):
-            self.events.close(Job("", events.parent, self.runs))
 
     def run(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials as jobs; at a stop, cancel those that still run. Raises WorkerError if
         no job began."""
-        runs = dict.fromkeys(trial.run for trial in trials)
-        waiting = deque(Batch(batch) for batch in self.batches(runs))
+        waiting = deque(self.batches(trial.run for trial in trials))
         self.next_look_s = time.monotonic() + QUEUE_S
         try:
             while (waiting or self.jobs) and not self.stop.is_set():
@@ -131,24 +119,27 @@ class SlurmExecutor(Executor):
                 for job in [*self.jobs]:
                     loss = self.watch(job, states)
                     if loss is not None:
-                        waiting.extend(self.lost(job, loss))
+                        waiting.extend(self.batches(self.lost(job, loss)))
                 self.stop.wait(READ_S)
         finally:
             self.cancel()
-        if self.stop.is_set():
-            return
-        if self.events.unplaced:
-            reason = self.events.unplaced[0].record.reason
-            raise WorkerError(f"{reason}; logs: {self.folder}")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for lost in self.given_up:
+            environment_id = self.record.environment_of(lost.trial.run)
+            if environment_id is not None:
+                self.progress.resized(1)
+                self.record.add(lost.job, lost.trial, environment_id, lost.record)
+            elif not self.stop.is_set():
+                raise WorkerError(f"{lost.record.reason}; logs: {self.folder}")
+        if not self.stop.is_set():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def batches(self, runs: Iterable[CellRun]) -> list[list[CellRun]]:
-        """Return the runs of each job, in random order. All interpreters of a cell belong to one
-        job."""
+        """Return the distinct runs of each job, in random order. All interpreters of a cell belong
+        to one job."""
         of_cell: dict[Cell, list[CellRun]] = {}
-        for run in runs:
+        for run in dict.fromkeys(runs):
             of_cell.setdefault(run.cell, []).append(run)
-        size = self.executor.cells_per_job
+        size = self.settings.executor.cells_per_job
         jobs: dict[Hashable, list[CellRun]] = {}
         for index, (cell, members) in enumerate(of_cell.items()):
             key = index // size if size else cell.comparison_key
@@ -157,40 +148,40 @@ class SlurmExecutor(Executor):
         random.Random(self.settings.sweep.seed).shuffle(batches)
         return batches
 
-    def trials_left(self, runs: Sequence[CellRun]) -> list[PlannedTrial]:
+    def trials_left(self, runs: Iterable[CellRun]) -> list[PlannedTrial]:
         """Return the remaining trials of these runs, as far as one environment has recorded
         them."""
-        given_up = {
-            run for (run, _), times in self.losses.items() if times > self.executor.job_retries
-        }
-        left = [run for run in runs if run not in given_up]
-        history = {run: self.recorded.of(run) for run in left}
-        return trials_left(left, self.settings.protocol.rounds, self.settings.sweep.seed, history)
+        most = self.settings.executor.job_retries
+        given_up = {run for (run, _), times in self.losses.items() if times > most}
+        history = {run: self.record.trials_of(run) for run in runs if run not in given_up}
+        rounds, seed = self.settings.protocol.rounds, self.settings.sweep.seed
+        return trials_left([*history], rounds, seed, history)
 
     # --- submitting ---
 
-    def submit_next(self, waiting: deque[Batch]) -> None:
-        """Submit batches until the queue is full or SLURM refuses one."""
-        while waiting and len(self.jobs) < self.executor.max_jobs:
+    def submit_next(self, waiting: deque[list[CellRun]]) -> None:
+        """Submit jobs until the queue is full or SLURM refuses one."""
+        while waiting and len(self.jobs) < self.settings.executor.max_jobs:
             is_early = time.monotonic() <= self.next_submission_s
             if is_early or self.stop.is_set() or not self.submit(waiting[0]):
                 return
             waiting.popleft()
 
-    def submit(self, batch: Batch) -> bool:
+    def submit(self, runs: Sequence[CellRun]) -> bool:
         """Submit a job. Return False if SLURM refuses it while others are in the queue; without,
         raise WorkerError."""
-        folder = self.new_folder()
+        paths = (self.folder / f"{number:05}" for number in itertools.count(1))
+        folder = next(path for path in paths if not path.exists())
         try:
             folder.mkdir(parents=True, mode=0o700)
-            self.request_of(batch, folder.name).write(folder)
+            self.request_of(runs, folder.name).write(folder)
             (folder / EVENTS).touch(mode=0o600)
         except OSError as error:
             raise WorkerError(
                 f"cannot write {folder} (executor.job_folder): {error.strerror}"
             ) from error
         try:
-            job_id = queue.submit(self.name, folder, self.executor)
+            job_id = queue.submit(self.name, folder, self.settings.executor)
         except WorkerError as error:
             shutil.rmtree(folder)
             if not self.jobs:
@@ -198,32 +189,22 @@ class SlurmExecutor(Executor):
             self.progress.note(f"{error}; trying again in {REFUSED_PAUSE_S:.0f} s")
             self.next_submission_s = time.monotonic() + REFUSED_PAUSE_S
             return False
-        left = len(self.trials_left(batch.runs))
-        self.jobs.append(Job(job_id, folder, batch.runs, batch.tries, left))
+        self.jobs.append(Job(job_id, folder, runs, len(self.trials_left(runs))))
         return True
 
-    def new_folder(self) -> Path:
-        """Return the path of the next job's folder."""
-        for number in itertools.count(1):
-            folder = self.folder / f"{number:05}"
-            if not folder.exists():
-                return folder
-        raise AssertionError("unreachable")
-
-    def request_of(self, batch: Batch, job_name: str) -> JobRequest:
+    def request_of(self, runs: Sequence[CellRun], job_name: str) -> JobRequest:
         """Return what a job is asked to run."""
         # a lost job may still write to its own
         caches = sweep_cache(self.settings, self.sweep_id) / job_name
         settings = replace(
             self.settings,
             db=str(connect.artifact_home(self.settings.db).absolute() / "unused.db"),
-            executor=replace(self.executor, name="local", cache_dir=str(caches)),
+            executor=replace(self.settings.executor, name="local", cache_dir=str(caches)),
             resume=None,
         )
-        keys = {run.cell.key for run in batch.runs}
-        history = {}
-        ceilings = {}
-        for environment_id, recorded in self.recorded.trials.items():
+        keys = {run.cell.key for run in runs}
+        history, ceilings = {}, {}
+        for environment_id, recorded in self.record.trials.items():
             history[environment_id] = {
                 key: [trial.to_json() for trial in recorded[key]] for key in keys & recorded.keys()
             }
@@ -234,7 +215,7 @@ class SlurmExecutor(Executor):
             self.sweep_id,
             self.store.first_rounds(self.sweep_id),
             settings.to_json(),
-            [(run.interpreter.given, run.cell.params()) for run in batch.runs],
+            [(run.interpreter.given, run.cell.params()) for run in runs],
             history,
             ceilings,
         )
@@ -254,7 +235,7 @@ class SlurmExecutor(Executor):
         """Read the job's events. Return how it was lost, or None if it runs, waits or has done its
         work. `states`: what the queue says, None: not asked."""
         try:
-            self.events.read(job)
+            self.record.read(job)
         except MessageError as error:
             queue.run("scancel", job.id)
             return Loss(Status.CRASHED, f"sent an invalid message: {error}")
@@ -283,26 +264,27 @@ class SlurmExecutor(Executor):
         how = queue.ENDED[state.state]
         if state.state not in ("TIMEOUT", "DEADLINE"):
             return Loss(Status.CRASHED, f"{how} ({state.state})")
-        limit = f"after {self.executor.time_limit_min} min (executor.time_limit_min)"
+        limit_min = self.settings.executor.time_limit_min
+        limit = f"after {limit_min} min (executor.time_limit_min)"
         return Loss(Status.TIMEOUT, f"{how} {limit} ({state.state})")
 
-    def lost(self, job: Job, loss: Loss) -> list[Batch]:
-        """Record the trials in flight of a lost job, and return what other jobs are to run.
+    def lost(self, job: Job, loss: Loss) -> list[CellRun]:
+        """Record the trials in flight of a lost job, and return the runs that other jobs are to
+        continue.
 
-        A run is given up if one of its trials was in flight in too many lost jobs. So are all runs
-        of a job that ended before its first trial, if this happened too often.
+        A run is given up if one of its trials was in flight in too many lost jobs, or if it was the
+        next one of too many jobs that ended before their first trial.
         """
         self.jobs.remove(job)
         # stops a job that still runs on a node that lost contact
         (job.folder / EVENTS).unlink(missing_ok=True)
-        reason = one_line(f"{job.place} {loss.how}")
         left, log = job.left, job.log()
+        reason = one_line(f"{job} {loss.how}")
         ended = dict(job.running)
-        tries = 0 if job.has_begun else job.tries + 1
-        if tries > self.executor.job_retries:
-            ended = dict.fromkeys(self.give_up(job))
-            reason = f"{reason} before its first trial{'' if job.failed else last_words(log)}"
-            reason = one_line(reason, 1000)
+        if not job.has_begun:
+            words = "" if job.failed else last_words(log)
+            reason = one_line(f"{reason} before its first trial{words}", 1000)
+            ended = dict.fromkeys(self.first_trials_left(job))
         for trial, phase in ended.items():
             self.losses[trial.run, trial.round] += 1
             record = Trial(
@@ -314,23 +296,21 @@ class SlurmExecutor(Executor):
                 phase=phase,
                 extra={LOST: job.id, "log": log},
             )
-            environment_id = job.environment_of(trial.run.interpreter)
-            environment_id = environment_id or self.recorded.best_environment(trial.run)
-            self.events.place(job, trial, environment_id, record)
+            if job.has_begun:
+                self.record.add(job, trial, job.environment_of(trial.run), record)
+            elif self.losses[trial.run, trial.round] > self.settings.executor.job_retries:
+                self.given_up.append(LostTrial(job, trial, record))
         repeated = self.trials_left(job.runs)
         self.progress.resized(len(repeated) - job.left)
         if repeated:
             self.progress.note(f"{reason}; another job runs {len(repeated)} of its {left} trials")
-        runs = dict.fromkeys(trial.run for trial in repeated)
-        return [Batch(batch, tries) for batch in self.batches(runs)]
+        return [trial.run for trial in repeated]
 
-    def give_up(self, job: Job) -> list[PlannedTrial]:
-        """Give up all runs of the job; return the first remaining trial of each."""
+    def first_trials_left(self, job: Job) -> list[PlannedTrial]:
+        """Return the first remaining trial of each run of the job."""
         first: dict[CellRun, PlannedTrial] = {}
         for trial in self.trials_left(job.runs):
             first.setdefault(trial.run, trial)
-        for run, trial in first.items():
-            self.losses[run, trial.round] = self.executor.job_retries
         return list(first.values())
 
     def cancel(self) -> None:
@@ -340,7 +320,7 @@ class SlurmExecutor(Executor):
             self.progress.note(f"cancelling {count(len(self.jobs), 'job')}")
             queue.cancel(self.name)
         for job in self.jobs:
-            self.events.close(job)
+            self.record.close(job)
 
 
 def last_words(log: str) -> str:
