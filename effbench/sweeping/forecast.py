@@ -51,7 +51,7 @@ def print_plan(
             history = recorded_history(store, settings, pools, runs, command)
         durations = durations_of_alike(store, settings, pools)
     left = trials_left(runs, protocol.rounds, settings.sweep.seed, history)
-    trials = RoundsNeeded(settings, history, pools).needed(left)
+    trials = RoundsNeeded(settings, history, list(pools)).needed(left)
     where = ", ".join(slot.name for slot in slots)
     progress.note(
         f"plan: {count(len(cells), 'cell')} ×"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from effbench.cell import Trial
 from effbench.printable import count
@@ -16,15 +16,16 @@ from effbench.sweeping.progress import Progress
 UNQUIET_TRIALS = 3
 
 
+@dataclass
 class HostWatch:
-    """What the trials of a sweep tell about the host. `speeds`: of earlier trials under each
-    interpreter. `waits`: whether trials still wait for undisturbed moments."""
+    """What the trials of a sweep tell about the host. `speeds`: of trials under each interpreter.
+    `waits`: whether trials still wait for undisturbed moments. `unquiet`: trials in a row without
+    one."""
 
-    def __init__(self, progress: Progress, speeds: Mapping[Interpreter, HostSpeeds]) -> None:
-        self.progress = progress
-        self.speeds = dict(speeds)
-        self.waits = True
-        self.unquiet = 0  # trials in a row without an undisturbed moment
+    progress: Progress
+    speeds: dict[Interpreter, HostSpeeds]
+    waits: bool = True
+    unquiet: int = 0
 
     def speeds_of(self, interpreter: Interpreter) -> HostSpeeds:
         return self.speeds.setdefault(interpreter, HostSpeeds())

@@ -34,13 +34,6 @@ def resume_command(sweep_id: str, db: str, name: str, shard: str | None = None) 
     return shlex.join(words) + db_setting(db, name)
 
 
-def more_rounds_command(sweep_id: str, rounds: int, db: str, name: str) -> str:
-    """Return the command that continues a finished sweep until it has `rounds` rounds. `db`,
-    `name`: as in `resume_command`."""
-    words = ["effbench", "-m", f"resume={sweep_id}", f"{ROUNDS}={rounds}"]
-    return shlex.join(words) + db_setting(db, name)
-
-
 def current_user() -> str:
     """Return the name of the user who runs effbench; the number of a user without a name."""
     try:

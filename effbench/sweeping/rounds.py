@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from effbench.cell import Status, Trial
@@ -18,34 +19,27 @@ from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet
 TIMES = ("latency_ms", "period_ms")
 
 
+@dataclass
 class RoundsNeeded:
     """Tells which cell runs need no further rounds.
 
     `history`: the last attempts of the recorded trials, which grow while the sweep runs;
     `interpreters`: of the sweep; `duet_rule`: when the rounds of duets end; None: as all others.
+    `rivals`: the runs that differ in nothing but their mode, by all that they have in common.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        history: Mapping[CellRun, Sequence[Trial]],
-        interpreters: Iterable[Interpreter],
-        duet_rule: StoppingRule | None = None,
-    ) -> None:
-        self.protocol = settings.protocol
-        self.compilations = settings.compilations
-        self.history = history
-        self.interpreters = list(interpreters)
-        self.duet_rule = duet_rule
-        #: The runs that differ in nothing but their mode, by all that they have in common.
-        self.rivals: dict[tuple[str, Interpreter], list[CellRun]] = {}
+    settings: Settings
+    history: Mapping[CellRun, Sequence[Trial]]
+    interpreters: Sequence[Interpreter]
+    duet_rule: StoppingRule | None = None
+    rivals: dict[tuple[str, Interpreter], list[CellRun]] = field(default_factory=dict)
 
     def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Return the trials without those of runs that are already known well enough or
         eliminated."""
         planned = dict.fromkeys(trial.run for trial in trials)
         self.rivals.clear()
-        if self.protocol.eliminate is not None:
+        if self.settings.protocol.eliminate is not None:
             for run in dict.fromkeys([*self.history, *planned]):
                 self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
         known = {run for run in planned if self.is_enough(run) or run in self.eliminated(run)}
@@ -56,13 +50,14 @@ class RoundsNeeded:
         the cell, because comparisons pair their rounds. Marked rounds say nothing about
         precision."""
         compared = [CellRun(cell, place) for cell in run.cells for place in self.interpreters]
-        recorded = [self.history[other] for other in compared if self.history.get(other)]
-        measured = [trials for trials in recorded if is_measured(trials)]
+        recorded = [trials for trials in map(self.history.get, compared) if trials]
+        measured = list(filter(is_measured, recorded))
         if self.duet_rule is not None and len(recorded) == 2:
             if len(measured) < 2 and self.duet_rule.needs_both:
                 return True
             if len(measured) == 2 and all(map(are_duets, measured)):
-                return self.duet_rule.is_settled(*measured, compilations=self.compilations)
+                first, second = measured
+                return self.duet_rule.is_settled(first, second, self.settings.compilations)
         if not measured:
             return False
         quiet = set.intersection(*map(quiet_rounds, measured))
@@ -72,14 +67,14 @@ class RoundsNeeded:
         """Return whether latency and period are precise enough in these rounds, over all
         compilations. A race compares rounds that all candidates have, so there it is what ends
         them."""
-        target = self.protocol.enough_interval
-        if target is None or self.protocol.eliminate is not None:
+        target = self.settings.protocol.enough_interval
+        if target is None or self.settings.protocol.eliminate is not None:
             return False
         if any(trial.status is not Status.OK for trial in trials):
             return False
         good = [trial for trial in trials if trial.round in rounds]
         caches = {trial.compilation for trial in good}
-        if None not in caches and len(caches) < self.compilations:
+        if None not in caches and len(caches) < self.settings.compilations:
             return False
         estimates = [estimate(good, name) for name in TIMES]
         means = [mean for mean in estimates if mean]
@@ -89,11 +84,11 @@ class RoundsNeeded:
         """Return which of the runs that differ from this one in nothing but their mode need no
         further rounds: with `protocol.eliminate`, all that are eliminated or degraded; all of them
         once their race is over."""
-        if self.protocol.eliminate is None:
+        if self.settings.protocol.eliminate is None:
             return set()
         rivals = self.rivals[run.cell.comparison_key, run.interpreter]
         recorded = {rival: self.history.get(rival, ()) for rival in rivals}
-        state = race_of(recorded, vars(self.protocol))
+        state = race_of(recorded, vars(self.settings.protocol))
         if state.is_over:
             return set(rivals)
         return {

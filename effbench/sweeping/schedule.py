@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,49 +40,40 @@ class EndedTrial:
     record: Trial
 
 
+@dataclass
 class Schedule:
     """Runs trials on slots. `record`: stores a trial's record; if it raises, the sweep stops and
-    run() raises the same exception. `artifacts`: returns which artifacts a trial saves. `history`:
-    the recorded trials of each cell run. `host_speeds`: of trials under each interpreter.
-    `first_rounds`: of each part of the sweep. `duet_rule`: see RoundsNeeded."""
+    run() raises the same exception. `history`: the recorded trials of each cell run, to which this
+    adds. `host_speeds`: of trials under each interpreter. `artifacts`: returns which artifacts a
+    trial saves. `first_rounds`: of each part of the sweep. `duet_rule`: see RoundsNeeded. `apart`:
+    runs whose duets need more memory than the device has."""
 
-    def __init__(
-        self,
-        pools: Pools,
-        slots: Sequence[Slot],
-        settings: Settings,
-        record: Callable[[PlannedTrial, Trial], None],
-        progress: Progress,
-        *,
-        stop: threading.Event | None = None,
-        history: Mapping[CellRun, Sequence[Trial]] | None = None,
-        artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None,
-        host_speeds: Mapping[Interpreter, HostSpeeds] | None = None,
-        first_rounds: Sequence[int] = (0,),
-        duet_rule: StoppingRule | None = None,
-    ) -> None:
-        self.slots = slots
-        self.settings = settings
-        self.record = record
-        self.progress = progress
-        self.stop = stop or threading.Event()
-        self.error: BaseException | None = None
-        self.history: dict[CellRun, list[Trial]] = {
-            run: list(trials) for run, trials in (history or {}).items()
-        }
-        #: Runs whose duets need more memory than the device has.
-        self.apart: set[CellRun] = set()
-        self.host = HostWatch(progress, host_speeds or {})
-        self.rounds = RoundsNeeded(settings, self.history, pools, duet_rule)
+    pools: Pools
+    slots: Sequence[Slot]
+    settings: Settings
+    record: Callable[[PlannedTrial, Trial], None]
+    progress: Progress
+    stop: threading.Event = field(default_factory=threading.Event)
+    history: dict[CellRun, list[Trial]] = field(default_factory=dict)
+    host_speeds: dict[Interpreter, HostSpeeds] = field(default_factory=dict)
+    artifacts: Callable[[PlannedTrial], dict[str, Any] | None] = lambda trial: None
+    first_rounds: Sequence[int] = (0,)
+    duet_rule: StoppingRule | None = None
+    apart: set[CellRun] = field(default_factory=set)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.host = HostWatch(self.progress, self.host_speeds)
+        self.rounds = RoundsNeeded(self.settings, self.history, list(self.pools), self.duet_rule)
         self.runner = TrialRunner(
-            pools,
-            settings,
-            progress,
+            self.pools,
+            self.settings,
+            self.progress,
             self.stop,
             self.host,
             self.history,
-            artifacts,
-            first_rounds,
+            self.artifacts,
+            self.first_rounds,
         )
 
     def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:

@@ -246,18 +246,6 @@ def test_a_shard_gets_no_more_rounds(db):
     resume.check_same_protocol(info, {**info.protocol, "rounds": 5})
 
 
-def test_the_command_that_adds_rounds():
-    assert (
-        resume.more_rounds_command("s", 15, "a.db", "a.db")
-        == "effbench -m resume=s protocol.rounds=15 db=a.db"
-    )
-    default = "results/effbench.db"
-    assert (
-        resume.more_rounds_command("s", 15, default, default)
-        == "effbench -m resume=s protocol.rounds=15"
-    )
-
-
 def test_a_sweep_that_runs_is_not_resumed(db):
     done = sweep(db)
     with subprocess.Popen(["sleep", "60"]) as process, Store.open(db, mode="write") as store:

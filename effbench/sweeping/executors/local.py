@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from effbench.cell import Trial
@@ -16,7 +17,6 @@ from effbench.sweeping.compile_caches import make_cache_folders, sweep_cache
 from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import Executor
-from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
 from effbench.sweeping.pool import Pools, measure_ceilings
 from effbench.sweeping.progress import Progress
@@ -24,27 +24,16 @@ from effbench.sweeping.record import SweepRecord, SweepStore, recorded_trials
 from effbench.sweeping.schedule import Schedule
 
 
+@dataclass
 class LocalExecutor(Executor):
     """Runs trials in child processes of the pools' fork servers."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: SweepStore,
-        pools: Pools,
-        progress: Progress,
-        stop: threading.Event,
-        duet_rule: StoppingRule | None = None,
-    ) -> None:
-        self.settings = settings
-        self.store = store
-        self.pools = pools
-        self.progress = progress
-        self.stop = stop
-        self.duet_rule = duet_rule
-        self.runs: Sequence[CellRun] = ()
-        self.slots: Sequence[Slot] = ()
-        self.ids: dict[Interpreter, str] = {}
+    settings: Settings
+    store: SweepStore
+    pools: Pools
+    progress: Progress
+    stop: threading.Event
+    duet_rule: StoppingRule | None = None
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -56,41 +45,35 @@ class LocalExecutor(Executor):
         self.slots = slots_of(gpus, cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
         lock_folder()  # raises for an unsafe folder before anything is recorded
-        for interpreter, pool in self.pools.items():
-            environment_id = self.store.add_environment(pool.environment, pool.details)
-            self.ids[interpreter] = environment_id
-        self.environments = {
-            environment_id: interpreter for interpreter, environment_id in self.ids.items()
+        self.ids = {
+            interpreter: self.store.add_environment(pool.environment, pool.details)
+            for interpreter, pool in self.pools.items()
         }
+        self.environments = {key: interpreter for interpreter, key in self.ids.items()}
 
     def open(self, record: SweepRecord) -> list[PlannedTrial]:
-        settings, protocol = self.settings, self.settings.protocol
-        self.record = record
+        self.sweep_id = record.sweep_id
         self.prepare_pools()
-        history = recorded_trials(self.store, record.sweep_id, self.runs, self.ids)
-        host_speeds = {
-            interpreter: self.store.host_speeds(environment_id)
-            for interpreter, environment_id in self.ids.items()
-        }
+        history = recorded_trials(self.store, self.sweep_id, self.runs, self.ids)
         self.schedule = Schedule(
             self.pools,
             self.slots,
-            settings,
+            self.settings,
             self.store_trial,
             self.progress,
-            stop=self.stop,
-            history=history,
-            artifacts=self.artifacts_of,
-            host_speeds=host_speeds,
-            first_rounds=self.store.first_rounds(record.sweep_id),
-            duet_rule=self.duet_rule,
+            self.stop,
+            history,
+            {interpreter: self.store.host_speeds(key) for interpreter, key in self.ids.items()},
+            self.artifacts_of,
+            self.store.first_rounds(self.sweep_id),
+            self.duet_rule,
         )
-        left = trials_left(self.runs, protocol.rounds, settings.sweep.seed, history)
-        return self.schedule.needed(left)
+        rounds, seed = self.settings.protocol.rounds, self.settings.sweep.seed
+        return self.schedule.needed(trials_left(self.runs, rounds, seed, history))
 
     def prepare_pools(self) -> None:
         """Tell each pool its compile caches, its cells and the last round that renews servers."""
-        caches = sweep_cache(self.settings, self.record.sweep_id)
+        caches = sweep_cache(self.settings, self.sweep_id)
         renews = self.settings.executor.renew_server and any(slot.gpu for slot in self.slots)
         for interpreter, pool in self.pools.items():
             pool.stop = self.stop
@@ -132,14 +115,14 @@ class LocalExecutor(Executor):
         ceilings = self.pools[trial.run.interpreter].ceilings
         if result.min_bytes is not None and ceilings:
             set_floors(result, trial.run.cell, ceilings)
-        self.store.record(self.record.sweep_id, self.ids[trial.run.interpreter], result)
+        self.store.record(self.sweep_id, self.ids[trial.run.interpreter], result)
 
     def artifacts_of(self, trial: PlannedTrial) -> dict[str, Any] | None:
         """Return which artifacts the trial saves and where, or None after a cell's first round."""
         if not self.settings.artifacts or trial.round > 0:
             return None
         interpreter = trial.run.interpreter
-        name = artifact_folder(self.record.sweep_id, trial.run.cell.key)
+        name = artifact_folder(self.sweep_id, trial.run.cell.key)
         if interpreter.given:  # distinguishes it from the same cell under another interpreter
             name += f"-{self.ids[interpreter]}"
         folder = (connect.artifact_home(self.settings.db) / name).absolute()
