@@ -141,18 +141,15 @@ def resolve(python: str | None = None, folder: str | None = None) -> Interpreter
     return Interpreter(python, folder)
 
 
-def why_unfit(
-    python: str, version: Sequence[int], missing: Sequence[str], torch: str | None
-) -> str | None:
+def why_unfit(python: str, report: Mapping[str, Any]) -> str | None:
     """Return why trials cannot run under this interpreter, from the report of BOOTSTRAP; None if
     they can."""
-    if tuple(version) < OLDEST_PYTHON:
-        return (
-            f"python={python} is Python {dotted(version)}; trials need Python"
-            f" {dotted(OLDEST_PYTHON)} or newer"
-        )
-    if missing:
-        packages = [NEEDED[name] for name in missing]
+    version, torch = tuple(report["version"]), report["torch"]
+    if version < OLDEST_PYTHON:
+        oldest = dotted(OLDEST_PYTHON)
+        return f"python={python} is Python {dotted(version)}; trials need Python {oldest} or newer"
+    if report["missing"]:
+        packages = [NEEDED[name] for name in report["missing"]]
         return (
             f"python={python} lacks {', '.join(packages)}\nfix: {python} -m pip install"
             f" {' '.join(packages)}"
