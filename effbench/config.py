@@ -299,8 +299,6 @@ class Executor:
     # CPU cores of trials, divided among the GPUs: `auto`, null (no pinning), `2-7`, [2,3]
     cores: Any = "auto"
     renew_server: bool = True  # on CUDA: a new fork server for each round
-    # trials per device that build and compile ahead, between the timings of others
-    ahead: int = number(0, least=0, most=1000)
     # maximum seconds to wait for a foreign process on the GPU; then the trial is marked
     foreign_wait_s: float = number(30.0, least=0)
     # maximum seconds to wait for a device that another effbench uses; then the sweep stops

@@ -462,7 +462,7 @@ def race_in(
     column."""
     if sweep.protocol.get("eliminate") != column:
         return None
-    from effbench.sweeping.schedule import race_of
+    from effbench.sweeping.rounds import race_of
 
     history = store.history(sweep.id, rows[0]["environment_id"])
     return race_of(

@@ -229,7 +229,7 @@ def end_of_sweep(outcome: Any) -> int:
         rows = label_rows(rows_of(store, sweep))
         remarks = notes(store, sweep, rows)
         db = store.name  # without a password, because output ends up in logs
-        again = resume_command(sweep.id, outcome.db, db, store.is_own(sweep.id), outcome.shard)
+        again = resume_command(sweep.id, outcome.db, db, outcome.shard)
     if rows:
         show(console, sweep, rows, speedup_table(rows, None, sweep.baseline_mode), remarks)
     counts = Counter(row.source["status"] for row in rows)

@@ -306,7 +306,7 @@ def stored_rows(
     for sweep in recorded_here_first(store.sweeps()):
         protocol = {"eliminate": None} | sweep.protocol  # older sweeps lack it
         if not cases or (protocol, sweep.baseline_mode) != (
-            settings.protocol,
+            vars(settings.protocol),
             settings.baseline_mode,
         ):
             continue

@@ -3,11 +3,11 @@ measured nothing yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from effbench.cell import Cell
+from effbench.config import Protocol
 from effbench.stats.intervals import LEAST_TRIALS
 from effbench.sweeping.plan import PlannedTrial, Settings
 
@@ -67,19 +67,19 @@ def compilation(cell: Cell, is_cold: bool) -> Bounds:
     return LIGHT
 
 
-def trial_bounds(cell: Cell, protocol: Mapping[str, Any], is_cold: bool) -> Bounds:
+def trial_bounds(cell: Cell, protocol: Protocol, is_cold: bool) -> Bounds:
     """Return the bounds of a trial of this cell. Calls that take a large part of a second last
     longer."""
     on_cuda = cell.device == "cuda"
     timers = 2 if on_cuda else 1
-    budget_s = protocol["budget_s"]
-    least_s = min(protocol["warmup_s"], protocol["max_warmup_s"])
-    least_s += timers * min(protocol["min_time_s"], budget_s / timers)
-    most_s = max(protocol["warmup_s"], protocol["max_warmup_s"]) + budget_s
+    budget_s = protocol.budget_s
+    least_s = min(protocol.warmup_s, protocol.max_warmup_s)
+    least_s += timers * min(protocol.min_time_s, budget_s / timers)
+    most_s = max(protocol.warmup_s, protocol.max_warmup_s) + budget_s
     bounds = OVERHEAD + compilation(cell, is_cold) + Bounds(least_s, most_s)
     if on_cuda:
-        bounds += Bounds(protocol["load_s"], protocol["load_s"])
-    if on_cuda and protocol["profile"]:
+        bounds += Bounds(protocol.load_s, protocol.load_s)
+    if on_cuda and protocol.profile:
         bounds += PROFILE
     return bounds
 
@@ -90,17 +90,17 @@ def total_bounds(trials: Iterable[PlannedTrial], settings: Settings) -> dict[str
     by_device: dict[str, Bounds] = {}
     for trial in trials:
         cell = trial.run.cell
-        bounds = trial_bounds(cell, protocol, trial.round < protocol["compilations"])
+        bounds = trial_bounds(cell, protocol, trial.round < protocol.compilations)
         high_s = min(bounds.high_s, settings.timeout_s)
         low_s = min(bounds.low_s, high_s) if trial.round < least_rounds(protocol) else 0.0
         by_device[cell.device] = by_device.get(cell.device, Bounds()) + Bounds(low_s, high_s)
     return by_device
 
 
-def least_rounds(protocol: Mapping[str, Any]) -> int:
+def least_rounds(protocol: Protocol) -> int:
     """Return the number of rounds that a cell surely has: rounds may end early."""
-    if protocol["eliminate"] is not None:
+    if protocol.eliminate is not None:
         return 1
-    if protocol["enough_interval"] is not None:
-        return min(LEAST_TRIALS, protocol["rounds"])
-    return int(protocol["rounds"])
+    if protocol.enough_interval is not None:
+        return min(LEAST_TRIALS, protocol.rounds)
+    return protocol.rounds

@@ -5,34 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from effbench.cell import Trial
+from effbench.sweeping.durations import Durations
 from effbench.sweeping.plan import CellRun, PlannedTrial
-
-#: Kinds of times of a trial: with an empty compile cache, with a filled one, and a guess of the
-#: latter.
-COLD, WARM, GUESSED_WARM = "cold", "warm", "guessed warm"
 
 #: Multiple of the time that an estimate takes, until the next one is made.
 COST_SHARE = 100
 #: Smallest assumed fraction of the time in which trials run; the rest is waiting.
 LEAST_PARALLEL = 0.01
-
-
-class Mean:
-    """A running mean."""
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-        self.number = 0
-
-    def add(self, value: float) -> None:
-        self.sum += value
-        self.number += 1
-
-    @property
-    def value(self) -> float:
-        return self.sum / self.number
 
 
 class TimeLeft:
@@ -64,9 +46,8 @@ class TimeLeft:
         self.shown_percent = 0
         self.estimate_s: float | None = None
         self.estimated_at_s = self.next_estimate_s = 0.0
-        #: mean seconds by what they describe (a cell run, the name of a mode, or None for all) and
-        #: by kind
-        self.means: dict[tuple[CellRun | str | None, str], Mean] = {}
+        self.durations = Durations()
+        self.number_ended = 0
 
     def started(self, trial: PlannedTrial) -> None:
         now = self.clock()
@@ -90,15 +71,8 @@ class TimeLeft:
         if seconds is None:
             seconds = self.clock() - started_s if started_s is not None else 0.0
         self.ran_s += seconds
-        if record.compile_cache == "cold":
-            self.note(trial.run, COLD, seconds)
-            self.note(trial.run, GUESSED_WARM, max(0.0, seconds - (record.compile_s or 0.0)))
-        else:
-            self.note(trial.run, WARM, seconds)
-
-    def note(self, run: CellRun, kind: str, seconds: float) -> None:
-        for key in (run, run.cell.mode_name, None):
-            self.means.setdefault((key, kind), Mean()).add(seconds)
+        self.number_ended += 1
+        self.durations.add(trial.run.cell, record, seconds)
 
     def percent(self) -> int:
         """Return the percentage of the sweep that is done. It never decreases, and is 100 only when
@@ -113,7 +87,7 @@ class TimeLeft:
         """Return the estimated seconds until the end; None before the first trial has ended."""
         if self.left <= 0:
             return 0.0
-        if not self.means or self.began_s is None:
+        if not self.number_ended or self.began_s is None:
             return None
         now = self.clock()
         if self.estimate_s is None or now >= self.next_estimate_s:
@@ -131,15 +105,12 @@ class TimeLeft:
         ]
         # trials that are no longer needed are pending too, because it is unknown which ones they
         # are
-        if expected_s:
-            work_s = sum(expected_s) * self.left / len(expected_s)
-        else:
-            work_s = self.left * self.expected_s(None, self.compilations)
+        work_s = self.left * (fmean(expected_s) if expected_s else self.mean_s())
         running_s = 0.0
         for trial, started_s in self.running.items():
             running_s += now - started_s
             work_s -= min(now - started_s, self.expected_s(trial.run, trial.round))
-        elapsed_s = now - self.began_s
+        elapsed_s = now - (self.began_s or now)
         remaining_s = max(0.0, work_s)
         if elapsed_s <= 0:
             return remaining_s
@@ -147,14 +118,12 @@ class TimeLeft:
         parallel = (self.ran_s + running_s) / elapsed_s
         return remaining_s / max(parallel, LEAST_PARALLEL)
 
-    def expected_s(self, run: CellRun | None, round: int) -> float:
-        """Return the expected seconds of a trial of this cell run, from its own trials, those of
-        its mode, or all."""
-        kinds = (COLD, WARM) if round < self.compilations else (WARM, GUESSED_WARM)
-        keys = (run, run.cell.mode_name, None) if run else (None,)
-        for key in keys:
-            for kind in kinds:
-                mean = self.means.get((key, kind))
-                if mean:
-                    return mean.value
-        raise ValueError("no trial has ended")
+    def expected_s(self, run: CellRun, round: int) -> float:
+        """Return the expected seconds of a trial of this cell run, from the most similar trials, or
+        from all."""
+        expected = self.durations.expected_s(run.cell, is_cold=round < self.compilations)
+        return self.mean_s() if expected is None else expected
+
+    def mean_s(self) -> float:
+        """Return the mean seconds of all trials that have ended."""
+        return self.ran_s / self.number_ended

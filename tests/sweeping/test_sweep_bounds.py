@@ -1,5 +1,7 @@
 """How long trials take at least and at most, from the protocol alone."""
 
+from dataclasses import replace
+
 import pytest
 from schedule_parts import trials
 
@@ -23,7 +25,7 @@ def cell(name="eager", device="cpu", **settings):
 
 def bounds_of(*cells, timeout_s=900.0, **protocol):
     settings = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
-    planned = trials([CellRun(one) for one in cells], settings.protocol["rounds"])
+    planned = trials([CellRun(one) for one in cells], settings.protocol.rounds)
     return total_bounds(planned, settings)
 
 
@@ -37,7 +39,7 @@ def test_a_trial_on_the_cpu_has_one_timer_and_one_on_a_gpu_two():
     assert on_gpu.low_s == pytest.approx(0.3 + 0.2 + 2 * 0.5 + 0.3 + 0.2)
     assert on_gpu.high_s == pytest.approx(3 + 2 + 5 + 0.3 + 2)
     short = trial_bounds(
-        cell(device="cuda"), {**protocol, "budget_s": 0.2, "profile": False}, is_cold=False
+        cell(device="cuda"), replace(protocol, budget_s=0.2, profile=False), is_cold=False
     )
     assert short.low_s == pytest.approx(0.3 + 0.2 + 0.2 + 0.3), (
         "the budget limits the least time of each timer"
