@@ -18,7 +18,7 @@ from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.durations import COLD, WARM, Durations, kinds
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.pool import Pools, gpus_of
 from effbench.sweeping.record import recorded_trials
 from effbench.sweeping.rounds import RoundsNeeded
 from effbench.sweeping.run import Command, check_same_sweep
@@ -50,7 +50,7 @@ def print_plan(
             check_same_sweep(store, info, settings, command, cells, facts_here(settings, ids))
             history = recorded_trials(store, info.id, runs, ids)
         durations = durations_of_alike(store, settings, pools)
-    left = trials_left(runs, protocol.rounds, settings.sweep.seed, history)
+    left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, history, list(pools)).needed(left)
     number = count(len(cells), "cell")
     rounds = f"{count(protocol.rounds, 'round')} ({protocol.name})"
@@ -71,8 +71,7 @@ def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> li
     """Return the slots on which the sweep would run; one that stands for all of a cluster."""
     if settings.executor.name == "slurm":
         return [Slot("SLURM", "")]
-    gpus = max((pool.gpus for pool in pools.values()), key=len)
-    return slots_of(gpus, cells, settings.executor)
+    return slots_of(gpus_of(pools), cells, settings.executor)
 
 
 def facts_here(settings: Settings, ids: Mapping[Interpreter, str]) -> dict[str, dict[str, Any]]:

@@ -147,10 +147,10 @@ def open_sweep(
     with database as opened, open_pools(asked, settings, command) as pools:
         executor: Executor
         if is_on_cluster and isinstance(opened, Store):  # a job of a cluster has another one
-            executor = SlurmExecutor(settings, opened, pools, command.progress, command.stop)
+            executor = SlurmExecutor(settings, pools, command.progress, command.stop, opened)
         else:
             executor = LocalExecutor(
-                settings, opened, pools, command.progress, command.stop, command.duet_rule
+                settings, pools, command.progress, command.stop, opened, command.duet_rule
             )
             for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
                 command.progress.note(f"note: {note}")
