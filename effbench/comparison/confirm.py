@@ -40,7 +40,7 @@ from effbench.sweeping.devices import slots_of
 from effbench.sweeping.duets import StoppingRule, allows_duet
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, Settings, is_of_duet, recorded_settings
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.pool import Pools, gpus_of
 from effbench.sweeping.run import Command, Outcome, run_cells
 
 #: Recorded facts of an interpreter (`Interpreter.facts`) that a re-run needs.
@@ -198,8 +198,7 @@ def duets_in(store: Store, sweep_id: str, old_id: str | None, new_id: str) -> se
 
 
 def slots_in(pools: Pools, cells: Sequence[Cell], settings: Settings) -> int:
-    gpus = max((pool.gpus for pool in pools.values()), key=len)
-    return len(slots_of(gpus, cells, settings.executor))
+    return len(slots_of(gpus_of(pools), cells, settings.executor))
 
 
 def plan_text(

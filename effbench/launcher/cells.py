@@ -203,7 +203,7 @@ def split(jobs: Sequence[Job]) -> tuple[list[dict[str, Any]], Settings]:
                 f"{key} applies to a whole sweep and cannot be swept: choose one value or run two"
                 " sweeps"
             )
-    return parts, Settings.from_json({key: first[key] for key in OF_SWEEP})
+    return parts, Settings.with_defaults(**{key: first[key] for key in OF_SWEEP})
 
 
 def is_generated(part: dict[str, Any]) -> bool:

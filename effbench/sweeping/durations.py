@@ -33,15 +33,17 @@ class Durations:
 
     def add(self, cell: Cell, trial: Trial, seconds: float | None = None) -> None:
         """Add a trial of the cell. `seconds`: replaces its wall time, which may be unknown."""
-        seconds = trial.wall_s if seconds is None else seconds
+        if seconds is None:
+            seconds = trial.wall_s
         if not seconds:
             return
-        if trial.compile_cache != COLD:
-            self.add_seconds(kinds_of(cell), WARM, seconds)
-            return
-        self.add_seconds(kinds_of(cell), COLD, seconds)
-        without_compiling = max(0.0, seconds - (trial.compile_s or 0.0))
-        self.add_seconds(kinds_of(cell), GUESSED_WARM, without_compiling)
+        kinds = kinds_of(cell)
+        if trial.compile_cache == COLD:
+            compile_s = trial.compile_s or 0.0
+            self.add_seconds(kinds, COLD, seconds)
+            self.add_seconds(kinds, GUESSED_WARM, max(0.0, seconds - compile_s))
+        else:
+            self.add_seconds(kinds, WARM, seconds)
 
     def add_seconds(self, kinds: tuple[Kind, ...], cache: str, seconds: float) -> None:
         for kind in kinds:
@@ -51,7 +53,9 @@ class Durations:
     def expected_s(self, cell: Cell, is_cold: bool) -> float | None:
         """Return the median seconds of the trials that are most similar to one of this cell; None
         without any. `is_cold`: it compiles with an empty cache, if it compiles."""
-        caches = (COLD, WARM) if is_cold else (WARM, GUESSED_WARM, COLD)
+        caches = [COLD, WARM]
+        if not is_cold:
+            caches = [WARM, GUESSED_WARM, COLD]
         for kind in kinds_of(cell):
             for cache in caches:
                 if (kind, cache) in self.seconds:

@@ -13,15 +13,15 @@ from effbench.labels import mode_order
 from effbench.printable import about, between, count
 from effbench.store.connect import EmptyError, NoDatabaseError
 from effbench.store.store import Store
-from effbench.sweeping import resume
-from effbench.sweeping.bounds import Bounds, total_bounds
+from effbench.sweeping.bounds import Bounds, planned_bounds
 from effbench.sweeping.devices import Slot, slots_of
 from effbench.sweeping.durations import COLD, WARM, Durations, kinds
+from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.pool import Pools
+from effbench.sweeping.pool import Pools, gpus_of
 from effbench.sweeping.record import recorded_trials
 from effbench.sweeping.rounds import RoundsNeeded
-from effbench.sweeping.run import Command
+from effbench.sweeping.run import Command, check_same_sweep
 from effbench.table import Column, Table
 
 FLAG = "--dry-run"
@@ -39,50 +39,46 @@ def print_plan(
     progress, protocol = command.progress, settings.protocol
     runs = list(dict.fromkeys(run for run in planned if run is not None))
     cells = cells_of(runs)
-    slots = [Slot("SLURM", "")]
-    if settings.executor.name == "local":
-        gpus = max((pool.gpus for pool in pools.values()), key=len)
-        slots = slots_of(gpus, cells, settings.executor)
+    slots = planned_slots(settings, pools, cells)
     history: dict[CellRun, list[Trial]] = {}
     durations = Durations()
     # a sweep would create a missing database
     with suppress(EmptyError, NoDatabaseError), Store.open(settings.db, mode="read") as store:
         if settings.resume:
-            history = recorded_history(store, settings, pools, runs, command)
+            ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
+            info = store.find_sweep(settings.resume)
+            check_same_sweep(store, info, settings, command, cells, facts_here(settings, ids))
+            history = recorded_trials(store, info.id, runs, ids)
         durations = durations_of_alike(store, settings, pools)
-    left = trials_left(runs, protocol.rounds, settings.sweep.seed, history)
+    left = trials_left(runs, settings, history)
     trials = RoundsNeeded(settings, history, list(pools)).needed(left)
+    number = count(len(cells), "cell")
+    rounds = f"{count(protocol.rounds, 'round')} ({protocol.name})"
     where = ", ".join(slot.name for slot in slots)
-    progress.note(
-        f"plan: {count(len(cells), 'cell')} ×"
-        f" {count(protocol.rounds, 'round')} ({protocol.name}) on {where}:"
-        f" {count(len(trials), 'trial')} to run"
-    )
+    progress.note(f"plan: {number} × {rounds} on {where}: {count(len(trials), 'trial')} to run")
     if settings.exclude:
         progress.note(f"exclude removes {count(len(command.excluded), 'cell')}")
     if settings.shard:
-        others = len(command.matrix) - len(cells)
-        progress.note(f"shard {settings.shard}: {count(others, 'cell')} in other shards")
+        others = count(len(command.matrix) - len(cells), "cell")
+        progress.note(f"shard {settings.shard}: {others} in other shards")
     if not progress.quiet:
         progress.console.print_table(plan_table(cells))
     progress.note(estimate(trials, settings, slots, durations))
     progress.note("dry run: nothing was run or recorded")
 
 
-def recorded_history(
-    store: Store, settings: Settings, pools: Pools, runs: Sequence[CellRun], command: Command
-) -> dict[CellRun, list[Trial]]:
-    """Return the recorded trials of the sweep to resume. Raises ResumeError if the plan differs;
-    note changes of the interpreters."""
-    info = store.find_sweep(settings.resume)
-    resume.check_same_plan(info, store.planned(info.id), cells_of(runs), command.matrix, settings)
-    ids = {interpreter: pool.environment.id for interpreter, pool in pools.items()}
-    if settings.executor.name == "local":
-        resume.check_same_interpreters(info, ids)
-        facts = {key: interpreter.facts() for interpreter, key in ids.items()}
-        for change in resume.changes(info, facts):
-            command.progress.note(change)
-    return recorded_trials(store, info.id, runs, ids)
+def planned_slots(settings: Settings, pools: Pools, cells: Sequence[Cell]) -> list[Slot]:
+    """Return the slots on which the sweep would run; one that stands for all of a cluster."""
+    if settings.executor.name == "slurm":
+        return [Slot("SLURM", "")]
+    return slots_of(gpus_of(pools), cells, settings.executor)
+
+
+def facts_here(settings: Settings, ids: Mapping[Interpreter, str]) -> dict[str, dict[str, Any]]:
+    """Return the facts of the interpreters by environment; none if trials run elsewhere."""
+    if settings.executor.name == "slurm":
+        return {}
+    return {environment_id: interpreter.facts() for interpreter, environment_id in ids.items()}
 
 
 def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durations:
@@ -90,7 +86,10 @@ def durations_of_alike(store: Store, settings: Settings, pools: Pools) -> Durati
     trials take as long."""
     environments = [pool.environment for pool in pools.values()]
     here = {(environment.gpu_name, environment.cpu_name) for environment in environments}
-    ids = [row["id"] for row in store.environments() if (row["gpu_name"], row["cpu_name"]) in here]
+    ids = []
+    for row in store.environments():
+        if (row["gpu_name"], row["cpu_name"]) in here:
+            ids.append(row["id"])
     wanted = lasts(vars(settings.protocol))
     sweeps = [sweep.id for sweep in store.sweeps() if lasts(sweep.protocol) == wanted]
     return known_durations(store.durations(sweeps, ids))
@@ -104,11 +103,11 @@ def plan_table(cells: Iterable[Cell]) -> Table:
     rows: dict[tuple[str, tuple[int, ...], int], list[str]] = defaultdict(list)
     for (model, mode), counts in sizes.items():
         rows[model, tuple(sorted(counts)), counts.total()].append(mode)
-    columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
     lines = []
     for (model, bs, number), modes in rows.items():
         names = ", ".join(mode_order((mode, mode) for mode in modes))
         lines.append((model, sizes_text(bs), names, number * len(modes)))
+    columns = [Column("model"), Column("bs"), Column("mode"), Column("cells", numeric=True)]
     return Table.of(columns, lines)
 
 
@@ -127,7 +126,8 @@ def known_durations(trials: Iterable[Sequence[Any]]) -> Durations:
     """Return the durations of (cell key, phase, model, mode, device, compile_cache, seconds)."""
     durations = Durations()
     for *facts, cache, seconds in trials:
-        durations.add_seconds(kinds(*facts), COLD if cache == COLD else WARM, seconds)
+        kind = COLD if cache == COLD else WARM
+        durations.add_seconds(kinds(*facts), kind, seconds)
     return durations
 
 
@@ -141,20 +141,20 @@ def estimate(
     trials and, for cells without any, from the protocol."""
     if not trials:
         return "duration: none, because all trials are recorded"
-    number_of = Counter(slot.device for slot in slots)
+    devices = Counter(slot.device for slot in slots)
     total = Bounds()
-    unknown: list[PlannedTrial] = []
+    unknown = []
     for trial in trials:
         cell = trial.run.cell
         # the first trial of each compile cache
         is_cold = trial.round < settings.protocol.compilations
-        known_s = durations.expected_s(cell, is_cold)
-        if known_s is None:
-            unknown.append(trial)
+        expected_s = durations.expected_s(cell, is_cold)
+        if expected_s is None:
+            unknown.append(cell)
+            bounds = planned_bounds(trial, settings)
         else:
-            total += Bounds(known_s, known_s).divided(max(1, number_of[cell.device]))
-    for device, bounds in total_bounds(unknown, settings).items():
-        total += bounds.divided(max(1, number_of[device]))
+            bounds = Bounds(expected_s, expected_s)
+        total += bounds.divided(max(1, devices[cell.device]))
     if not unknown:
         return f"duration: {about(total.low_s)}, from the medians of earlier trials"
     text = f"duration: {between(total.low_s, total.high_s)}"
@@ -163,7 +163,7 @@ def estimate(
             f"{text}, from the protocol and usual compile times: nothing like it has run here with"
             " this protocol"
         )
-    cells = len({trial.run.cell for trial in unknown})
+    cells = len(set(unknown))
     return (
         f"{text}, from the medians of earlier trials and, for {count(cells, 'cell')} without any,"
         " the protocol"

@@ -44,22 +44,18 @@ class Settings:
     db: str
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
+    def with_defaults(cls, **given: Any) -> Self:
         """Return settings with these plain values and defaults for all others, also within a
         section. Names that only other versions know are ignored."""
-        values = {name: value for name, value in vars(Config()).items() if name in names_of(cls)}
-        for name, value in given.items():
-            if name in SECTIONS:
+        defaults = Config()
+        values = {}
+        for name in names_of(cls):
+            value = given.get(name, getattr(defaults, name))
+            if name in SECTIONS and isinstance(value, Mapping):
                 known = names_of(SECTIONS[name])
-                values[name] = SECTIONS[name](**{key: value[key] for key in value if key in known})
-            elif name in values:
-                values[name] = value
+                value = SECTIONS[name](**{key: value[key] for key in known & value.keys()})
+            values[name] = value
         return cls(**values)
-
-    @classmethod
-    def with_defaults(cls, **given: Any) -> Self:
-        """Return settings with these values; see `from_json`."""
-        return cls.from_json(given)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -82,11 +78,9 @@ def stored_settings(settings: Settings) -> dict[str, Any]:
 def recorded_settings(sweep: SweepInfo) -> Settings:
     """Return the settings with which a sweep ran; defaults for those that an older version did not
     store."""
-    stored = sweep.host.get("settings")
-    known = stored if isinstance(stored, dict) else {}
-    return Settings.from_json(
-        {**known, "protocol": sweep.protocol, "baseline_mode": sweep.baseline_mode}
-    )
+    stored = dict(sweep.host.get("settings") or {})
+    stored |= {"protocol": sweep.protocol, "baseline_mode": sweep.baseline_mode}
+    return Settings.with_defaults(**stored)
 
 
 def names_of(kind: type) -> set[str]:
@@ -150,7 +144,7 @@ def round_order(runs: Sequence[CellRun], seed: int, round: int) -> list[list[Cel
 
 
 def trials_left(
-    runs: Sequence[CellRun], rounds: int, seed: int, history: Mapping[CellRun, Sequence[Trial]]
+    runs: Sequence[CellRun], settings: Settings, history: Mapping[CellRun, Sequence[Trial]]
 ) -> list[PlannedTrial]:
     """Return the remaining trials, round by round, without those of failed cell runs.
 
@@ -160,8 +154,8 @@ def trials_left(
     failed = {run for run, trials in history.items() if has_failed(trials)}
     recorded = {(run, trial.round): trial for run, trials in history.items() for trial in trials}
     left: list[PlannedTrial] = []
-    for round in range(rounds):
-        for group in round_order(runs, seed, round):
+    for round in range(settings.protocol.rounds):
+        for group in round_order(runs, settings.sweep.seed, round):
             known = {run: recorded.get((run, round)) for run in group if run not in failed}
             left += trials_left_of_group(known, round)
     return left

@@ -212,6 +212,11 @@ class ServerPool:
 Pools = Mapping[Interpreter, ServerPool]
 
 
+def gpus_of(pools: Pools) -> list[dict[str, Any]]:
+    """Return the GPUs of the machine: those of the interpreter that sees most."""
+    return max((pool.gpus for pool in pools.values()), key=len)
+
+
 def probe(
     server: ForkServer,
     parts: Sequence[Params],

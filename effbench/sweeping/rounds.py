@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +16,6 @@ from effbench.store.summary import estimate
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, is_of_duet
-
-#: Times that must be precise.
-TIMES = ("latency_ms", "period_ms")
 
 
 @dataclass
@@ -32,7 +31,9 @@ class RoundsNeeded:
     history: Mapping[CellRun, Sequence[Trial]]
     interpreters: Sequence[Interpreter]
     duet_rule: StoppingRule | None = None
-    rivals: dict[tuple[str, Interpreter], list[CellRun]] = field(default_factory=dict)
+    rivals: dict[tuple[str, Interpreter], list[CellRun]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def needed(self, trials: Sequence[PlannedTrial]) -> list[PlannedTrial]:
         """Return the trials without those of runs that are already known well enough or
@@ -41,7 +42,7 @@ class RoundsNeeded:
         self.rivals.clear()
         if self.settings.protocol.eliminate is not None:
             for run in dict.fromkeys([*self.history, *planned]):
-                self.rivals.setdefault((run.cell.comparison_key, run.interpreter), []).append(run)
+                self.rivals[run.cell.comparison_key, run.interpreter].append(run)
         known = {run for run in planned if self.is_enough(run) or run in self.eliminated(run)}
         return [trial for trial in trials if trial.run not in known]
 
@@ -49,35 +50,43 @@ class RoundsNeeded:
         """Return whether the remaining rounds may be skipped: under all interpreters that can run
         the cell, because comparisons pair their rounds. Marked rounds say nothing about
         precision."""
-        compared = [CellRun(cell, place) for cell in run.cells for place in self.interpreters]
-        recorded = [trials for trials in map(self.history.get, compared) if trials]
+        recorded = self.recorded_with(run)
         measured = list(filter(is_measured, recorded))
         if self.duet_rule is not None and len(recorded) == 2:
+            if len(measured) == 2 and all(map(are_duets, measured)):
+                return self.duet_rule.is_settled(*recorded, self.settings.compilations)
             if len(measured) < 2 and self.duet_rule.needs_both:
                 return True
-            if len(measured) == 2 and all(map(are_duets, measured)):
-                first, second = measured
-                return self.duet_rule.is_settled(first, second, self.settings.compilations)
         if not measured:
             return False
         quiet = set.intersection(*map(quiet_rounds, measured))
         return all(self.is_precise(trials, quiet) for trials in measured)
 
+    def recorded_with(self, run: CellRun) -> list[Sequence[Trial]]:
+        """Return the trials of each recorded run that this one is compared with, and its own."""
+        recorded = []
+        for cell in run.cells:
+            for interpreter in self.interpreters:
+                trials = self.history.get(CellRun(cell, interpreter))
+                if trials:
+                    recorded.append(trials)
+        return recorded
+
     def is_precise(self, trials: Sequence[Trial], rounds: set[int]) -> bool:
         """Return whether latency and period are precise enough in these rounds, over all
         compilations. A race compares rounds that all candidates have, so there it is what ends
         them."""
-        target = self.settings.protocol.enough_interval
-        if target is None or self.settings.protocol.eliminate is not None:
+        protocol = self.settings.protocol
+        target = protocol.enough_interval
+        if target is None or protocol.eliminate is not None:
             return False
         if any(trial.status is not Status.OK for trial in trials):
             return False
         good = [trial for trial in trials if trial.round in rounds]
-        caches = {trial.compilation for trial in good}
-        if None not in caches and len(caches) < self.settings.compilations:
+        if misses_compilations(good, self.settings.compilations):
             return False
-        estimates = [estimate(good, name) for name in TIMES]
-        means = [mean for mean in estimates if mean]
+        estimates = [estimate(good, "latency_ms"), estimate(good, "period_ms")]
+        means = list(filter(None, estimates))
         return bool(means) and all(enough(mean, len(good), target) for mean in means)
 
     def eliminated(self, run: CellRun) -> set[CellRun]:
@@ -91,11 +100,15 @@ class RoundsNeeded:
         state = race_of(recorded, vars(self.settings.protocol))
         if state.is_over:
             return set(rivals)
-        return {
-            rival
-            for rival, trials in recorded.items()
-            if rival in state.eliminated or has_degraded(trials)
-        }
+        degraded = {rival for rival, trials in recorded.items() if has_degraded(trials)}
+        return degraded.union(rival for rival in rivals if rival in state.eliminated)
+
+
+def misses_compilations(trials: Iterable[Trial], number: int) -> bool:
+    """Return whether the trials use fewer compile caches than this number. The cache of a trial of
+    an older version is unknown."""
+    caches = {trial.compilation for trial in trials}
+    return None not in caches and len(caches) < number
 
 
 def is_measured(trials: Iterable[Trial]) -> bool:
@@ -136,10 +149,15 @@ def times_of(trials: Iterable[Trial], metric: str) -> list[float | None]:
     one."""
     by_round = {trial.round: trial for trial in trials}
     times: list[float | None] = []
-    while len(times) in by_round:
-        trial = by_round[len(times)]
-        times.append(getattr(trial, metric) if trial.disturbance is None else None)
-    return times
+    for round in itertools.count():
+        trial = by_round.get(round)
+        if trial is None:
+            return times
+        if trial.disturbance is None:
+            times.append(getattr(trial, metric))
+        else:
+            times.append(None)
+    raise AssertionError("unreachable")
 
 
 def variation_of(trials: Sequence[Trial]) -> float:

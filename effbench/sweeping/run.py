@@ -147,10 +147,10 @@ def open_sweep(
     with database as opened, open_pools(asked, settings, command) as pools:
         executor: Executor
         if is_on_cluster and isinstance(opened, Store):  # a job of a cluster has another one
-            executor = SlurmExecutor(settings, opened, pools, command.progress, command.stop)
+            executor = SlurmExecutor(settings, pools, command.progress, command.stop, opened)
         else:
             executor = LocalExecutor(
-                settings, opened, pools, command.progress, command.stop, command.duet_rule
+                settings, pools, command.progress, command.stop, opened, command.duet_rule
             )
             for note in dict.fromkeys(note for pool in pools.values() for note in pool.notes):
                 command.progress.note(f"note: {note}")
@@ -272,16 +272,28 @@ def take_up(
             f"sweep {info.id} is still running in process {process['pid']}; wait for its end, or"
             " end it first"
         )
-    resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
-    if facts:
-        places = [Interpreter.from_facts(known) for known in facts.values()]
-        resume.check_same_interpreters(info, places)
-    for change in resume.changes(info, facts):
-        command.progress.note(change)
+    check_same_sweep(store, info, settings, command, cells, facts)
     add_rounds(store, info, settings, command.progress)
     store.note_environments(info.id, facts)
     store.finish_sweep(info.id, "running", settings.shard)
     return info.id
+
+
+def check_same_sweep(
+    store: Store,
+    info: SweepInfo,
+    settings: Settings,
+    command: Command,
+    cells: Sequence[Cell],
+    facts: dict[str, dict[str, Any]],
+) -> None:
+    """Raise ResumeError if the plan or the interpreters differ from those of the recorded sweep;
+    note what has changed. `facts`: of the environments; empty if they are not known yet."""
+    resume.check_same_plan(info, store.planned(info.id), cells, command.matrix, settings)
+    if facts:
+        resume.check_same_interpreters(info, map(Interpreter.from_facts, facts.values()))
+    for change in resume.changes(info, facts):
+        command.progress.note(change)
 
 
 def add_rounds(store: Store, info: SweepInfo, settings: Settings, progress: Progress) -> None:

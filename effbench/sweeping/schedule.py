@@ -23,7 +23,7 @@ from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
 from effbench.sweeping.pool import Pools
 from effbench.sweeping.progress import Progress
 from effbench.sweeping.rounds import RoundsNeeded
-from effbench.sweeping.trial_queue import Group, TrialQueue
+from effbench.sweeping.trial_queue import Group, TrialQueue, groups_of
 from effbench.sweeping.trial_runner import TrialRunner, may_lack_room
 
 NO_ROOM = (
@@ -86,7 +86,7 @@ class Schedule:
         left = self.needed(trials)
         self.progress.resized(len(left) - len(trials))
         names = {slot.gpu["uuid"]: slot.name for slot in self.slots if slot.gpu}
-        queue = TrialQueue(left, self.history, names)
+        queue = TrialQueue(groups_of(left, self.history, names))
         threads = [
             threading.Thread(target=self.work, args=(slot, queue), name=f"effbench-{slot.name}")
             for slot in self.slots

@@ -4,6 +4,7 @@ ended."""
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
@@ -37,17 +38,17 @@ class TimeLeft:
         self.left = len(trials)
         self.compilations = compilations
         self.clock = clock
-        self.pending: dict[CellRun, set[int]] = {}
+        self.pending: dict[CellRun, set[int]] = defaultdict(set)
         for trial in trials:
-            self.pending.setdefault(trial.run, set()).add(trial.round)
+            self.pending[trial.run].add(trial.round)
         self.running: dict[PlannedTrial, float] = {}
         self.began_s: float | None = None
-        self.ran_s = 0.0
-        self.shown_percent = 0
-        self.estimate_s: float | None = None
-        self.estimated_at_s = self.next_estimate_s = 0.0
+        self.ended_s: list[float] = []  # seconds of each trial
         self.durations = Durations()
-        self.number_ended = 0
+        self.shown_percent = 0
+        self.estimate_s = 0.0
+        self.estimated_at_s = 0.0
+        self.next_estimate_s = 0.0
 
     def started(self, trial: PlannedTrial) -> None:
         now = self.clock()
@@ -62,16 +63,16 @@ class TimeLeft:
 
     def ended(self, trial: PlannedTrial, record: Trial) -> None:
         self.left -= 1
-        started_s = self.running.pop(trial, None)
+        now = self.clock()
+        started_s = self.running.pop(trial, now)
         if record.status.is_measured:
-            self.pending.get(trial.run, set()).discard(trial.round)
+            self.pending[trial.run].discard(trial.round)
         else:  # the cell's remaining rounds are not run
             self.pending.pop(trial.run, None)
         seconds = record.wall_s
         if seconds is None:
-            seconds = self.clock() - started_s if started_s is not None else 0.0
-        self.ran_s += seconds
-        self.number_ended += 1
+            seconds = now - started_s
+        self.ended_s.append(seconds)
         self.durations.add(trial.run.cell, record, seconds)
 
     def percent(self) -> int:
@@ -87,43 +88,40 @@ class TimeLeft:
         """Return the estimated seconds until the end; None before the first trial has ended."""
         if self.left <= 0:
             return 0.0
-        if not self.number_ended or self.began_s is None:
+        if not self.ended_s or self.began_s is None:
             return None
         now = self.clock()
-        if self.estimate_s is None or now >= self.next_estimate_s:
-            self.estimate_s = self.estimate(now)
+        if now >= self.next_estimate_s:
+            self.estimate_s = self.estimate(now, now - self.began_s)
             self.estimated_at_s = now
             ended_s = self.clock()
             # for 100,000 cells it takes a while, and must not disturb what is being timed
             self.next_estimate_s = ended_s + COST_SHARE * (ended_s - now)
         return max(0.0, self.estimate_s - (now - self.estimated_at_s))
 
-    def estimate(self, now: float) -> float:
+    def estimate(self, now: float, elapsed_s: float) -> float:
         """Return the estimated seconds from `now` until the end."""
-        expected_s = [
-            self.expected_s(run, round) for run, rounds in self.pending.items() for round in rounds
-        ]
+        expected_s = []
+        for run, rounds in self.pending.items():
+            for round in rounds:
+                expected_s.append(self.expected_s(run, round))
         # trials that are no longer needed are pending too, because it is unknown which ones they
         # are
-        work_s = self.left * (fmean(expected_s) if expected_s else self.mean_s())
-        running_s = 0.0
+        work_s = self.left * fmean(expected_s or self.ended_s)
+        ran_s = sum(self.ended_s)
         for trial, started_s in self.running.items():
-            running_s += now - started_s
-            work_s -= min(now - started_s, self.expected_s(trial.run, trial.round))
-        elapsed_s = now - (self.began_s or now)
-        remaining_s = max(0.0, work_s)
+            running_s = now - started_s
+            ran_s += running_s
+            work_s -= min(running_s, self.expected_s(trial.run, trial.round))
+        work_s = max(0.0, work_s)
         if elapsed_s <= 0:
-            return remaining_s
+            return work_s
         # trials run in parallel on several devices, and wait between each other
-        parallel = (self.ran_s + running_s) / elapsed_s
-        return remaining_s / max(parallel, LEAST_PARALLEL)
+        parallel = ran_s / elapsed_s
+        return work_s / max(parallel, LEAST_PARALLEL)
 
     def expected_s(self, run: CellRun, round: int) -> float:
         """Return the expected seconds of a trial of this cell run, from the most similar trials, or
         from all."""
         expected = self.durations.expected_s(run.cell, is_cold=round < self.compilations)
-        return self.mean_s() if expected is None else expected
-
-    def mean_s(self) -> float:
-        """Return the mean seconds of all trials that have ended."""
-        return self.ran_s / self.number_ended
+        return fmean(self.ended_s) if expected is None else expected

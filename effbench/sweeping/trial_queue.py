@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from effbench.cell import Cell, Trial
-from effbench.sweeping.durations import Durations
 from effbench.sweeping.plan import CellRun, PlannedTrial
-
-#: Groups per GPU at the end of a sweep that start longest first.
-TAIL = 2
 
 
 @dataclass
@@ -38,45 +35,14 @@ class Group:
         return self.trials[0].run.group
 
 
+@dataclass
 class TrialQueue:
     """The remaining trials in groups. Thread-safe. Only one group of a cell runs at a time, since
-    its compile cache has one writer.
+    its compile cache has one writer. `running`: key of a group -> device of its slot."""
 
-    `history` (recorded trials) and `slots` (names by GPU UUID) determine where an interrupted group
-    continues. If there are several GPUs, the last TAIL groups of each start in the order of their
-    expected duration, longest first, so that no GPU is idle for long at the end. Which groups these
-    are is random.
-    """
-
-    def __init__(
-        self,
-        trials: Iterable[PlannedTrial],
-        history: Mapping[CellRun, Sequence[Trial]],
-        slots: Mapping[str, str],
-    ) -> None:
-        self.lock = threading.Lock()
-        self.history = history
-        self.slots = slots
-        self.running: dict[Hashable, str] = {}  # key of a group -> device of its slot
-        self.groups: list[Group] = []
-        used = self.used_slots()
-        for key, members in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
-            planned = list(members)
-            recorded = used.get(key, {})
-            for trial in planned:
-                recorded.pop(trial.run, None)
-            slot = next(iter(recorded.values()), None)
-            self.groups.append(Group(planned, slot))
-
-    def used_slots(self) -> dict[tuple[Hashable, int], dict[CellRun, str]]:
-        """Return, for each group and round, the slot on which each recorded run was."""
-        used: dict[tuple[Hashable, int], dict[CellRun, str]] = {}
-        for run, trials in self.history.items():
-            for trial in trials:
-                slot = self.slots.get(trial.gpu_uuid or "")
-                if slot is not None:
-                    used.setdefault((run.group, trial.round), {})[run] = slot
-        return used
+    groups: list[Group]
+    running: dict[Hashable, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, slot: str, device: str, devices: Collection[str]) -> Group | None:
         """Return the next group for the slot with this name and device, or None if no group is
@@ -89,25 +55,15 @@ class TrialQueue:
             # a trial on the CPU may use every core, including those of trials on GPUs
             if any(is_cpu(other) != is_cpu(device) for other in self.running.values()):
                 return None
-            ready = self.ready(slot, device, devices)
-            if len(self.slots) > 1 and len(self.groups) <= TAIL * len(self.slots):
-                durations = self.durations()
-                group = max(ready, key=lambda group: expected_s(group, durations), default=None)
-            else:
-                group = next(ready, None)
-            if group is not None:
-                self.running[group.key] = device
-                self.groups.remove(group)
-            return group
-
-    def ready(self, slot: str, device: str, devices: Collection[str]) -> Iterator[Group]:
-        """Yield the groups that the slot may run now, in order."""
-        latest = self.first_round_elsewhere(device, devices)
-        for group in self.groups:
-            fits = group.cell.device == device or group.cell.device not in devices
-            is_free = group.slot in (None, slot) and group.key not in self.running
-            if fits and is_free and group.round <= latest:
-                yield group
+            latest = self.first_round_elsewhere(device, devices)
+            for group in self.groups:
+                fits = group.cell.device == device or group.cell.device not in devices
+                is_free = group.slot in (None, slot) and group.key not in self.running
+                if fits and is_free and group.round <= latest:
+                    self.running[group.key] = device
+                    self.groups.remove(group)
+                    return group
+            return None
 
     def first_round_elsewhere(self, device: str, devices: Collection[str]) -> float:
         """Return the earliest round that still waits for the CPU if `device` is a GPU, or for a GPU
@@ -122,14 +78,6 @@ class TrialQueue:
             if group.cell.device in devices and is_cpu(group.cell.device) != is_cpu(device)
         ]
         return min(rounds, default=math.inf)
-
-    def durations(self) -> Durations:
-        """Return the durations of the recorded trials."""
-        durations = Durations()
-        for run, trials in list(self.history.items()):
-            for trial in trials:
-                durations.add(run.cell, trial)
-        return durations
 
     def finished(self, group: Group) -> None:
         """End the group, so that another one of its cell may run."""
@@ -156,7 +104,22 @@ def is_cpu(device: str) -> bool:
     return device == "cpu"
 
 
-def expected_s(group: Group, durations: Durations) -> float:
-    """Return how long a trial of the group takes; infinity if nothing like it has run."""
-    expected = durations.expected_s(group.cell, is_cold=False)
-    return math.inf if expected is None else expected
+def groups_of(
+    trials: Iterable[PlannedTrial],
+    history: Mapping[CellRun, Sequence[Trial]],
+    slots: Mapping[str, str],
+) -> list[Group]:
+    """Return the trials in groups. `history` (recorded trials) and `slots` (names by GPU UUID)
+    determine where an interrupted group continues."""
+    used: dict[tuple[Hashable, int], dict[CellRun, str]] = defaultdict(dict)
+    for run, recorded in history.items():
+        for trial in recorded:
+            if trial.gpu_uuid in slots:
+                used[run.group, trial.round][run] = slots[trial.gpu_uuid]
+    groups = []
+    for key, members in groupby(trials, key=lambda trial: (trial.run.group, trial.round)):
+        planned = list(members)
+        elsewhere = used[key].keys() - {trial.run for trial in planned}
+        slot = used[key][elsewhere.pop()] if elsewhere else None
+        groups.append(Group(planned, slot))
+    return groups

@@ -1,5 +1,6 @@
 """How long trials take at least and at most, from the protocol alone."""
 
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ from schedule_parts import trials
 
 from effbench.cell import Cell
 from effbench.printable import about, between, duration
-from effbench.sweeping.bounds import Bounds, compilation, total_bounds, trial_bounds
+from effbench.sweeping.bounds import Bounds, compilation, planned_bounds, trial_bounds
 from effbench.sweeping.plan import CellRun, Settings
 
 TARGETS = {
@@ -26,7 +27,10 @@ def cell(name="eager", device="cpu", **settings):
 def bounds_of(*cells, timeout_s=900.0, **protocol):
     settings = Settings.with_defaults(protocol=protocol, timeout_s=timeout_s)
     planned = trials([CellRun(one) for one in cells], settings.protocol.rounds)
-    return total_bounds(planned, settings)
+    by_device = defaultdict(Bounds)
+    for trial in planned:
+        by_device[trial.run.cell.device] += planned_bounds(trial, settings)
+    return by_device
 
 
 def test_a_trial_on_the_cpu_has_one_timer_and_one_on_a_gpu_two():

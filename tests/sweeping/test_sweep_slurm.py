@@ -113,7 +113,7 @@ def cluster(tmp_path):
                 db=str(store.name), executor=executor, protocol={"rounds": rounds}
             )
             runs = [CellRun(cell) for cell in cells]
-            made = SlurmExecutor(settings, store, {}, MagicMock(), threading.Event())
+            made = SlurmExecutor(settings, {}, MagicMock(), threading.Event(), store)
             made.cancel = lambda: None
             made.prepare(runs)
             made.left = made.open(SweepRecord(store, begun(store, list(cells)), settings))

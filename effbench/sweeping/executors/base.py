@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Event
 
 from effbench.sweeping.interpreters import Interpreter
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings
+from effbench.sweeping.pool import Pools
+from effbench.sweeping.progress import Progress
 from effbench.sweeping.record import SweepRecord
 
 
+@dataclass
 class Executor(ABC):
     """Runs the trials of one sweep. Its methods are called in this order.
 
-    `environments`: id -> interpreter, as far as they are known; `slot_names`: where trials run.
+    `pools`: of the probed interpreters. `environments`: id -> interpreter, as far as they are
+    known; `slot_names`: where trials run.
     """
 
-    environments: dict[str, Interpreter]
-    slot_names: Sequence[str]
+    settings: Settings
+    pools: Pools
+    progress: Progress
+    stop: Event
+    environments: dict[str, Interpreter] = field(default_factory=dict, init=False)
+    slot_names: Sequence[str] = field(default=(), init=False)
 
     @staticmethod
     @abstractmethod

@@ -151,7 +151,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     request = JobRequest.read(folder)
     store = JobStore(folder, request)
-    settings = Settings.from_json(request.settings)
+    settings = Settings.with_defaults(**request.settings)
     runs = [
         CellRun(Cell.from_params(params), Interpreter(**given)) for given, params in request.runs
     ]

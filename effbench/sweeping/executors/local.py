@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from effbench.sweeping.devices import Slot, held_driver, lock_folder, slots_of
 from effbench.sweeping.duets import StoppingRule
 from effbench.sweeping.executors.base import Executor
 from effbench.sweeping.plan import CellRun, PlannedTrial, Settings, cells_of, trials_left
-from effbench.sweeping.pool import Pools, measure_ceilings
-from effbench.sweeping.progress import Progress
+from effbench.sweeping.pool import gpus_of, measure_ceilings
 from effbench.sweeping.record import SweepRecord, SweepStore, recorded_trials
 from effbench.sweeping.schedule import Schedule
 
@@ -28,11 +26,7 @@ from effbench.sweeping.schedule import Schedule
 class LocalExecutor(Executor):
     """Runs trials in child processes of the pools' fork servers."""
 
-    settings: Settings
     store: SweepStore
-    pools: Pools
-    progress: Progress
-    stop: threading.Event
     duet_rule: StoppingRule | None = None
 
     @staticmethod
@@ -41,8 +35,7 @@ class LocalExecutor(Executor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        gpus = max((pool.gpus for pool in self.pools.values()), key=len)
-        self.slots = slots_of(gpus, cells_of(runs), self.settings.executor)
+        self.slots = slots_of(gpus_of(self.pools), cells_of(runs), self.settings.executor)
         self.slot_names = [slot.name for slot in self.slots]
         lock_folder()  # raises for an unsafe folder before anything is recorded
         self.ids = {
@@ -68,8 +61,7 @@ class LocalExecutor(Executor):
             self.store.first_rounds(self.sweep_id),
             self.duet_rule,
         )
-        rounds, seed = self.settings.protocol.rounds, self.settings.sweep.seed
-        return self.schedule.needed(trials_left(self.runs, rounds, seed, history))
+        return self.schedule.needed(trials_left(self.runs, self.settings, history))
 
     def prepare_pools(self) -> None:
         """Tell each pool its compile caches, its cells and the last round that renews servers."""

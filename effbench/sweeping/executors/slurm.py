@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -31,8 +30,6 @@ from effbench.sweeping.executors.base import Executor
 from effbench.sweeping.executors.job_events import ClusterRecord, Job
 from effbench.sweeping.executors.job_files import EVENTS, JobRequest
 from effbench.sweeping.plan import LOST, CellRun, PlannedTrial, Settings, trials_left
-from effbench.sweeping.pool import Pools
-from effbench.sweeping.progress import Progress
 from effbench.sweeping.record import SweepRecord
 
 #: Seconds between two looks at the queue; a job that has ended is given up at the second one.
@@ -66,19 +63,13 @@ class SlurmExecutor(Executor):
     jobs that never began, which get the environment of others at the end: this machine's is another
     one. `noted`: why jobs wait."""
 
-    settings: Settings
     store: Store
-    pools: Pools
-    progress: Progress
-    stop: threading.Event
     jobs: list[Job] = field(default_factory=list)
     losses: Counter[tuple[CellRun, int]] = field(default_factory=Counter)
     given_up: list[LostTrial] = field(default_factory=list)
     noted: set[str] = field(default_factory=set)
     next_submission_s: float = 0.0
     next_look_s: float = 0.0
-
-    slot_names = ("SLURM",)
 
     @staticmethod
     def check(settings: Settings) -> None:
@@ -90,14 +81,14 @@ class SlurmExecutor(Executor):
 
     def prepare(self, runs: Sequence[CellRun]) -> None:
         self.runs = runs
-        self.environments = {}  # jobs report those of their nodes
+        self.slot_names = ["SLURM"]
         for pool in self.pools.values():  # nothing else runs on this machine
             pool.close()
 
     def open(self, record: SweepRecord) -> list[PlannedTrial]:
         self.sweep_id = record.sweep_id
         self.record = ClusterRecord(self.store, record.sweep_id, self.progress)
-        self.environments = self.record.environments
+        self.environments = self.record.environments  # jobs add those of their nodes
         part = part_name(record.sweep_id, self.settings.shard)
         self.folder = jobs_folder(self.settings) / part
         self.name = f"effbench-{part}"
@@ -154,8 +145,7 @@ class SlurmExecutor(Executor):
         most = self.settings.executor.job_retries
         given_up = {run for (run, _), times in self.losses.items() if times > most}
         history = {run: self.record.trials_of(run) for run in runs if run not in given_up}
-        rounds, seed = self.settings.protocol.rounds, self.settings.sweep.seed
-        return trials_left([*history], rounds, seed, history)
+        return trials_left([*history], self.settings, history)
 
     # --- submitting ---
 
