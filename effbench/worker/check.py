@@ -36,7 +36,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             inductor.learn_vector_instructions(user_cache)
         set_seed(request.seed)
         say_phase("running")
-        answer["facts"] = plain(function(device, **request.settings))
+        answer["facts"] = plain_facts(function(device, **request.settings))
     except SystemExit:  # the check may end its process
         raise
     except BaseException as error:  # user code may raise anything
@@ -63,7 +63,7 @@ def compile_sample(device: torch.device) -> dict[str, Any]:
 compile_sample.needs = (CPP_COMPILER,)  # type: ignore[attr-defined]
 
 
-def plain(facts: Any) -> dict[str, Any]:
+def plain_facts(facts: Any) -> dict[str, Any]:
     """Return the facts after a round trip through JSON. Raises TypeError for facts that JSON cannot
     represent."""
     if not isinstance(facts, dict):
@@ -74,4 +74,5 @@ def plain(facts: Any) -> dict[str, Any]:
         except (TypeError, ValueError) as error:
             # not a line of Python's encoder
             raise TypeError(f"fact {name!r} is not plain JSON: {error}") from None
-    return json.loads(json.dumps(facts))
+    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    return plain

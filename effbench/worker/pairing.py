@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,19 +17,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from effbench.cell import Cell, Trial, mode_settings
+from effbench.cell import Trial, mode_settings
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, Side, take_pairs
-from effbench.measure.timing import Inputs, Rules, Timer
-from effbench.measure.watch import GpuWatch
+from effbench.measure.timing import Inputs, Timer
 from effbench.metrics import significant
 from effbench.models.build import resolve_target
 from effbench.models.inputs import Batch
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import shared_weight_copy
-from effbench.worker.workload import Inference, copies
+from effbench.printable import describe
+from effbench.worker.context import CompilationWatch, TrialContext
+from effbench.workloads.base import Step, Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
@@ -63,37 +64,17 @@ class PairColumns:
     def disturbed(self) -> str:
         return f"{self.speedup}_disturbed"
 
+    def clear(self, trial: Trial) -> None:
+        """Remove the columns and the series from the trial."""
+        for name in (self.speedup, self.low, self.high, self.disturbed, self.count):
+            setattr(trial, name, None)
+        for series in list(trial.samples):
+            if series.startswith(f"{self.samples}_"):
+                del trial.samples[series]
+
 
 LATENCY = PairColumns("pair_speedup", "pair", "pairs")
 PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
-
-
-def unpaired(cell: Cell, workload: Inference) -> str | None:
-    """Return why the baseline's and the mode's calls cannot alternate in one process, or None."""
-    if cell.phase == "training":
-        return "each side's training steps change the other side's weights"
-    if cell.phase == "generate" or cell.stream:
-        return "requests and streams are timed as a whole"
-    for name in workload.initial:
-        kind = name.split(" ")[0]
-        if (
-            kind == "attribute"
-            # compiled code may depend on a plain value, and recompile when the other side changes
-            # it
-        ):
-            return f"each call changes the module's {name}"
-    return None
-
-
-def forget_pairs(trial: Trial, reason: str) -> None:
-    """Remove what the pairs have found so far, and record why the trial has none."""
-    trial.extra[NO_PAIRS] = reason
-    trial.pair_disturbance = None
-    for columns in (LATENCY, PERIOD):
-        for name in (columns.speedup, columns.low, columns.high, columns.disturbed, columns.count):
-            setattr(trial, name, None)
-        for series in [name for name in trial.samples if name.startswith(f"{columns.samples}_")]:
-            del trial.samples[series]
 
 
 @dataclass
@@ -108,7 +89,7 @@ class BaselineStep:
     module: nn.Module
     example: Sequence[Inputs]
     missing: str | None
-    step: Callable[..., Any]
+    step: Step
 
     @classmethod
     def of(
@@ -153,53 +134,65 @@ def with_own_code(module: nn.Module) -> nn.Module:
 
 
 class Pairing:
-    """Times the baseline and the mode in turn. `baseline`: its step; `own`: the timer of the mode's
-    step; `watch_host`: makes a watch of the host; `spread`: ratio of the bounds of the median
-    speedup from which pairs are unsteady."""
+    """Times the baseline and the mode in turn. `timer`: that of the mode's step."""
 
-    def __init__(
-        self,
-        trial: Trial,
-        baseline: Callable[..., Any],
-        own: Timer,
-        watcher: GpuWatch,
-        watch_host: Callable[[], HostWatch],
-        spread: float = timing.SPREAD,
-    ) -> None:
-        self.trial = trial
-        self.own = own
-        self.watcher = watcher
-        self.watch_host = watch_host
-        self.spread = spread
-        self.rules: Rules = own.rules
-        short = dataclasses.replace(self.rules, warmup_s=min(WARMUP_S, self.rules.warmup_s))
-        self.reference = Timer(baseline, own.inputs, own.device, short, renew=own.renew)
+    def __init__(self, context: TrialContext, workload: Workload, timer: Timer) -> None:
+        self.context = context
+        self.trial = context.trial
+        self.workload = workload
+        self.timer = timer
+        self.rules = timer.rules
 
-    def take(self, has_period: bool) -> None:
+    def run(self, baseline: Mapping[str, Any], has_period: bool) -> None:
+        """Take the pairs, if possible. A failure affects only the paired speedups. `baseline`:
+        settings of its mode."""
+        reason = self.workload.unpaired()
+        if reason is None:
+            try:
+                reason = self.take_prepared(baseline, has_period)
+            # the baseline may lack memory, or meet a state that it does not expect
+            except Exception as error:
+                reason = describe(error)
+        if reason is not None:
+            self.trial.extra[NO_PAIRS] = reason
+            self.trial.pair_disturbance = None
+            LATENCY.clear(self.trial)
+            PERIOD.clear(self.trial)
+
+    def take_prepared(self, settings: Mapping[str, Any], has_period: bool) -> str | None:
+        """Prepare the baseline and take the pairs. Return why they do not count, or None."""
+        workload, mode = self.workload, self.workload.mode
+        example = workload.inputs.checked
+        baseline = BaselineStep.of(settings, workload.module, example, self.context.device)
+        if baseline.missing is not None:
+            return baseline.missing
+        baseline.prepare(mode.batch, mode.cache_dir)
+        compilation = CompilationWatch()
+        workload.restore_state([workload.module, workload.ran, baseline.module])
+        self.take(baseline.step, has_period)
+        return compilation.compiled()
+
+    def take(self, baseline: Step, has_period: bool) -> None:
         """Take the pairs of both timers, and set the columns of the trial."""
-        budget_s = PART * self.rules.budget_s / (2 if has_period else 1)
-        reference_ms = self.reference.warm_up().samples_ms[-1]
+        timer, watcher, rules = self.timer, self.context.watcher, self.rules
+        short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
+        reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
+        budget_s = PART * rules.budget_s / (2 if has_period else 1)
+        reference_ms = reference.warm_up().samples_ms[-1]
         own_ms = self.trial.latency_ms
-        depends_on_host = self.own.waits_for_host(own_ms) or self.reference.waits_for_host(
-            reference_ms
-        )
-        host = self.watch_host() if depends_on_host else None
+        depends_on_host = timer.waits_for_host(own_ms) or reference.waits_for_host(reference_ms)
+        host = self.context.watch_host() if depends_on_host else None
         watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
-        self.watcher.begin()
+        watcher.begin()
         with watching, timing.no_garbage_collection():
-            sides: list[Side] = [
-                LatencySide(self.reference, reference_ms),
-                LatencySide(self.own, own_ms),
-            ]
-            found = {LATENCY: take_pairs(*sides, self.rules, budget_s, host)}
+            sides: list[Side] = [LatencySide(reference, reference_ms), LatencySide(timer, own_ms)]
+            found = {LATENCY: take_pairs(*sides, rules, budget_s, host)}
             if has_period:
-                sides = [
-                    PeriodSide(timer, timer.choose_block(budget_s))
-                    for timer in (self.reference, self.own)
-                ]
-                timing.load(self.own.step, sides[1].rotation, sides[1].calls, self.rules.load_s / 3)
-                found[PERIOD] = take_pairs(*sides, self.rules, budget_s, host)
-        disturbance = self.watcher.newest_disturbance() if has_period else None
+                theirs = PeriodSide(reference, reference.choose_block(budget_s))
+                own = PeriodSide(timer, timer.choose_block(budget_s))
+                timing.load(timer.step, own.rotation, own.calls, rules.load_s / 3)
+                found[PERIOD] = take_pairs(theirs, own, rules, budget_s, host)
+        disturbance = watcher.newest_disturbance() if has_period else None
         for columns, pairs in found.items():
             reason = self.set_columns(columns, pairs, host)
             disturbance = disturbance or reason
@@ -207,7 +200,7 @@ class Pairing:
 
     def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
         """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
-        figure = pairs.figure(self.rules, self.spread)
+        figure = pairs.figure(self.rules, self.context.protocol.spread)
         setattr(self.trial, columns.speedup, figure.median.value)
         setattr(self.trial, columns.low, figure.median.low)
         setattr(self.trial, columns.high, figure.median.high)

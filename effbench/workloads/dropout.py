@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -165,12 +165,14 @@ def known_names(owner: Any) -> Iterator[str]:
 def configurations(part: nn.Module) -> list[Any]:
     """Return the configurations of transformers in the attributes of a module, with those inside
     them."""
-    found = [value for value in vars(part).values() if is_configuration(value)]
-    for one in found:  # this list grows meanwhile
-        found += [
-            value for value in vars(one).values() if is_configuration(value) and value not in found
-        ]
-    return found
+    found: dict[int, Any] = {}
+    holders: list[Any] = [part]
+    while holders:
+        for value in vars(holders.pop(0)).values():
+            if is_configuration(value) and id(value) not in found:
+                found[id(value)] = value
+                holders.append(value)
+    return list(found.values())
 
 
 def is_configuration(value: Any) -> bool:
@@ -181,8 +183,11 @@ def is_configuration(value: Any) -> bool:
 
 def owners(module: nn.Module) -> list[Any]:
     """Return the module, its parts and their configurations, each once."""
-    every = [owner for part in module.modules() for owner in (part, *configurations(part))]
-    return list({id(owner): owner for owner in every}.values())
+    found: dict[int, Any] = {}
+    for part in module.modules():
+        for owner in (part, *configurations(part)):
+            found[id(owner)] = owner
+    return list(found.values())
 
 
 def known(module: nn.Module) -> list[Probability]:
@@ -200,19 +205,16 @@ def known(module: nn.Module) -> list[Probability]:
 def suspects(module: nn.Module) -> list[list[Probability]]:
     """Return further attributes that may be probabilities of dropout by their name or their
     module's, in groups of the same class and name."""
-    groups: dict[tuple[type, str], list[Probability]] = {}
-    seen = set()
+    owners: dict[int, Any] = {}
     for part in module.modules():
-        for owner in (part, *(value for value in vars(part).values() if holds_settings(value))):
-            if id(owner) in seen:
-                continue
-            seen.add(id(owner))
-            for name, value in vars(owner).items():
-                is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
-                if is_named and isinstance(value, float) and is_probability(value):
-                    groups.setdefault((type(owner), name), []).append(
-                        Probability(owner, name, value)
-                    )
+        owners[id(part)] = part
+        owners |= {id(value): value for value in vars(part).values() if holds_settings(value)}
+    groups: dict[tuple[type, str], list[Probability]] = defaultdict(list)
+    for owner in owners.values():
+        for name, value in vars(owner).items():
+            is_named = "drop" in name.lower() or "drop" in type(owner).__name__.lower()
+            if is_named and isinstance(value, float) and is_probability(value):
+                groups[type(owner), name].append(Probability(owner, name, value))
     return list(groups.values())
 
 
@@ -226,13 +228,18 @@ def holds_settings(value: Any) -> bool:
 
 
 def switch_off(probabilities: Iterable[Probability]) -> None:
-    for one in probabilities:
-        one.set(0.0)
+    for probability in probabilities:
+        probability.set(0.0)
 
 
-def described(probabilities: Iterable[Probability]) -> list[str]:
+def put_back(probabilities: Iterable[Probability]) -> None:
+    for probability in probabilities:
+        probability.set(probability.value)
+
+
+def describe_changes(probabilities: Iterable[Probability]) -> list[str]:
     """Return what was changed, such as `Dropout.p=0.1 (24 modules)`."""
-    counts = Counter(one.title for one in probabilities)
+    counts = Counter(probability.title for probability in probabilities)
     return [
         title if number == 1 else f"{title} ({number} modules)" for title, number in counts.items()
     ]
@@ -241,18 +248,26 @@ def described(probabilities: Iterable[Probability]) -> list[str]:
 # --- suspects
 
 
-class Observed(Protocol):
-    """A module to observe. `start`: restore its state, and seed all generators with the usual seed
-    plus `number`; `call`: call it once and return its output; `loss`: the loss of an output;
-    `eval_loss`: that of a call in eval mode."""
+@dataclass(frozen=True)
+class Observed:
+    """A module to observe. `start`: restores its state, and seeds all generators with the usual
+    seed plus a number; `call`: calls it once; `loss_of`: returns the loss of an output."""
 
-    def start(self, number: int) -> None: ...
+    module: nn.Module
+    start: Callable[[int], None]
+    call: Callable[[], Any]
+    loss_of: Callable[[Any], float]
 
-    def call(self) -> Any: ...
+    def loss(self) -> float:
+        return self.loss_of(self.call())
 
-    def loss(self, output: Any) -> float: ...
-
-    def eval_loss(self) -> float: ...
+    def eval_loss(self) -> float:
+        """Return the loss of a call in eval mode."""
+        self.module.eval()
+        try:
+            return self.loss()
+        finally:
+            self.module.train()
 
 
 @dataclass(frozen=True)
@@ -286,7 +301,7 @@ class Functions(TorchFunctionMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.counts[getattr(func, "__name__", str(func))] += 1
         return func(*args, **(kwargs or {}))
@@ -306,36 +321,37 @@ def random_state() -> tuple[Any, ...]:
     return tuple(states)
 
 
-def observed(module: Observed) -> Observation:
+def observe(module: Observed) -> Observation:
     """Observe calls of a module, with further seeds only if the first call draws random numbers."""
     module.start(0)
     before = random_state()
     with Functions() as counter:
         output = module.call()
     draws = random_state() != before
-    loss = module.loss(output)
+    loss = module.loss_of(output)
     is_random = draws and any(differs(loss, module, seed) for seed in range(1, MOST_SEEDS))
     module.start(0)
     return Observation(loss, module.eval_loss(), is_random, counter.counts)
 
 
 def differs(loss: float, module: Observed, seed: int) -> bool:
+    """Return whether the module's loss differs from this one if it begins with another seed."""
     module.start(seed)
-    return not is_same_loss(module.loss(module.call()), loss)
+    return not is_same_loss(module.loss(), loss)
 
 
 def is_same_loss(loss: float, other: float) -> bool:
     return math.isclose(loss, other, rel_tol=SAME_LOSS)
 
 
-def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probability]:
+def find_guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probability]:
     """Return those suspects that make the loss depend on the seed; all others get their values
     back.
 
     A suspect is cleared if the module fails with 0, does less, or has another output in eval mode.
     All are cleared if the loss depends on the seed without them, too.
     """
-    before = observed(module)
+    before = observe(module)
     if not before.is_random:
         return []
     zeroed: list[list[Probability]] = []
@@ -345,14 +361,14 @@ def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probab
             zeroed.append(group)
         else:
             put_back(group)
-    if not zeroed or observed(module).is_random:
+    if not zeroed or observe(module).is_random:
         for group in zeroed:
             put_back(group)
         return []
     found: list[Probability] = []
     for group in zeroed:
         put_back(group)
-        if observed(module).is_random:
+        if observe(module).is_random:
             switch_off(group)
             found += group
     return found
@@ -361,13 +377,8 @@ def guilty(groups: Iterable[list[Probability]], module: Observed) -> list[Probab
 def is_only_dropout(module: Observed, before: Observation) -> bool:
     """Return whether the module, with a suspect set to 0, lacks only dropout."""
     try:
-        return observed(module).is_without_dropout_of(before)
+        return observe(module).is_without_dropout_of(before)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # the module may raise anything for a value that it does not expect
         return False
-
-
-def put_back(group: Iterable[Probability]) -> None:
-    for one in group:
-        one.set(one.value)
