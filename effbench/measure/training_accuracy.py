@@ -76,7 +76,7 @@ class Trajectory:
             if number not in (1, last):
                 continue
             when, gradients = ("last", self.last) if number == last else ("first", self.first)
-            if name := accuracy.not_finite(gradients):
+            if name := accuracy.not_finite(dict(gradients)):
                 return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
 

@@ -69,10 +69,6 @@ class Maker:
     workload: Workload
     step: Step
 
-    @property
-    def on_cuda(self) -> bool:
-        return self.workload.device.type == "cuda"
-
     def play(self, step: Step, calls: int = CALLS) -> None:
         """Make calls with copies of the timed inputs."""
         timing.play(step, map(copies, itertools.cycle(self.workload.inputs.timed)), calls)
@@ -87,7 +83,7 @@ class Maker:
         """Write a Chrome trace of a few calls (for chrome://tracing or Perfetto) and yield its
         path."""
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if self.on_cuda:
+        if self.workload.on_cuda:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         with torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             self.play(self.step)
@@ -98,7 +94,7 @@ class Maker:
     def snapshot(self) -> Iterator[Path]:
         """Write torch's memory history of a second preparation and a few calls (for
         pytorch.org/memory_viz)."""
-        if not self.on_cuda:
+        if not self.workload.on_cuda:
             raise UnsupportedError("a memory snapshot needs CUDA")
         path = self.folder / "memory.pickle"
         torch.cuda.memory._record_memory_history(max_entries=MOST_EVENTS)
@@ -143,7 +139,7 @@ class Maker:
     def cuda_graphs(self) -> Iterator[Path]:
         """On CUDA, capture again with all CUDA graphs in debug mode, and write each non-empty graph
         in DOT format."""
-        if not self.on_cuda:
+        if not self.workload.on_cuda:
             return
         made: list[torch.cuda.CUDAGraph] = []
         plain = torch.cuda.CUDAGraph

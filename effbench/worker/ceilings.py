@@ -35,12 +35,12 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
     if not torch.cuda.is_available():
         return {"ceilings": None, "reason": "torch sees no CUDA device"}
     try:
-        return {"ceilings": measure(torch.device("cuda"))}
+        with torch.inference_mode():
+            return {"ceilings": measure(torch.device("cuda"))}
     except torch.OutOfMemoryError:
         return {"ceilings": None, "reason": "not enough free device memory; 2.5 GiB are required"}
 
 
-@torch.inference_mode()
 def measure(device: torch.device) -> dict[str, Any]:
     """Return the ceilings of a CUDA device: `copy_bytes_per_s` (read and written), `flops_per_s` by
     dtype (dense square products of size 8192), `launch_ms` (period of back-to-back launches of a

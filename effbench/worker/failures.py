@@ -95,7 +95,7 @@ class Frame:
         generated = [os.environ[name] for name in GENERATED if os.environ.get(name)]
         if {"site-packages", "dist-packages"} & set(self.path.parts):
             return False
-        return not any(map(self.path.is_relative_to, (*LIBRARIES, *generated)))
+        return not any(self.path.is_relative_to(path) for path in (*LIBRARIES, *generated))
 
     def __str__(self) -> str:
         folder = Path.cwd()

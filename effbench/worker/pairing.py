@@ -20,7 +20,7 @@ from torch import nn
 from effbench.cell import Trial, mode_settings
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
-from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, Side, take_pairs
+from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
 from effbench.measure.timing import Inputs, Timer
 from effbench.metrics import significant
 from effbench.models.build import resolve_target
@@ -29,14 +29,15 @@ from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import shared_weight_copy
 from effbench.printable import describe
-from effbench.worker.context import CompilationWatch, TrialContext
-from effbench.workloads.base import Step, Workload, copies
+from effbench.worker.context import CompilationWatch
+from effbench.worker.timings import Timings
+from effbench.workloads.base import Step, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
-#: Parts of the timing budget that the pairs and the trial's own timers may take. Together they are
-#: less than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
-PART, OWN_PART = 0.25, 0.6
+#: Part of the timing budget that the pairs may take. With that of the trial's own timers it is less
+#: than 1, because the baseline warms up, too: a sweep takes no longer than without pairs.
+PART = 0.25
 #: Seconds of the baseline's warm-up, which has made some calls before.
 WARMUP_S = 0.1
 
@@ -134,22 +135,22 @@ def with_own_code(module: nn.Module) -> nn.Module:
 
 
 class Pairing:
-    """Times the baseline and the mode in turn. `timer`: that of the mode's step."""
+    """Times the baseline and the mode in turn. `timings`: those of the mode's step alone."""
 
-    def __init__(self, context: TrialContext, workload: Workload, timer: Timer) -> None:
-        self.context = context
-        self.trial = context.trial
-        self.workload = workload
-        self.timer = timer
-        self.rules = timer.rules
+    def __init__(self, timings: Timings) -> None:
+        self.timings = timings
+        self.context = timings.context
+        self.trial = timings.trial
+        self.workload = timings.workload
+        self.rules = timings.rules
 
-    def run(self, baseline: Mapping[str, Any], has_period: bool) -> None:
+    def run(self, baseline: Mapping[str, Any]) -> None:
         """Take the pairs, if possible. A failure affects only the paired speedups. `baseline`:
         settings of its mode."""
         reason = self.workload.unpaired()
         if reason is None:
             try:
-                reason = self.take_prepared(baseline, has_period)
+                reason = self.take_prepared(baseline)
             # the baseline may lack memory, or meet a state that it does not expect
             except Exception as error:
                 reason = describe(error)
@@ -159,7 +160,7 @@ class Pairing:
             LATENCY.clear(self.trial)
             PERIOD.clear(self.trial)
 
-    def take_prepared(self, settings: Mapping[str, Any], has_period: bool) -> str | None:
+    def take_prepared(self, settings: Mapping[str, Any]) -> str | None:
         """Prepare the baseline and take the pairs. Return why they do not count, or None."""
         workload, mode = self.workload, self.workload.mode
         example = workload.inputs.checked
@@ -169,29 +170,31 @@ class Pairing:
         baseline.prepare(mode.batch, mode.cache_dir)
         compilation = CompilationWatch()
         workload.restore_state([workload.module, workload.ran, baseline.module])
-        self.take(baseline.step, has_period)
+        self.take(baseline.step)
         return compilation.compiled()
 
-    def take(self, baseline: Step, has_period: bool) -> None:
+    def take(self, baseline: Step) -> None:
         """Take the pairs of both timers, and set the columns of the trial."""
-        timer, watcher, rules = self.timer, self.context.watcher, self.rules
+        watcher, rules = self.context.watcher, self.rules
+        timer, has_period = self.timings.timer, self.timings.has_period
         short = dataclasses.replace(rules, warmup_s=min(WARMUP_S, rules.warmup_s))
         reference = Timer(baseline, timer.inputs, timer.device, short, renew=timer.renew)
         budget_s = PART * rules.budget_s / (2 if has_period else 1)
         reference_ms = reference.warm_up().samples_ms[-1]
-        own_ms = self.trial.latency_ms
+        own_ms = self.timings.latency_ms
         depends_on_host = timer.waits_for_host(own_ms) or reference.waits_for_host(reference_ms)
         host = self.context.watch_host() if depends_on_host else None
         watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
         watcher.begin()
         with watching, timing.no_garbage_collection():
-            sides: list[Side] = [LatencySide(reference, reference_ms), LatencySide(timer, own_ms)]
-            found = {LATENCY: take_pairs(*sides, rules, budget_s, host)}
+            theirs = LatencySide(reference, reference_ms)
+            own = LatencySide(timer, own_ms)
+            found = {LATENCY: take_pairs(theirs, own, rules, budget_s, host)}
             if has_period:
-                theirs = PeriodSide(reference, reference.choose_block(budget_s))
-                own = PeriodSide(timer, timer.choose_block(budget_s))
-                timing.load(timer.step, own.rotation, own.calls, rules.load_s / 3)
-                found[PERIOD] = take_pairs(theirs, own, rules, budget_s, host)
+                their_blocks = PeriodSide(reference, reference.choose_block(budget_s))
+                blocks = PeriodSide(timer, timer.choose_block(budget_s))
+                timing.load(timer.step, blocks.rotation, blocks.calls, rules.load_s / 3)
+                found[PERIOD] = take_pairs(their_blocks, blocks, rules, budget_s, host)
         disturbance = watcher.newest_disturbance() if has_period else None
         for columns, pairs in found.items():
             reason = self.set_columns(columns, pairs, host)

@@ -64,7 +64,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
             inputs = [given["passed"] for given in request.inputs if given["target"] == target]
             targets.check_model(target, names, inputs)
         for network in request.networks:
-            targets.resolve(network["library"], lambda _, given=network: libraries.check(**given))
+            targets.check_network(network)
     for target in request.others:
         targets.resolve(target)
     settings = [targets.check_mode(mode) for mode in request.modes]
@@ -105,6 +105,10 @@ class Targets:
         for passed in inputs:
             if reason := class_mismatch(model, passed):
                 self.errors.append(f"{target}: {reason}")
+
+    def check_network(self, network: dict[str, Any]) -> None:
+        """Check a network of a library. `network`: arguments of `libraries.check`."""
+        self.resolve(network["library"], lambda _: libraries.check(**network))
 
     def check_mode(self, mode: dict[str, Any]) -> list[str] | None:
         """Return the names of a mode's settings, or None if it accepts any name, or after an

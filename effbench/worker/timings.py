@@ -17,8 +17,10 @@ from effbench.meeting import DUET
 from effbench.metrics import significant
 from effbench.worker.context import TrialContext
 from effbench.worker.duets import Duet
-from effbench.worker.pairing import OWN_PART
 from effbench.workloads.base import Workload
+
+#: Part of the timing budget that the trial's own timers may take if pairs follow.
+OWN_PART = 0.6
 
 
 def preemptions() -> int:
@@ -28,7 +30,7 @@ def preemptions() -> int:
 
 class Timings:
     """Times the step of a trial, alone or in a duet. `has_period`: whether back-to-back calls are
-    timed, too."""
+    timed, too. `latency_ms`, `enqueue_ms`, `period_ms`: the medians, once they are known."""
 
     def __init__(self, context: TrialContext, workload: Workload, timer: Timer) -> None:
         self.context = context
@@ -38,6 +40,9 @@ class Timings:
         self.watcher = context.watcher
         self.rules = context.protocol.rules
         self.has_period = context.on_cuda and workload.has_period
+        self.latency_ms = 0.0
+        self.enqueue_ms = 0.0
+        self.period_ms = 0.0
 
     @property
     def recent_ms(self) -> float:
@@ -191,8 +196,7 @@ class Timings:
         return None
 
     def busy_host(self) -> str | None:
-        trial = self.trial
-        return watch.busy_host(trial.latency_ms, trial.enqueue_ms, trial.period_ms)
+        return watch.busy_host(self.latency_ms, self.enqueue_ms, self.period_ms)
 
     # --- in a duet
 
@@ -230,7 +234,10 @@ class Timings:
 
     def record_series(self, name: str, pairs: Pairs, duet: Duet) -> None:
         """Record how many pairs a series has, and its disturbed samples."""
-        counts = {"pairs": len(pairs.undisturbed), "disturbed": len(pairs.disturbed)}
+        counts: dict[str, float] = {
+            "pairs": len(pairs.undisturbed),
+            "disturbed": len(pairs.disturbed),
+        }
         self.trial.extra[DUET][name] = counts
         if pairs.disturbed:
             slow = duet.figure(figures_of(Pairs(pairs.disturbed), self.rules))
@@ -245,7 +252,7 @@ class Timings:
         samples = figure.timing.samples_ms
         calls = samples if calls_ms is None else calls_ms
         trial.samples["latency_ms"] = samples
-        trial.latency_ms = median.value
+        trial.latency_ms = self.latency_ms = median.value
         trial.latency_median_low_ms = median.low
         trial.latency_median_high_ms = median.high
         trial.latency_samples = len(samples)
@@ -253,13 +260,13 @@ class Timings:
         trial.latency_p95_ms = float(np.quantile(calls, 0.95))
         trial.latency_p99_ms = float(np.quantile(calls, 0.99))
         if self.has_period:
-            trial.enqueue_ms = statistics.median(figure.timing.enqueue_ms)
+            trial.enqueue_ms = self.enqueue_ms = statistics.median(figure.timing.enqueue_ms)
 
     def set_period(self, figure: Figure) -> None:
         """Set the period, and what the GPU showed meanwhile."""
         trial, median = self.trial, figure.median
         trial.samples["period_ms"] = figure.timing.samples_ms
-        trial.period_ms = median.value
+        trial.period_ms = self.period_ms = median.value
         trial.period_median_low_ms = median.low
         trial.period_median_high_ms = median.high
         trial.period_samples = len(figure.timing.samples_ms)

@@ -126,10 +126,13 @@ class RunningTrial:
             self.phase("facts", self.take_facts)
             self.wrong = self.phase("check", workload.wrong_after_timing)
             if self.request.baseline and self.wrong is None and self.compiled is None:
-                self.phase("pairs", partial(self.take_pairs, timer))
+                pairing = Pairing(self.timings)
+                self.phase("pairs", partial(pairing.run, self.request.baseline))
             if self.protocol.profile and self.on_cuda:
                 self.phase("profile", self.take_profile)
-        self.trial.extra["facts"] = self.prepared.all_facts() | workload.figures()
+        self.trial.extra["facts"] = self.prepared.all_facts() | workload.figures(
+            self.timings.latency_ms
+        )
         if self.request.artifacts:
             collect = partial(artifacts.collect, self.request, self.trial, workload)
             self.phase("artifacts", collect)
@@ -306,11 +309,6 @@ class RunningTrial:
             self.warm_up_again(compiled)
         return False
 
-    def take_pairs(self, timer: timing.Timer) -> None:
-        """Time the baseline and the mode in turn, if possible."""
-        pairing = Pairing(self.context, self.workload, timer)
-        pairing.run(self.request.baseline or {}, self.timings.has_period)
-
     # --- facts
 
     def take_facts(self) -> None:
@@ -358,9 +356,10 @@ class RunningTrial:
     def record_profile(self) -> None:
         trial, workload = self.trial, self.workload
         inputs = workload.inputs.timed
+        period_ms = self.timings.period_ms
         calls = 1
-        if trial.period_ms:  # long enough to average over clock changes
-            calls = max(profile.CALLS, min(500, int(TRACED_MS / trial.period_ms)))
+        if period_ms:  # long enough to average over clock changes
+            calls = max(profile.CALLS, min(500, int(TRACED_MS / period_ms)))
         whole = workload.calls_per_pass()
         calls = math.ceil(calls / whole) * whole
         profiled = profile.profile(workload.step, inputs, calls, self.load)
@@ -378,10 +377,10 @@ class RunningTrial:
 
     def load(self) -> None:
         """Load the GPU if it is the bottleneck, to profile it at the same clocks as in timing."""
-        trial, workload = self.trial, self.workload
-        if trial.period_ms and trial.enqueue_ms < 0.7 * trial.period_ms:
-            rotation = itertools.cycle(workload.inputs.timed)
-            timing.load(workload.step, rotation, trial.calls_per_block, self.protocol.rules.load_s)
+        timings, calls = self.timings, self.trial.calls_per_block
+        if calls is not None and timings.enqueue_ms < 0.7 * timings.period_ms:
+            rotation = itertools.cycle(self.workload.inputs.timed)
+            timing.load(self.workload.step, rotation, calls, self.protocol.rules.load_s)
 
     def judge(self) -> None:
         """Raise Ended with the status, unless the trial is ok."""

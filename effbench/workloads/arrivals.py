@@ -48,7 +48,7 @@ class Arrivals(Stream):
         self.served = serve(timer, arrivals_s, seconds)
         return self.served
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, latency_ms: float) -> dict[str, Any]:
         mean_ms = statistics.fmean(self.trial.samples["latency_ms"])
         return {"stream": {"latency_mean_ms": mean_ms, **self.served.facts()}}
 
@@ -89,9 +89,9 @@ class Served(Timing):
         if not self.is_disturbed(least):
             return Figure(median, self, is_marked=False)
         apart = self.apart().figure(len(self.samples_ms), discards, slowdown).median
-        low = min(median.value, apart.low)
-        high = max(median.value, apart.high)
-        return Figure(Interval(median.value, low, high), self, is_marked=True)
+        bounds = [bound for bound in (median.value, apart.low, apart.high) if bound is not None]
+        interval = Interval(median.value, min(bounds), max(bounds))
+        return Figure(interval, self, is_marked=True)
 
     @property
     def offered_per_s(self) -> float:

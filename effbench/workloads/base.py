@@ -96,6 +96,7 @@ class Workload(ABC):
         self.specs = specs
         self.check_steps = check_steps
         self.device = torch.device(cell.device)
+        self.on_cuda: bool = self.device.type == "cuda"
         self.dtype: torch.dtype = getattr(torch, cell.dtype)
         self.seed: int = cell.numerics.get("seed", 0)
         self.tolerance: float | None = cell.model.get("tolerance")
@@ -215,7 +216,7 @@ class Workload(ABC):
         """Count the work of one call."""
         return work.count(self.module, args, kwargs)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, latency_ms: float) -> dict[str, Any]:
         """Set further figures of the timed trial, and return further facts."""
         return {}
 

@@ -292,7 +292,7 @@ class Observation:
         )
 
 
-class Functions(TorchFunctionMode):
+class Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Counts the functions of torch that are called, by name. Those that they call themselves do
     not count, because a function may choose other ones without dropout."""
 

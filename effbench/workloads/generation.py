@@ -316,7 +316,7 @@ class Generation(Calls):
 
     # --- figures
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, latency_ms: float) -> dict[str, Any]:
         trial = self.trial
         requests = [ms for ms in trial.samples["latency_ms"] if isinstance(ms, Request)]
         first = [request.first_ms for request in requests]
@@ -326,7 +326,7 @@ class Generation(Calls):
         trial.ttft_ms = statistics.median(first)
         trial.tpot_ms = statistics.median(between)
         trial.tpot_p99_ms = float(np.quantile(between, 0.99))
-        per_request = 1000 * self.length.new / trial.latency_ms
+        per_request = 1000 * self.length.new / latency_ms
         trial.tokens_per_s = self.cell.bs * per_request
         facts: dict[str, Any] = {
             "requests": len(requests) * self.cell.bs,

@@ -150,7 +150,7 @@ def is_restored(current: Any, value: Any) -> bool:
     if current.is_inference() and not torch.is_inference_mode_enabled():
         return False
     if is_expanded(current):
-        return torch.equal(current, value.to(current))
+        return bool(torch.equal(current, value.to(current)))
     current.copy_(value)
     return True
 
@@ -181,7 +181,7 @@ def bytes_of(value: Tensor) -> memoryview:
 def same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
-    return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+    return bool(torch.equal(a, b) if isinstance(a, Tensor) else a == b)
 
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Stream(Inference):
     def calls_per_pass(self) -> int:
         return len(self.inputs.timed)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, latency_ms: float) -> dict[str, Any]:
         samples_ms = self.trial.samples["latency_ms"]
         return {"stream": latency_by_size(samples_ms, Sizes.of(self.cell).calls)}
 

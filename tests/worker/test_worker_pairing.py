@@ -12,7 +12,7 @@ from effbench.cell import Cell, Status, Trial
 from effbench.config import Protocol
 from effbench.message import TrialRequest
 from effbench.modes.base import Mode, Prepared
-from effbench.worker import context, trial
+from effbench.worker import context, pairing, trial
 from effbench.workloads.select import workload_of
 
 PROTOCOL = asdict(Protocol(budget_s=1.5, min_time_s=0.1, warmup_s=0.05, host_tolerance=1000.0))
@@ -139,16 +139,16 @@ def test_no_pairs_where_calls_change_a_plain_attribute():
 
 def test_no_pairs_where_eager_fails_meanwhile(monkeypatch):
     """For example because its memory and the mode's do not fit on a GPU together."""
-    before = trial.RunningTrial.take_pairs
+    before = pairing.Pairing.run
 
-    def take_pairs(self, timer):
+    def run_pairs(self, baseline):
         monkeypatch.setattr(Refusing, "refuses", True)
         try:
-            before(self, timer)
+            before(self, baseline)
         finally:
             monkeypatch.setattr(Refusing, "refuses", False)
 
-    monkeypatch.setattr(trial.RunningTrial, "take_pairs", take_pairs)
+    monkeypatch.setattr(pairing.Pairing, "run", run_pairs)
     found, _ = run("Refusing", "Twice")
     assert "no more memory for this" in without_pairs(found)
 
