@@ -138,13 +138,10 @@ class Timings:
         slowdown = host.slowdown if host else 1.0
         figures = self.medians(timings, slowdown, self.context.protocol.spread)
         is_marked = any(figure.is_marked for figure in figures.values())
-        if is_marked:
-            of_all = self.regardless_of_host(timings)
-            if of_all is not None:
-                return of_all
-        for name, measured in timings.items():
-            if measured.disturbed_ms:
-                self.trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
+        of_all = self.regardless_of_host(timings) if is_marked else None
+        if of_all is not None:
+            return of_all
+        self.record_disturbed(timings)
         if is_marked:
             watcher.disturbance = watcher.disturbance or self.why_marked()
             return figures
@@ -158,16 +155,21 @@ class Timings:
         self, timings: Mapping[str, Timing], slowdown: float, spread: float = timing.SPREAD
     ) -> dict[str, Figure]:
         least, discards = self.rules.min_samples, self.rules.discards
-        return {
-            name: measured.figure(least, discards, slowdown, spread)
-            for name, measured in timings.items()
-        }
+        figures = {}
+        for name, measured in timings.items():
+            figures[name] = measured.figure(least, discards, slowdown, spread)
+        return figures
+
+    def record_disturbed(self, timings: Mapping[str, Timing]) -> None:
+        for name, measured in timings.items():
+            if measured.disturbed_ms:
+                self.trial.samples[f"{name}_disturbed_ms"] = measured.disturbed_ms
 
     def regardless_of_host(self, timings: Mapping[str, Timing]) -> dict[str, Figure] | None:
         """Return the figures of all samples if the GPU is the bottleneck, so that a disturbed host
         does not show in them, else None."""
-        is_gpu_watched = self.has_period and not self.workload.has_varied_calls
-        if self.timer.host is None or not is_gpu_watched or self.watcher.discarded:
+        has_two = self.has_period and not self.workload.has_varied_calls
+        if self.timer.host is None or not has_two or self.watcher.discarded:
             return None
         of_all = timing.without_host(timings[LATENCY], timings[PERIOD])
         if of_all is None:

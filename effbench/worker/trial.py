@@ -8,11 +8,11 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,11 @@ from effbench.worker.duets import Duet
 from effbench.worker.pairing import Pairing
 from effbench.worker.timings import Timings
 from effbench.workloads import quantization, state
-from effbench.workloads.base import Specs, Workload, copies
+from effbench.workloads.base import Workload, copies
 from effbench.workloads.endings import Ended
 from effbench.workloads.first_call import first_success
 from effbench.workloads.select import workload_of
 
-T = TypeVar("T")
 TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 
@@ -94,49 +93,60 @@ class RunningTrial:
         # Inductor's folder outside trials
         self.user_cache = inductor.use_caches_in(request.cache_dir)
 
-    def phase(self, name: str, part: Callable[[], T]) -> T:
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
         """Run a part of the trial as this phase: announce it, which locates a crash, and add up its
         seconds."""
         self.trial.phase = name
         self.say_phase(name)
         start = time.perf_counter()
         try:
-            return part()
+            yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def run(self) -> None:
-        self.phase(DEVICE_PHASE, self.take_device)
-        self.phase("setup", self.set_up)
-        # not in inference mode, whose tensors cannot be ordinary parameters
-        self.phase("build", self.build)
-        workload = self.workload
-        with ExitStack() as entered:
-            self.observer = entered.enter_context(counters.Observer(uses_dynamo(self.mode)))
-            self.phase("check", workload.take_reference)
-            # eager's calls have shown which one the module allows
-            entered.enter_context(workload.context())
-            self.prepare_and_check()
-            timer = self.make_timer()
-            self.timings = Timings(self.context, workload, timer)
-            self.phase("warmup", self.timings.warm_up)
-            if self.on_cuda and (error := self.phase("warmup", timing.shorten_gaps)):
-                self.trial.extra["context_error"] = error
-            self.time(timer)
-            self.phase("facts", self.take_facts)
-            self.wrong = self.phase("check", workload.wrong_after_timing)
-            if self.request.baseline and self.wrong is None and self.compiled is None:
-                pairing = Pairing(self.timings)
-                self.phase("pairs", partial(pairing.run, self.request.baseline))
-            if self.protocol.profile and self.on_cuda:
-                self.phase("profile", self.take_profile)
-        self.trial.extra["facts"] = self.prepared.all_facts() | workload.figures(
-            self.timings.latency_ms
-        )
+        with self.phase(DEVICE_PHASE):
+            self.take_device()
+        with self.phase("setup"):
+            self.set_up()
+        with self.phase("build"):  # not in inference mode, whose tensors cannot be parameters
+            self.build()
+        self.observer = counters.Observer(uses_dynamo(self.mode))
+        with self.observer:
+            with self.phase("check"):
+                self.workload.take_reference()
+            with self.workload.context():  # eager's calls have shown which one the module allows
+                self.measure()
+        facts = self.prepared.all_facts() | self.workload.figures(self.timings.latency_ms)
+        self.trial.extra["facts"] = facts
         if self.request.artifacts:
-            collect = partial(artifacts.collect, self.request, self.trial, workload)
-            self.phase("artifacts", collect)
+            with self.phase("artifacts"):
+                artifacts.collect(self.request, self.trial, self.workload)
         self.judge()
+
+    def measure(self) -> None:
+        """Prepare and time the step, and measure everything else about it."""
+        self.prepare_and_check()
+        timer = self.make_timer()
+        self.timings = Timings(self.context, self.workload, timer)
+        self.warm_up()
+        if self.on_cuda:
+            with self.phase("warmup"):
+                error = timing.shorten_gaps()
+            if error:
+                self.trial.extra["context_error"] = error
+        self.time(timer)
+        with self.phase("facts"):
+            self.take_facts()
+        with self.phase("check"):
+            self.wrong = self.workload.wrong_after_timing()
+        if self.request.baseline and self.wrong is None and self.compiled is None:
+            with self.phase("pairs"):
+                Pairing(self.timings).run(self.request.baseline)
+        if self.protocol.profile and self.on_cuda:
+            with self.phase("profile"):
+                self.take_profile()
 
     # --- preparation
 
@@ -164,11 +174,11 @@ class RunningTrial:
     def set_up(self) -> None:
         """Make the mode. Raises Ended if it cannot run this cell."""
         set_numerics(self.cell.numerics)
-        mode = self.mode = resolve_target(self.cell.mode["_target_"])(
-            **mode_settings(self.cell.mode)
-        )
+        make_mode = resolve_target(self.cell.mode["_target_"])
+        mode = self.mode = make_mode(**mode_settings(self.cell.mode))
         self.trial.compilation = self.request.compilation if mode.compiles else None
-        if reason := unsupported(self.cell, mode, self.device):
+        reason = unsupported(self.cell, mode, self.device)
+        if reason is not None:
             raise Ended(Status.UNSUPPORTED, reason)
         if inductor.writes_cpp(mode, self.device):
             inductor.learn_vector_instructions(self.user_cache)
@@ -176,51 +186,46 @@ class RunningTrial:
             memory.reset_peaks(self.device)
 
     def build(self) -> None:
-        """Build the module, its inputs and the workload."""
-        cell, mode = self.cell, self.mode
-        seed = cell.numerics.get("seed", 0)
-        dtype = getattr(torch, cell.dtype)
-        module = build_module(cell.model["module"], dtype, self.device, seed)
+        """Build the module, the workload and its inputs."""
+        cell, mode, trial = self.cell, self.mode, self.trial
+        target = cell.model["module"]
+        dtype, seed = getattr(torch, cell.dtype), cell.numerics.get("seed", 0)
+        module = build_module(target, dtype, self.device, seed)
         described = {}
         for spec in cell.model["inputs"]:
             described[spec["name"]] = {key: spec[key] for key in spec if key != "name"}
         specs = parse_inputs(described or declared_inputs(module))
         passed = {name: spec.keyword for name, spec in specs.items()}
-        if reason := module_mismatch(module, passed):
+        reason = module_mismatch(module, passed)
+        if reason is not None:
             raise Ended(Status.ERROR, f"in build: {reason}")
-        make_workload = workload_of(cell)
-        self.change_weights(module, specs)
-        mode.batch = make_workload.batch(cell, specs)
-        mode.cache_dir = self.request.cache_dir
-        self.workload = make_workload(
-            cell, mode, module, self.trial, specs, self.protocol.check_steps
-        )
-        self.workload.make_inputs(self.protocol.input_sets)
-        self.synchronize()
-        self.trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
-
-    def change_weights(self, module: nn.Module, specs: Specs) -> None:
-        """Make lazy weights, and apply the numerics that change weights."""
-        cell = self.cell
-        make_workload = workload_of(cell)
+        kind = workload_of(cell)
+        example = partial(kind.example, cell, specs)
         # the first call makes the weights
         if any(map(nn.parameter.is_lazy, module.parameters())):
-            args, kwargs = make_workload.example(cell, specs)
+            args, kwargs = example()
             first_success(partial(module, *args, **kwargs))
         if cell.numerics.get("channels_last"):
             module._apply(to_channels_last)
-        if kind := cell.numerics.get("quantize"):
-            example = make_workload.example(cell, specs)
-            quantized = quantization.quantize(module, kind, example)
-            self.trial.extra["quantized"] = asdict(quantized)
-            self.trial.quantization_error = quantized.error
+        if cell.numerics.get("quantize"):
+            quantized = quantization.quantize(module, cell.numerics["quantize"], example())
+            trial.extra["quantized"] = asdict(quantized)
+            trial.quantization_error = quantized.error
+        mode.batch = kind.batch(cell, specs)
+        mode.cache_dir = self.request.cache_dir
+        self.workload = kind(cell, mode, module, trial, specs, self.protocol.check_steps)
+        self.workload.make_inputs(self.protocol.input_sets)
+        self.synchronize()
+        trial.build_peak_allocated_bytes, _ = memory.peaks(self.device)
 
     def prepare_and_check(self) -> None:
         """Prepare the mode's step, and compare its results with eager's."""
         memory.reset_peaks(self.device)
-        self.phase("prepare", self.prepare)
+        with self.phase("prepare"):
+            self.prepare()
         self.trial.prepare_peak_allocated_bytes, _ = memory.peaks(self.device)
-        self.phase("check", self.workload.check)
+        with self.phase("check"):
+            self.workload.check()
         if self.mode.compiles:
             self.trial.compile_cache = self.prepared.compile_cache or counters.read().cache_state
 
@@ -274,15 +279,17 @@ class RunningTrial:
             return
         for is_last in (False, True):
             compilation = CompilationWatch()
-            self.phase("timing", timings.take)
+            with self.phase("timing"):
+                timings.take()
             self.compiled = compilation.compiled()
             if self.compiled is None or is_last:
                 return
-            self.warm_up_again(self.compiled)
+            self.trial.extra["timed_again"] = self.compiled
+            self.warm_up()
 
-    def warm_up_again(self, compiled: str) -> None:
-        self.trial.extra["timed_again"] = compiled
-        self.phase("warmup", self.timings.warm_up)
+    def warm_up(self) -> None:
+        with self.phase("warmup"):
+            self.timings.warm_up()
 
     def time_duet(self, request: DuetRequest, timer: timing.Timer) -> bool:
         """Time the step in turn with the other member of the duet. Return False if it has to be
@@ -292,21 +299,26 @@ class RunningTrial:
         timings.forget()
         result = None
         try:
-            self.phase("warmup", partial(duet.prepare, timings.recent_ms, timings.has_period))
-            self.phase(DUET_PHASE, duet.meet)
-            result = self.phase("timing", partial(timings.take_duet, duet))
+            with self.phase("warmup"):
+                duet.prepare(timings.recent_ms, timings.has_period)
+            with self.phase(DUET_PHASE):
+                duet.meet()
+            with self.phase("timing"):
+                result = timings.take_duet(duet)
             why_alone = result.void
         except PartnerLostError as lost:
             why_alone = str(lost)
         if not duet.leads:
-            self.phase(DUET_PHASE, duet.wait_for_leader)
+            with self.phase(DUET_PHASE):
+                duet.wait_for_leader()
         self.trial.extra[DUET] = duet.facts(why_alone)
         if result is not None and why_alone is None:
             timings.set_duet(result, duet)
             return True
         compiled = duet.compilation.compiled()
         if compiled is not None:
-            self.warm_up_again(compiled)
+            self.trial.extra["timed_again"] = compiled
+            self.warm_up()
         return False
 
     # --- facts

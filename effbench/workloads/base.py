@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -63,15 +63,29 @@ class InputSets:
     checked: list[Inputs]
 
 
+@dataclass(eq=False)
 class Workload(ABC):
     """What is done with a module in a trial, which it records in `trial`.
 
     `specs`: the inputs of the module by name. `check_steps`: training steps to compare. `initial`:
     the module's initial state, as far as eager changes it. `written`: inputs that the step writes
-    to. `degraded`: which effect of eager's calls the mode lacks. `step`: what is timed, once it is
-    prepared. `ran`: the module that the step runs, which may be a copy. `grad_mode`: how all calls
-    record gradients.
+    to; `values_before`: their values by id. `degraded`: which effect of eager's calls the mode
+    lacks. `step`: what is timed, once it is prepared. `ran`: the module that the step runs, which
+    may be a copy. `grad_mode`: how all calls record gradients.
     """
+
+    cell: Cell
+    mode: Mode
+    module: nn.Module
+    trial: Trial
+    specs: Specs
+    check_steps: int = 5
+    inputs: InputSets = field(init=False, default=InputSets([], []))
+    initial: dict[str, Any] = field(init=False, default_factory=dict)
+    written: set[str] = field(init=False, default_factory=set)
+    values_before: dict[int, Tensor] = field(init=False, default_factory=dict)
+    degraded: str | None = field(init=False, default=None)
+    grad_mode: str = field(init=False, default=gradients.GRAD)
 
     #: Whether back-to-back calls are timed on a GPU.
     has_period = True
@@ -80,35 +94,15 @@ class Workload(ABC):
     #: Whether a profile of its inputs shows the calls that are timed.
     has_profile = True
 
-    def __init__(
-        self,
-        cell: Cell,
-        mode: Mode,
-        module: nn.Module,
-        trial: Trial,
-        specs: Specs,
-        check_steps: int = 5,
-    ) -> None:
-        self.cell = cell
-        self.mode = mode
-        self.module = module
-        self.trial = trial
-        self.specs = specs
-        self.check_steps = check_steps
-        self.device = torch.device(cell.device)
+    def __post_init__(self) -> None:
+        self.device = torch.device(self.cell.device)
         self.on_cuda: bool = self.device.type == "cuda"
-        self.dtype: torch.dtype = getattr(torch, cell.dtype)
-        self.seed: int = cell.numerics.get("seed", 0)
-        self.tolerance: float | None = cell.model.get("tolerance")
-        self.positional = [name for name, spec in specs.items() if not spec.keyword]
-        self.inputs = InputSets([], [])
-        self.initial: dict[str, Any] = {}
-        self.written: set[str] = set()
-        self.values_before: dict[int, Tensor] = {}
-        self.degraded: str | None = None
-        self.step: Step = module
-        self.ran = module
-        self.grad_mode = gradients.GRAD
+        self.dtype: torch.dtype = getattr(torch, self.cell.dtype)
+        self.seed: int = self.cell.numerics.get("seed", 0)
+        self.tolerance: float | None = self.cell.model.get("tolerance")
+        self.step: Step = self.module
+        self.ran = self.module
+        self.positional = [name for name, spec in self.specs.items() if not spec.keyword]
 
     # --- what a cell needs
 

@@ -33,8 +33,8 @@ class Calls(Workload):
     """A workload of calls whose outputs are compared with eager's. `intact`: marks of the state
     that eager's calls do not change."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.intact: dict[str, Any] = {}
         self.wanted_grad_mode: str = self.cell.numerics.get("grad_mode", gradients.AUTO)
         self.grad_mode = self.wanted_grad_mode

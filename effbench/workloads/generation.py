@@ -166,8 +166,8 @@ class Generation(Calls):
     references: Sequence[Answer] = ()
     step: Generator
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.length = Length.of(self.cell)
         if reason := unsuitable(self.cell, self.specs):
             raise UnsupportedError(reason)

@@ -117,8 +117,8 @@ class Training(Workload):
 
     reference: Trajectory
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.module.train()
         self.settings = Settings.of(self.cell)
         self.captured = self.mode.captures_step
