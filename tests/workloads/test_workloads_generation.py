@@ -183,14 +183,16 @@ class TestSweep:
     """The figures of a whole sweep."""
 
     @pytest.fixture(scope="class")
-    def cli(self, cli_in, tmp_path_factory):
+    @classmethod
+    def cli(cls, cli_in, tmp_path_factory):
         cli = cli_in(tmp_path_factory.mktemp("generate"))
         done = cli.sweep(*SMALL, "mode=eager,default", "generate.new_tokens=8", "bs=3")
         assert done.code == 0, done
         return cli
 
     @pytest.fixture(scope="class")
-    def trials(self, cli):
+    @classmethod
+    def trials(cls, cli):
         return trials_of(cli.db)
 
     def test_modes_are_ok_and_compared(self, cli):

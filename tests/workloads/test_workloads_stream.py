@@ -109,7 +109,8 @@ class TestSweep:
     keeps of it."""
 
     @pytest.fixture(scope="class")
-    def database(self, workshop):
+    @classmethod
+    def database(cls, workshop):
         done = workshop.sweep(
             "--config-dir=conf",
             "model=gpt2",
@@ -129,15 +130,18 @@ class TestSweep:
         return workshop.folder / "stream.db"
 
     @pytest.fixture(scope="class")
-    def rows(self, database):
+    @classmethod
+    def rows(cls, database):
         return {row["mode"]: row for row in results_of(database)}
 
     @pytest.fixture(scope="class")
-    def trials(self, database):
+    @classmethod
+    def trials(cls, database):
         return {trial["mode"]: trial for trial in trials_of(database)}
 
     @pytest.fixture(scope="class")
-    def sizes(self, rows):
+    @classmethod
+    def sizes(cls, rows):
         return rows["eager"]["params"]["stream"]["sizes"]
 
     def test_modes_without_their_device_are_unsupported(self, rows, trials):
@@ -171,7 +175,8 @@ class TestLengths:
     """A sweep over lengths, with their recompilations."""
 
     @pytest.fixture(scope="class")
-    def sweeps(self, workshop):
+    @classmethod
+    def sweeps(cls, workshop):
         words = (
             "model=custom",
             "model.module._target_=mischief.Product",
@@ -191,7 +196,8 @@ class TestLengths:
             return [store.results(sweep.id) for sweep in store.sweeps()]
 
     @pytest.fixture(scope="class")
-    def rows(self, sweeps):
+    @classmethod
+    def rows(cls, sweeps):
         _, rows = sweeps
         return {(row["mode"], row["params"]["mode"].get("dynamic")): row for row in rows}
 
@@ -222,7 +228,8 @@ class TestServer:
     """A server that keeps up, and one that gets more requests than any machine can serve."""
 
     @pytest.fixture(scope="class")
-    def cli(self, cli_in, tmp_path_factory):
+    @classmethod
+    def cli(cls, cli_in, tmp_path_factory):
         cli = cli_in(tmp_path_factory.mktemp("arrivals"))
         cli.done = cli.sweep(
             "model=mlp",
@@ -236,11 +243,13 @@ class TestServer:
         return cli
 
     @pytest.fixture(scope="class")
-    def rows(self, cli):
+    @classmethod
+    def rows(cls, cli):
         return {row["params"]["stream"]["rate"]: row for row in results_of(cli.db)}
 
     @pytest.fixture(scope="class")
-    def trials(self, cli, rows):
+    @classmethod
+    def trials(cls, cli, rows):
         """Rate -> trial."""
         rates = {row["cell_key"]: rate for rate, row in rows.items()}
         return {rates[trial["cell_key"]]: trial for trial in trials_of(cli.db)}
