@@ -9,29 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from effbench.cell import Trial, mode_settings
+from effbench.errors import UnsupportedError
 from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
-from effbench.measure.timing import Inputs, Timer
+from effbench.measure.timing import Timer
 from effbench.metrics import significant
 from effbench.models.build import resolve_target
-from effbench.models.inputs import Batch
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
 from effbench.modes.selective import shared_weight_copy
 from effbench.printable import describe
+from effbench.stats.intervals import Interval
 from effbench.worker.context import CompilationWatch
 from effbench.worker.timings import Timings
-from effbench.workloads.base import Step, copies
+from effbench.workloads.base import Step, Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
 NO_PAIRS = "no_pairs"
@@ -53,22 +53,19 @@ class PairColumns:
     samples: str
     count: str
 
-    @property
-    def low(self) -> str:
-        return f"{self.speedup}_low"
-
-    @property
-    def high(self) -> str:
-        return f"{self.speedup}_high"
-
-    @property
-    def disturbed(self) -> str:
-        return f"{self.speedup}_disturbed"
+    def set(self, trial: Trial, median: Interval, disturbed: float | None, count: int) -> None:
+        """Set the speedup with its interval, that of disturbed pairs, and the number of pairs."""
+        setattr(trial, self.speedup, median.value)
+        setattr(trial, f"{self.speedup}_low", median.low)
+        setattr(trial, f"{self.speedup}_high", median.high)
+        setattr(trial, f"{self.speedup}_disturbed", disturbed)
+        setattr(trial, self.count, count)
 
     def clear(self, trial: Trial) -> None:
         """Remove the columns and the series from the trial."""
-        for name in (self.speedup, self.low, self.high, self.disturbed, self.count):
-            setattr(trial, name, None)
+        for end in ("", "_low", "_high", "_disturbed"):
+            setattr(trial, f"{self.speedup}{end}", None)
+        setattr(trial, self.count, None)
         for series in list(trial.samples):
             if series.startswith(f"{self.samples}_"):
                 del trial.samples[series]
@@ -78,47 +75,36 @@ LATENCY = PairColumns("pair_speedup", "pair", "pairs")
 PERIOD = PairColumns("pair_period_speedup", "period_pair", "period_pairs")
 
 
-@dataclass
-class BaselineStep:
-    """The step of the baseline's mode in the process of another mode. Eager's is the module itself,
-    which the trial holds anyway; other modes prepare a copy that shares its weights.
+@dataclass(frozen=True)
+class Baseline:
+    """The step of the baseline's mode, and its module."""
 
-    `missing`: why the mode cannot run here, or None.
-    """
-
-    mode: Mode
     module: nn.Module
-    example: Sequence[Inputs]
-    missing: str | None
     step: Step
 
-    @classmethod
-    def of(
-        cls,
-        settings: Mapping[str, Any],
-        module: nn.Module,
-        example: Sequence[Inputs],
-        device: torch.device,
-    ) -> BaselineStep:
-        """Return the step, not prepared yet. `settings`: the mode's; `example`: inputs of settling
-        calls."""
-        mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
-        if isinstance(mode, Eager):
-            return cls(mode, module, example, None, module)
-        own = with_own_code(shared_weight_copy(module))
-        return cls(mode, own, example, mode.missing(device), own)
 
-    def prepare(self, batch: Batch | None, cache_dir: str | None) -> None:
-        """Prepare the mode and make its settling calls. Raises what the mode raises."""
-        if isinstance(self.mode, Eager):
-            return
-        self.mode.batch = batch
-        self.mode.cache_dir = cache_dir
-        args, kwargs = copies(self.example[0])
-        self.step = required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare).step
-        for number in range(max(1, self.mode.settling_calls)):
-            args, kwargs = copies(self.example[number % len(self.example)])
-            self.step(*args, **kwargs)
+def prepare_baseline(settings: Mapping[str, Any], workload: Workload) -> Baseline:
+    """Prepare the baseline's mode in the process of another mode.
+
+    Eager's step is the module itself, which the trial holds anyway; other modes prepare a copy that
+    shares its weights. `settings`: the mode's. Raises UnsupportedError, and what the mode raises.
+    """
+    mode: Mode = resolve_target(settings["_target_"])(**mode_settings(dict(settings)))
+    if isinstance(mode, Eager):
+        return Baseline(workload.module, workload.module)
+    missing = mode.missing(workload.device)
+    if missing is not None:
+        raise UnsupportedError(missing)
+    module = with_own_code(shared_weight_copy(workload.module))
+    mode.batch = workload.mode.batch
+    mode.cache_dir = workload.mode.cache_dir
+    inputs = workload.inputs.checked
+    args, kwargs = copies(inputs[0])
+    step = required(mode.prepare(module, args, kwargs), mode.prepare).step
+    for number in range(max(1, mode.settling_calls)):
+        args, kwargs = copies(inputs[number % len(inputs)])
+        step(*args, **kwargs)
+    return Baseline(module, step)
 
 
 def with_own_code(module: nn.Module) -> nn.Module:
@@ -144,13 +130,15 @@ class Pairing:
         self.workload = timings.workload
         self.rules = timings.rules
 
-    def run(self, baseline: Mapping[str, Any]) -> None:
-        """Take the pairs, if possible. A failure affects only the paired speedups. `baseline`:
-        settings of its mode."""
+    def run(self, settings: Mapping[str, Any]) -> None:
+        """Take the pairs, if possible. A failure affects only the paired speedups. `settings`: of
+        the baseline's mode."""
         reason = self.workload.unpaired()
         if reason is None:
             try:
-                reason = self.take_prepared(baseline)
+                reason = self.take_with(settings)
+            except UnsupportedError as error:
+                reason = str(error)
             # the baseline may lack memory, or meet a state that it does not expect
             except Exception as error:
                 reason = describe(error)
@@ -160,14 +148,10 @@ class Pairing:
             LATENCY.clear(self.trial)
             PERIOD.clear(self.trial)
 
-    def take_prepared(self, settings: Mapping[str, Any]) -> str | None:
+    def take_with(self, settings: Mapping[str, Any]) -> str | None:
         """Prepare the baseline and take the pairs. Return why they do not count, or None."""
-        workload, mode = self.workload, self.workload.mode
-        example = workload.inputs.checked
-        baseline = BaselineStep.of(settings, workload.module, example, self.context.device)
-        if baseline.missing is not None:
-            return baseline.missing
-        baseline.prepare(mode.batch, mode.cache_dir)
+        workload = self.workload
+        baseline = prepare_baseline(settings, workload)
         compilation = CompilationWatch()
         workload.restore_state([workload.module, workload.ran, baseline.module])
         self.take(baseline.step)
@@ -204,12 +188,9 @@ class Pairing:
     def set_columns(self, columns: PairColumns, pairs: Pairs, host: HostWatch | None) -> str | None:
         """Set the columns of a timer's pairs. Return why its speedup is marked, or None."""
         figure = pairs.figure(self.rules, self.context.protocol.spread)
-        setattr(self.trial, columns.speedup, figure.median.value)
-        setattr(self.trial, columns.low, figure.median.low)
-        setattr(self.trial, columns.high, figure.median.high)
-        setattr(self.trial, columns.count, len(pairs.undisturbed) + len(pairs.disturbed))
-        if pairs.disturbed:
-            setattr(self.trial, columns.disturbed, statistics.median(pairs.disturbed_ratios))
+        disturbed = statistics.median(pairs.disturbed_ratios) if pairs.disturbed else None
+        count = len(pairs.undisturbed) + len(pairs.disturbed)
+        columns.set(self.trial, figure.median, disturbed, count)
         self.trial.samples |= pairs.samples(columns.samples)
         if figure.is_marked:
             return host.reason() if host else "host busy"
