@@ -92,9 +92,9 @@ class Frame:
     @property
     def is_users(self) -> bool:
         """Whether it belongs neither to a library nor to generated code."""
-        generated = [os.environ[name] for name in GENERATED if os.environ.get(name)]
         if {"site-packages", "dist-packages"} & set(self.path.parts):
             return False
+        generated = [Path(os.environ[name]) for name in GENERATED if os.environ.get(name)]
         return not any(self.path.is_relative_to(path) for path in (*LIBRARIES, *generated))
 
     def __str__(self) -> str:
