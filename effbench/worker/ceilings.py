@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from effbench.measure import timing
+from effbench.worker.tasks import Json, SayPhase
 
 #: A quarter of a second per measurement: the clocks settle under load, then blocks are timed.
 RULES = timing.Rules(
@@ -28,7 +29,7 @@ MATRIX = 8192
 DTYPES = ("bfloat16", "float16", "float32", "tf32", "float64")
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Measure the ceilings. Return {"ceilings": {...}}, or {"ceilings": None, "reason": ...} if
     that is impossible."""
     say_phase("ceilings")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,12 +13,13 @@ from effbench.message import CheckRequest
 from effbench.models.build import resolve_target, set_seed
 from effbench.modes import inductor
 from effbench.worker import failures
+from effbench.worker.tasks import Json, SayPhase
 
 #: Requirements that a check may declare in addition to CUDA.
 COMPILER, CPP_COMPILER = "a compiler", "a C++ compiler"
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Run the check of a CheckRequest as JSON. Return {"status": ok, unsupported, error or oom,
     "reason", "facts"}, and "traceback" for an error."""
     request = CheckRequest(**payload)

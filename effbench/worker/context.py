@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +67,23 @@ class TrialContext:
         self.gpu = Gpu.open(self.request.gpu_uuid if self.on_cuda else None)
         self.watcher = GpuWatch(self.gpu, self.device)
 
-    def watch_host(self, moves: bool | None = None) -> HostWatch:
-        """Return a watch of the host. `moves`: whether the calling thread may choose its core;
-        None: on a GPU."""
-        return HostWatch(
+    @contextmanager
+    def host_watched(self, matters: bool, moves: bool) -> Iterator[HostWatch | None]:
+        """Watch the host in this context; yield None if its speed does not matter. `moves`: whether
+        the calling thread may choose its core."""
+        if not matters:
+            yield None
+            return
+        host = HostWatch(
             self.request.host_ms,
             1 + self.protocol.host_tolerance,
-            moves=self.on_cuda if moves is None else moves,
+            moves=moves,
             all_threads=not self.on_cuda,
             usual_high_ms=self.request.host_high_ms,
             waits=self.protocol.rules.patience > 1.0,
         )
+        with host.watching():
+            yield host
 
 
 class CompilationWatch:

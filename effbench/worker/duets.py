@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from effbench.measure import timing
@@ -77,10 +76,8 @@ class Duet:
     def lead(self) -> DuetResult:
         partner = self.connected()
         depends_on_host = self.step.depends_on_host or self.partner_depends_on_host
-        host = self.context.watch_host(moves=True) if depends_on_host else None
-        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
         self.watcher.begin()
-        with watching:
+        with self.context.host_watched(depends_on_host, moves=True) as host:
             pairs = lead(self.step, partner, host)
             end = partner.ask("end")
             if host:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,6 @@ from effbench.measure import timing
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import LatencySide, Pairs, PeriodSide, take_pairs
 from effbench.measure.timing import Timer
-from effbench.metrics import significant
 from effbench.models.build import resolve_target
 from effbench.modes.base import Mode, required
 from effbench.modes.eager import Eager
@@ -30,7 +28,7 @@ from effbench.modes.selective import shared_weight_copy
 from effbench.printable import describe
 from effbench.stats.intervals import Interval
 from effbench.worker.context import CompilationWatch
-from effbench.worker.timings import Timings
+from effbench.worker.timings import Timings, describe_range
 from effbench.workloads.base import Step, Workload, copies
 
 #: Key in `Trial.extra`: why a trial has no pairs.
@@ -167,10 +165,9 @@ class Pairing:
         reference_ms = reference.warm_up().samples_ms[-1]
         own_ms = self.timings.latency_ms
         depends_on_host = timer.waits_for_host(own_ms) or reference.waits_for_host(reference_ms)
-        host = self.context.watch_host() if depends_on_host else None
-        watching: AbstractContextManager[None] = host.watching() if host else nullcontext()
+        watching = self.context.host_watched(depends_on_host, moves=self.context.on_cuda)
         watcher.begin()
-        with watching, timing.no_garbage_collection():
+        with watching as host, timing.no_garbage_collection():
             theirs = LatencySide(reference, reference_ms)
             own = LatencySide(timer, own_ms)
             found = {LATENCY: take_pairs(theirs, own, rules, budget_s, host)}
@@ -197,6 +194,5 @@ class Pairing:
         if host is not None and host.theft is not None:
             return host.theft
         if figure.varies:
-            low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
-            return f"unsteady: the speedup of pairs is anywhere from {low} to {high}"
+            return f"unsteady: the speedup of pairs is {describe_range(figure)}"
         return None

@@ -24,6 +24,7 @@ from effbench.models import libraries
 from effbench.models.build import resolve_model, resolve_target
 from effbench.models.signature import class_mismatch
 from effbench.modes.base import Mode
+from effbench.worker.tasks import Json, SayPhase
 
 PACKAGES = (
     "numpy",
@@ -51,7 +52,7 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME")
 NOT_FLAGS = (*CACHES, "TORCH_WARM_POOL", "PYTORCH_NVML_BASED_CUDA_CHECK")
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Return errors, settings, notes, environment, details and gpus, by these names. `settings` has
     for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
@@ -79,7 +80,7 @@ def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, 
 class Targets:
     """Imports the targets of a probe, and collects what is wrong with them."""
 
-    def __init__(self, say_phase: Callable[[str], None]) -> None:
+    def __init__(self, say_phase: SayPhase) -> None:
         self.say_phase = say_phase
         self.errors: list[str] = []
 

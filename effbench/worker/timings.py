@@ -28,6 +28,12 @@ def preemptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
+def describe_range(figure: Figure) -> str:
+    """Return the bounds of a median that varies as text."""
+    low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
+    return f"anywhere from {low} to {high}"
+
+
 class Timings:
     """Times the step of a trial, alone or in a duet. `has_period`: whether back-to-back calls are
     timed, too. `latency_ms`, `enqueue_ms`, `period_ms`: the medians, once they are known."""
@@ -62,12 +68,14 @@ class Timings:
         for name in (LATENCY, PERIOD):
             self.trial.samples.pop(f"{name}_disturbed_ms", None)
         self.trial.extra.pop("discarded", None)
-        self.forget_host()
+        self.set_host(None, None, None)
 
-    def forget_host(self) -> None:
-        self.trial.host_ms = None
-        self.trial.host_high_ms = None
-        self.trial.disturbed_fraction = None
+    def set_host(
+        self, low_ms: float | None, high_ms: float | None, disturbed_fraction: float | None
+    ) -> None:
+        self.trial.host_ms = low_ms
+        self.trial.host_high_ms = high_ms
+        self.trial.disturbed_fraction = disturbed_fraction
 
     # --- alone
 
@@ -76,8 +84,13 @@ class Timings:
         GPU."""
         trial, watcher = self.trial, self.watcher
         self.forget()
-        with self.host_watched(), timing.no_garbage_collection(), self.gpu_read():
-            timings = self.run_timers()
+        depends_on_host = self.timer.waits_for_host(self.recent_ms)
+        with self.context.host_watched(depends_on_host, moves=self.context.on_cuda) as host:
+            self.timer.host = host
+            with timing.no_garbage_collection(), self.gpu_read():
+                timings = self.run_timers()
+        if host is not None:
+            self.set_host(host.low_ms, host.high_ms, host.disturbed_fraction)
         if self.context.on_cuda:
             watcher.end()
             trial.discarded_blocks = len(watcher.discarded)
@@ -91,20 +104,6 @@ class Timings:
             if not self.workload.has_varied_calls and watcher.disturbance is None:
                 watcher.disturbance = self.busy_host()
         trial.disturbance = watcher.disturbance
-
-    @contextmanager
-    def host_watched(self) -> Iterator[None]:
-        """Watch the host in this context, if the step depends on its speed."""
-        if not self.timer.waits_for_host(self.recent_ms):
-            self.timer.host = None
-            yield
-            return
-        host = self.timer.host = self.context.watch_host()
-        with host.watching():
-            yield
-        self.trial.host_ms = host.low_ms
-        self.trial.host_high_ms = host.high_ms
-        self.trial.disturbed_fraction = host.disturbed_fraction
 
     @contextmanager
     def gpu_read(self) -> Iterator[None]:
@@ -174,7 +173,7 @@ class Timings:
         of_all = timing.without_host(timings[LATENCY], timings[PERIOD])
         if of_all is None:
             return None
-        self.forget_host()
+        self.set_host(None, None, None)
         latency, period = of_all
         return self.medians({LATENCY: latency, PERIOD: period}, slowdown=1.0)
 
@@ -193,8 +192,7 @@ class Timings:
             return None
         for name, figure in figures.items():
             if figure.varies:
-                low, high = significant(figure.median.low, 3), significant(figure.median.high, 3)
-                return f"unsteady: the median of the {name} is anywhere from {low} to {high} ms"
+                return f"unsteady: the median of the {name} is {describe_range(figure)} ms"
         return None
 
     def busy_host(self) -> str | None:
@@ -211,9 +209,7 @@ class Timings:
         """Set what the series of the duet found, which is the same data in both members."""
         trial = self.trial
         spread = self.context.protocol.spread
-        trial.host_ms = result.host_ms
-        trial.host_high_ms = result.host_high_ms
-        trial.disturbed_fraction = result.disturbed_fraction
+        self.set_host(result.host_ms, result.host_high_ms, result.disturbed_fraction)
         disturbance = result.disturbance
         found: dict[str, DuetFigures] = {}
         for name, pairs in result.pairs.items():

@@ -8,11 +8,10 @@ import os
 import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from effbench.worker import artifacts, failures
 from effbench.worker.context import CompilationWatch, TrialContext
 from effbench.worker.duets import Duet
 from effbench.worker.pairing import Pairing
+from effbench.worker.tasks import Json, SayPhase
 from effbench.worker.timings import Timings
 from effbench.workloads import quantization, state
 from effbench.workloads.base import Workload, copies
@@ -43,7 +43,7 @@ TRACED_MS = 50.0
 COPY_BUDGET_S = 0.02
 
 
-def run(payload: dict[str, Any], say_phase: Callable[[str], None]) -> dict[str, Any]:
+def run(payload: Json, say_phase: SayPhase) -> Json:
     """Run the trial of a TrialRequest as JSON, and return its Trial as JSON."""
     running = RunningTrial(TrialRequest(**payload), say_phase)
     trial = running.trial
@@ -76,7 +76,7 @@ class RunningTrial:
     observer: counters.Observer
     counted: counters.Counters
 
-    def __init__(self, request: TrialRequest, say_phase: Callable[[str], None]) -> None:
+    def __init__(self, request: TrialRequest, say_phase: SayPhase) -> None:
         self.context = TrialContext(request)
         self.request = request
         self.say_phase = say_phase

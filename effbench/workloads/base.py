@@ -26,6 +26,8 @@ from effbench.workloads import state
 
 Specs = Mapping[str, InputSpec]
 Step = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def copies(inputs: Inputs) -> Inputs:
@@ -132,11 +134,11 @@ class Workload(ABC):
         """Return the context in which all calls are made."""
         return gradients.recording(self.grad_mode)
 
-    def make_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
         """Return the step that the mode makes of the module."""
         return required(self.mode.prepare(self.module, args, kwargs), self.mode.prepare)
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         """Prepare the step that is timed. `args` and `kwargs`: inputs of the first call."""
         prepared = self.make_step(args, kwargs)
         self.step = prepared.step
@@ -151,7 +153,7 @@ class Workload(ABC):
         """Return how many first calls still prepare."""
         return self.mode.settling_calls
 
-    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def by_name(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """Return the inputs of a call by name."""
         return {**dict(zip(self.positional, args, strict=False)), **kwargs}
 
@@ -206,7 +208,7 @@ class Workload(ABC):
         """Time calls, one at a time."""
         return timer.latency(budget_s)
 
-    def count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> work.Work:
+    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
         """Count the work of one call."""
         return work.count(self.module, args, kwargs)
 

@@ -30,7 +30,7 @@ from effbench.measure import accuracy, timing
 from effbench.measure.timing import Inputs
 from effbench.modes.base import Mode, Prepared
 from effbench.workloads import state
-from effbench.workloads.base import InputSets, Step, copies, make_sets
+from effbench.workloads.base import Args, InputSets, Kwargs, Step, copies, make_sets
 from effbench.workloads.calls import Calls
 from effbench.workloads.endings import Ended
 
@@ -195,7 +195,7 @@ class Generation(Calls):
         # a request makes several calls of the mode's step
         return math.ceil(self.mode.settling_calls / (self.length.new - 1))
 
-    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def prepare(self, args: Args, kwargs: Kwargs) -> Prepared:
         generator = self.calling(self.module)
         prepared = self.make_step((generator.tokens[0], generator.positions[0]), {})
         generator.step = prepared.step

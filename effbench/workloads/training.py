@@ -25,7 +25,7 @@ from effbench.measure.training_accuracy import Comparison, Exact, Gradients, Nam
 from effbench.models.build import set_seed
 from effbench.modes.base import Mode, Prepared, required
 from effbench.workloads import dropout, quantization
-from effbench.workloads.base import Step, Workload
+from effbench.workloads.base import Args, Kwargs, Step, Workload
 from effbench.workloads.endings import Ended, without_float64
 from effbench.workloads.losses import Loss, make_loss
 from effbench.workloads.state import is_dense, on_host, places, restore, same, save
@@ -226,7 +226,7 @@ class Training(Workload):
 
     # --- steps
 
-    def make_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
+    def make_step(self, args: Args, kwargs: Kwargs) -> Prepared:
         prepare = self.mode.prepare_training
         return required(prepare(self.module, self.step_over, args, kwargs), prepare)
 
@@ -414,17 +414,18 @@ class Training(Workload):
 
     # --- figures
 
-    def count(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> work.Work:
+    def count(self, args: Args, kwargs: Kwargs) -> work.Work:
         """Count the FLOPs of an eager step and its least bytes. They include one read and one write
         of each trained parameter, gradient and optimizer state, and the parts of inputs, buffers
         and frozen parameters that are read or written, but no activations."""
         frozen = [value for value in self.module.parameters() if not value.requires_grad]
         outer = [*frozen, *self.buffers.values(), *work.tensors((args, kwargs))]
-        eager, _ = work.observe(outer, lambda: self.step_over(self.module)(*args, **kwargs))
+        step = self.step_over(self.module)
+        eager, _ = work.observe(outer, lambda: step(*args, **kwargs))
         trained = [value for value in self.parameters.values() if value.grad is not None]
         gradients = [value.grad for value in trained]
-        state = work.tensors([self.optimizer.state.get(parameter, {}) for parameter in trained])
-        moved = sum(value.nbytes for value in (*trained, *gradients, *state) if value is not None)
+        state = [self.optimizer.state.get(value, {}) for value in trained]
+        moved = sum(value.nbytes for value in work.tensors((trained, gradients, state)))
         return work.Work(eager.flops, eager.min_bytes + 2 * moved)
 
     def unpaired(self) -> str | None:

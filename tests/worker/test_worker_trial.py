@@ -272,10 +272,7 @@ class TestWatched:
         running = trial_of(device)
         running.context.protocol = TrialProtocol.of({**vars(RULES), **protocol})
         running.context.request = replace(running.request, **request)
-        running.trial.samples["warmup_ms"] = [1.0]
-        timer = MadeUpTimer(None, busy_fraction=0.0)
-        with timings_of(running, timer).host_watched():
-            assert timer.host is not None
+        timed(running, Timing([5.0] * 9, [4.9] * 9), Timing([5.0] * 9), busy_fraction=0.0)
         return SimpleNamespace(**made)
 
     @pytest.mark.parametrize(
