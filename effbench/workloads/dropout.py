@@ -2,17 +2,17 @@
 
 What torch, torchvision, timm and transformers define as dropout is known by the type of the module.
 Attributes of other modules are only suspects: one is set to 0 if eager's loss then no longer
-depends on the random seed, if the module does the same work otherwise, and if its output in eval
-mode, which has no dropout, stays the same.
+depends on the random seed, and if its output in eval mode, which has no dropout, stays the same.
 """
 
 from __future__ import annotations
 
 import math
+import pickle
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 #: Modules of torch -> their attribute with the probability of dropout.
 OF_TORCH: dict[type[nn.Module], str] = {
@@ -46,73 +45,6 @@ OF_TIMM = ("drop_rate", "attn_drop_p")
 OF_TRANSFORMERS = re.compile(
     r"(dropout|dropout_p|dropout_prob|dropout_rate|dropout_ratio|dropout_value"
     r"|layer_?drop|drop_?path|drop_path_rate|drop_prob|drop_rate|pdrop)$"
-)
-#: Functions that make and apply a mask: a module without dropout may lack calls of them.
-MASKING = {
-    "dropout",
-    "dropout_",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-    "feature_dropout",
-    "bernoulli",
-    "bernoulli_",
-    "rand",
-    "rand_like",
-    "uniform_",
-    "random_",
-    "empty",
-    "empty_like",
-    "new_empty",
-    "zeros_like",
-    "ones",
-    "ones_like",
-    "new_ones",
-    "new_full",
-    "full",
-    "full_like",
-    "div",
-    "div_",
-    "true_divide",
-    "mul",
-    "mul_",
-    "add",
-    "add_",
-    "sub",
-    "rsub",
-    "floor",
-    "floor_",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "where",
-    "logical_not",
-    "bitwise_not",
-    "masked_fill",
-    "masked_fill_",
-    "to",
-    "type",
-    "float",
-    "type_as",
-    "expand",
-    "expand_as",
-    "view",
-    "reshape",
-    "unsqueeze",
-    "clone",
-    "detach",
-    "item",
-    "size",
-    "dim",
-    "numel",
-}
-#: Reflected operators and conversions, such as `1 - x` and `bool(x)`, and attributes, such as
-#: `x.shape`.
-IN_MASKS = re.compile(
-    r"__r?(get|getitem|len|bool|float|add|sub|mul|div|truediv|lt|le|gt|ge|invert)__$"
 )
 #: Most seeds that a loss is compared for: a mask of a small probability changes it for few.
 MOST_SEEDS = 8
@@ -251,93 +183,52 @@ def describe_changes(probabilities: Iterable[Probability]) -> list[str]:
 @dataclass(frozen=True)
 class Observed:
     """A module to observe. `start`: restores its state, and seeds all generators with the usual
-    seed plus a number; `call`: calls it once; `loss_of`: returns the loss of an output."""
+    seed plus a number; `call`: calls it once and returns the loss of its output."""
 
     module: nn.Module
     start: Callable[[int], None]
-    call: Callable[[], Any]
-    loss_of: Callable[[Any], float]
+    call: Callable[[], float]
 
-    def loss(self) -> float:
-        return self.loss_of(self.call())
+    def loss(self, seed: int = 0) -> float:
+        self.start(seed)
+        return self.call()
 
     def eval_loss(self) -> float:
         """Return the loss of a call in eval mode."""
+        self.start(0)  # which restores the mode, too
         self.module.eval()
         try:
-            return self.loss()
+            return self.call()
         finally:
             self.module.train()
 
+    def is_random(self) -> bool:
+        """Return whether the loss depends on the seed. Try further seeds only if the first call
+        draws random numbers."""
+        self.start(0)
+        before = random_state()
+        loss = self.call()
+        if random_state() == before:
+            return False
+        return any(not is_same_loss(self.loss(seed), loss) for seed in range(1, MOST_SEEDS))
 
-@dataclass(frozen=True)
-class Observation:
-    """Eager's loss, that in eval mode, whether the first depends on the seed, and how often one
-    call uses each function of torch."""
-
-    loss: float
-    eval_loss: float
-    is_random: bool
-    functions: Mapping[str, int]
-
-    def is_without_dropout_of(self, other: Observation) -> bool:
-        """Return whether only dropout may distinguish it from the other: it lacks no functions but
-        those of masks, and has the same loss in eval mode."""
-        lost = Counter(other.functions) - Counter(self.functions)
-        others = [name for name in lost if name not in MASKING and not IN_MASKS.match(name)]
-        return (
-            not others
-            and math.isfinite(self.loss)
-            and is_same_loss(self.eval_loss, other.eval_loss)
-        )
+    def lacks_only_dropout(self, eval_loss: float) -> bool:
+        """Return whether only dropout may be missing: in eval mode, which has none, the loss is
+        still the same."""
+        try:
+            return math.isfinite(self.loss()) and is_same_loss(self.eval_loss(), eval_loss)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # the module may raise anything for a value that it does not expect
+            return False
 
 
-class Functions(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
-    """Counts the functions of torch that are called, by name. Those that they call themselves do
-    not count, because a function may choose other ones without dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.counts[getattr(func, "__name__", str(func))] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def random_state() -> tuple[Any, ...]:
-    """Return the states of all random generators as values to compare."""
-    numpys = np.random.get_state(legacy=False)["state"]
-    states = [
-        random.getstate(),
-        str(numpys["pos"]),
-        numpys["key"].tobytes(),
-        torch.get_rng_state().numpy().tobytes(),
-    ]
+def random_state() -> bytes:
+    """Return the states of all random generators as a value to compare."""
+    states: list[Any] = [random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()]
     if torch.cuda.is_initialized():
-        states.append(torch.cuda.get_rng_state().numpy().tobytes())
-    return tuple(states)
-
-
-def observe(module: Observed) -> Observation:
-    """Observe calls of a module, with further seeds only if the first call draws random numbers."""
-    module.start(0)
-    before = random_state()
-    with Functions() as counter:
-        output = module.call()
-    draws = random_state() != before
-    loss = module.loss_of(output)
-    is_random = draws and any(differs(loss, module, seed) for seed in range(1, MOST_SEEDS))
-    module.start(0)
-    return Observation(loss, module.eval_loss(), is_random, counter.counts)
-
-
-def differs(loss: float, module: Observed, seed: int) -> bool:
-    """Return whether the module's loss differs from this one if it begins with another seed."""
-    module.start(seed)
-    return not is_same_loss(module.loss(), loss)
+        states.append(torch.cuda.get_rng_state().numpy())
+    return pickle.dumps(states)
 
 
 def is_same_loss(loss: float, other: float) -> bool:
@@ -348,37 +239,24 @@ def find_guilty(groups: Iterable[list[Probability]], module: Observed) -> list[P
     """Return those suspects that make the loss depend on the seed; all others get their values
     back.
 
-    A suspect is cleared if the module fails with 0, does less, or has another output in eval mode.
-    All are cleared if the loss depends on the seed without them, too.
+    A suspect is cleared if the module fails with 0, or has another output in eval mode. All are
+    cleared if the loss depends on the seed without them, too.
     """
-    before = observe(module)
-    if not before.is_random:
+    if not module.is_random():
         return []
+    eval_loss = module.eval_loss()
     zeroed: list[list[Probability]] = []
     for group in groups:
         switch_off(group)
-        if is_only_dropout(module, before):
+        if module.lacks_only_dropout(eval_loss):
             zeroed.append(group)
         else:
             put_back(group)
-    if not zeroed or observe(module).is_random:
-        for group in zeroed:
-            put_back(group)
-        return []
-    found: list[Probability] = []
+    is_still_random = bool(zeroed) and module.is_random()
+    guilty: list[Probability] = []
     for group in zeroed:
         put_back(group)
-        if observe(module).is_random:
+        if not is_still_random and module.is_random():
             switch_off(group)
-            found += group
-    return found
-
-
-def is_only_dropout(module: Observed, before: Observation) -> bool:
-    """Return whether the module, with a suspect set to 0, lacks only dropout."""
-    try:
-        return observe(module).is_without_dropout_of(before)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception:  # the module may raise anything for a value that it does not expect
-        return False
+            guilty += group
+    return guilty

@@ -168,23 +168,18 @@ class Training(Workload):
         for name, place in places(self.module).items():
             if (id(place.held), place.key) in tried:
                 self.others.pop(name, None)
-        loss = self.new_loss()
-        inputs: dict[str, Any] = {}
+        loss_of = self.new_loss()
 
         def start(number: int) -> None:
             self.restore()
             set_seed(self.seed + number)
 
-        def call() -> Any:
+        def loss() -> float:
             args, kwargs = accuracy.clone(given)
-            inputs.update(self.by_name(args, kwargs))
-            return self.module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
+            return float(loss_of(output, self.by_name(args, kwargs)).detach())
 
-        def loss_of(output: Any) -> float:
-            return float(loss(output, inputs).detach())
-
-        observed = dropout.Observed(self.module, start, call, loss_of)
-        guilty = dropout.find_guilty(suspects, observed)
+        guilty = dropout.find_guilty(suspects, dropout.Observed(self.module, start, loss))
         self.restore()
         self.switch_off(guilty)
         self.others = self.untrained()

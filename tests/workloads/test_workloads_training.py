@@ -427,16 +427,6 @@ class Backdrop(nn.Module):
         return y
 
 
-class RandomBackdrop(Backdrop):
-    """The loop is random, and would vanish with 0."""
-
-    def forward(self, x):
-        y = self.lin(x)
-        for _ in range(3 if self.training and self.backdrop > 0 else 0):
-            y = y + self.backdrop * torch.tanh(nn.functional.dropout(self.big(y), 0.1))
-        return y
-
-
 class Rain(nn.Module):
     """`droplet` is a length to divide by; `dropout` is a probability that goes to a function."""
 
@@ -487,7 +477,6 @@ class Attends(nn.Module):
     ("make", "off", "attribute", "value"),
     [
         (Backdrop, None, "backdrop", 0.5),
-        (RandomBackdrop, None, "backdrop", 0.5),
         (
             lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
             None,
