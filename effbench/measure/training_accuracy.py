@@ -73,10 +73,12 @@ class Trajectory:
             advice = "; if training diverged, choose a smaller training.lr" if number > 1 else ""
             if not math.isfinite(loss):
                 return f"eager's loss is {loss:g} in step {number}{advice}"
-            if number not in (1, last):
-                continue
-            when, gradients = ("last", self.last) if number == last else ("first", self.first)
-            if name := accuracy.not_finite(dict(gradients)):
+            name = when = None
+            if number == last:
+                name, when = accuracy.not_finite(dict(self.last)), "last"
+            elif number == 1:
+                name, when = accuracy.not_finite(dict(self.first)), "first"
+            if name is not None:
                 return f"eager's gradient of {name} is not finite in the {when} step{advice}"
         return None
 
@@ -222,8 +224,9 @@ class Comparison:
     def missing_gradient(self) -> str | None:
         for name, ours in self.ours.last.items():
             if (ours is None) != (self.eager.last[name] is None):
-                without, owner = ("the step", "eager") if ours is None else ("eager", "the step")
-                return f"{without} has no gradient of {name}, but {owner} has one"
+                if ours is None:
+                    return f"the step has no gradient of {name}, but eager has one"
+                return f"eager has no gradient of {name}, but the step has one"
         return None
 
     def wrong_update(self) -> str | None:

@@ -71,7 +71,9 @@ class Duet:
     def take(self) -> DuetResult:
         """Time both steps in turn, and return what both members record. Raises PartnerLostError."""
         with timing.no_garbage_collection():
-            return self.lead() if self.leads else self.follow()
+            if self.leads:
+                return self.lead()
+            return self.follow()
 
     def lead(self) -> DuetResult:
         partner = self.connected()

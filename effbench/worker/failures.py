@@ -61,7 +61,9 @@ def classify(error: BaseException, phase: str | None) -> tuple[Status, str]:
                 return Status.UNSUPPORTED, advice
     reason = f"{where}{describe(error)}{compiler_message(error)}"
     place = location(error)
-    return Status.ERROR, f"{reason} ({place})" if place else reason
+    if place:
+        reason = f"{reason} ({place})"
+    return Status.ERROR, reason
 
 
 def compiler_message(error: BaseException) -> str:
@@ -98,11 +100,12 @@ class Frame:
         return not any(self.path.is_relative_to(path) for path in (*LIBRARIES, *generated))
 
     def __str__(self) -> str:
-        folder = Path.cwd()
-        inside = self.path.is_relative_to(folder)
-        path = self.path.relative_to(folder) if inside else self.path
-        place = f"{path}:{self.line}"
-        return f"{place} in {self.function}" if self.function else place
+        path = self.path
+        if path.is_relative_to(Path.cwd()):
+            path = path.relative_to(Path.cwd())
+        if not self.function:
+            return f"{path}:{self.line}"
+        return f"{path}:{self.line} in {self.function}"
 
 
 def location(error: BaseException) -> str:

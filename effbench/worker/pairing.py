@@ -51,7 +51,13 @@ class PairColumns:
     samples: str
     count: str
 
-    def set(self, trial: Trial, median: Interval, disturbed: float | None, count: int) -> None:
+    def set(
+        self,
+        trial: Trial,
+        median: Interval,
+        disturbed: float | None,
+        count: int,
+    ) -> None:
         """Set the speedup with its interval, that of disturbed pairs, and the number of pairs."""
         setattr(trial, self.speedup, median.value)
         setattr(trial, f"{self.speedup}_low", median.low)

@@ -57,7 +57,9 @@ def run(payload: Json, say_phase: SayPhase) -> Json:
     for each mode the names of its constructor's arguments, None if it accepts any name."""
     request = ProbeRequest(**payload)
     say_phase(PROBE_PHASE)
-    gpus = [] if request.device == "cpu" else visible_gpus()
+    gpus = []
+    if request.device != "cpu":
+        gpus = visible_gpus()
     machine = {"gpus": gpus, "environment": asdict(environment(gpus)), "details": details()}
     targets = Targets(say_phase)
     with warnings.catch_warnings(record=True) as caught:
@@ -104,7 +106,8 @@ class Targets:
         if known is not None:
             self.errors += [unknown(target, name, known) for name in names if name not in known]
         for passed in inputs:
-            if reason := class_mismatch(model, passed):
+            reason = class_mismatch(model, passed)
+            if reason is not None:
                 self.errors.append(f"{target}: {reason}")
 
     def check_network(self, network: dict[str, Any]) -> None:
@@ -118,7 +121,8 @@ class Targets:
         if self.errors:
             return None
         names = names_of(constructor)
-        if reason := invalid_mode(mode, constructor, names):
+        reason = invalid_mode(mode, constructor, names)
+        if reason is not None:
             self.errors.append(reason)
         return names
 
@@ -225,8 +229,9 @@ def is_flag(name: str) -> bool:
 
 def details() -> dict[str, Any]:
     """Return facts that describe the machine but do not define the environment."""
+    versions = {name: version(name) for name in PACKAGES}
     return {
-        "packages": {name: installed for name in PACKAGES if (installed := version(name))},
+        "packages": {name: value for name, value in versions.items() if value},
         "cudnn": torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None,
         "cpu_count": os.cpu_count(),
         "cpu_usable": len(os.sched_getaffinity(0)),

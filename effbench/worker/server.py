@@ -185,7 +185,13 @@ class Server:
         """Run a task in a child, or import modules here."""
         if task.name == "preload":
             self.preload(**task.payload)
-            self.send("ended", id=task.id, result={}, exit=0, signal=None)
+            self.send(
+                "ended",
+                id=task.id,
+                result={},
+                exit=0,
+                signal=None,
+            )
             return
         if task.name not in ONLY_TORCH:
             self.import_all()
@@ -232,7 +238,14 @@ class Server:
             for end in ends:
                 os.close(end)
             failed = f"the fork server could not start a process: {error}"
-            self.send("ended", id=task.id, result=None, exit=None, signal=None, failed=failed)
+            self.send(
+                "ended",
+                id=task.id,
+                result=None,
+                exit=None,
+                signal=None,
+                failed=failed,
+            )
             return
         results, results_end, prints, prints_end = ends
         child = Child(task.id, pid, results, prints, oom_kills)
@@ -245,7 +258,13 @@ class Server:
         self.watch(prints, partial(self.read_prints, child))
         self.send("started", id=child.id, pid=pid)
 
-    def become_child(self, task: Task, server: int, results: int, prints: int) -> NoReturn:
+    def become_child(
+        self,
+        task: Task,
+        server: int,
+        results: int,
+        prints: int,
+    ) -> NoReturn:
         code = 1
         try:
             os.setsid()

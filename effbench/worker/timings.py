@@ -134,7 +134,9 @@ class Timings:
         """Return what the timers found, record the samples that do not count, and mark the trial if
         too few do."""
         host, watcher = self.timer.host, self.watcher
-        slowdown = host.slowdown if host else 1.0
+        slowdown = 1.0
+        if host is not None:
+            slowdown = host.slowdown
         figures = self.medians(timings, slowdown, self.context.protocol.spread)
         is_marked = any(figure.is_marked for figure in figures.values())
         of_all = self.regardless_of_host(timings) if is_marked else None

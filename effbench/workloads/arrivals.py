@@ -82,7 +82,13 @@ class Served(Timing):
         do not."""
         return Timing(self.quiet_ms, disturbed_ms=self.loud_ms)
 
-    def figure(self, least: int, discards: bool, slowdown: float, spread: float = SPREAD) -> Figure:
+    def figure(
+        self,
+        least: int,
+        discards: bool,
+        slowdown: float,
+        spread: float = SPREAD,
+    ) -> Figure:
         """Return the median of all requests, because a disturbance also delays later ones. See
         `Timing.figure`."""
         median = median_interval(self.samples_ms)

@@ -108,7 +108,8 @@ class Calls(Workload):
         """Return how the step's results differ from eager's, or None."""
 
     def check(self) -> None:
-        if reason := self.wrong():
+        reason = self.wrong()
+        if reason is not None:
             raise Ended(Status.INCORRECT, reason)
         self.restore_state([self.ran])
 
@@ -116,7 +117,9 @@ class Calls(Workload):
         for given in self.inputs.checked:
             self.renew(given)
         reason = self.wrong()
-        return f"outputs differ after timing: {reason}" if reason else None
+        if reason is None:
+            return None
+        return f"outputs differ after timing: {reason}"
 
     def differs(
         self, result: accuracy.Parts, eager: accuracy.Parts, exact: Callable[[], accuracy.Parts]

@@ -169,7 +169,8 @@ class Generation(Calls):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.length = Length.of(self.cell)
-        if reason := unsuitable(self.cell, self.specs):
+        reason = unsuitable(self.cell, self.specs)
+        if reason is not None:
             raise UnsupportedError(reason)
         if getattr(self.module, "has_cross", False):
             raise UnsupportedError(
@@ -267,7 +268,8 @@ class Generation(Calls):
             differs = answer.tokens != eager.tokens
             is_first = differs & (differs.cumsum(1) == 1)
             chosen = torch.where(is_first, answer.tokens, forced.tokens)
-            if reason := self.untied_token(given, fed, eager.tokens, chosen):
+            reason = self.untied_token(given, fed, eager.tokens, chosen)
+            if reason is not None:
                 return reason
             tied = self.trial.extra.get("tied_tokens", 0)
             self.trial.extra["tied_tokens"] = max(tied, int((chosen != eager.tokens).sum()))

@@ -148,7 +148,8 @@ class Inference(Calls):
             wanted = {**given, **eager}
             for name in given.keys() - result.keys():
                 del wanted[name]
-            if reason := self.differs(result, wanted, partial(exact, number, given)):
+            reason = self.differs(result, wanted, partial(exact, number, given))
+            if reason is not None:
                 self.refuse_own_state()
                 return reason
         return None

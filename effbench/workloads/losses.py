@@ -104,5 +104,10 @@ def make_target(out: Tensor, seed: int) -> Tensor:
     devices."""
     where = torch.device("cpu") if out.numel() <= HOST_ELEMENTS else out.device
     generator = torch.Generator(where).manual_seed(seed)
-    values = torch.randn(out.shape, generator=generator, device=where, dtype=torch.float32)
+    values = torch.randn(
+        out.shape,
+        generator=generator,
+        device=where,
+        dtype=torch.float32,
+    )
     return values.to(out.device)

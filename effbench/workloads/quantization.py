@@ -54,7 +54,8 @@ def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
     """Quantize the module's linear layers in place. `inputs`: those of the call that shows the
     error. Raises Ended if the kind or the module is unsupported."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if reason := unsupported(kind, linear):
+    reason = unsupported(kind, linear)
+    if reason is not None:
         raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind} {reason}")
     from torchao import quantization
 

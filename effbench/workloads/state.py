@@ -30,11 +30,11 @@ def places(module: nn.Module) -> dict[str, Place]:
     """Return where the module holds every parameter, buffer and attribute, by names like `buffer
     norm.mean`."""
     found = {}
-    for prefix, part in module.named_modules():
+    for name, part in module.named_modules():
+        prefix = f"{name}." if name else ""
         for kind, held in held_by(part).items():
             for key in held:
-                name = f"{prefix}.{key}" if prefix else key
-                found[f"{kind} {name}"] = Place(held, key)
+                found[f"{kind} {prefix}{key}"] = Place(held, key)
     return found
 
 

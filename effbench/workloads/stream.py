@@ -88,8 +88,9 @@ class Stream(Inference):
     @classmethod
     def batch(cls, cell: Cell, specs: Specs) -> Batch:
         sizes = Sizes.of(cell)
-        calls = sizes.calls if sizes.dim is None else [cell.bs]
-        return Batch.of(specs, calls, sizes.dims(specs))
+        if sizes.dim is not None:
+            return Batch.of(specs, [cell.bs], sizes.dims(specs))
+        return Batch.of(specs, sizes.calls, sizes.dims(specs))
 
     def make_inputs(self, sets: int) -> None:
         self.inputs = slice_sets(self.cell, self.specs, sets)

@@ -70,8 +70,7 @@ def make_optimizer(
     """Return an optimizer with these settings. `captured`: its step will be part of a CUDA graph.
     Raises UnsupportedError if torch lacks this implementation for these parameters."""
     parameters = list(parameters)
-    if reason := lacking_implementation(parameters, settings):
-        raise UnsupportedError(reason)
+    refuse_implementation(parameters, settings)
     how = settings.implementation
     flags = {"foreach": how in ("foreach", "capturable"), "fused": how == "fused"}
     if settings.optimizer != "sgd":
@@ -90,22 +89,21 @@ def make_optimizer(
         ) from error
 
 
-def lacking_implementation(parameters: Sequence[Tensor], settings: Settings) -> str | None:
-    """Return why torch cannot optimize these parameters in this way, or None."""
-    how = settings.implementation
+def refuse_implementation(parameters: Sequence[Tensor], settings: Settings) -> None:
+    """Raise UnsupportedError for an implementation that fails without a good reason."""
+    how, device = settings.implementation, parameters[0].device
     if how == "capturable" and settings.optimizer == "sgd":
-        return (
+        raise UnsupportedError(
             "sgd has no capturable implementation, because it does not count steps; use another one"
         )
-    if how == "capturable" and parameters[0].device.type != "cuda":
-        return f"a capturable optimizer needs CUDA, but this cell runs on {parameters[0].device}"
+    if how == "capturable" and device.type != "cuda":
+        raise UnsupportedError(f"a capturable optimizer needs CUDA, but this cell runs on {device}")
     # torch finds out in the first step
     if how == "fused" and any(parameter.is_complex() for parameter in parameters):
-        return (
+        raise UnsupportedError(
             f"{settings.optimizer} has no fused implementation for complex parameters; choose"
             " training.implementation=foreach"
         )
-    return None
 
 
 class Training(Workload):
@@ -315,7 +313,8 @@ class Training(Workload):
         a parameter."""
         self.find_dropout(self.inputs.checked[0])
         self.reference = self.follow(self.step_over(self.module))
-        if reason := self.reference.not_finite():
+        reason = self.reference.not_finite()
+        if reason is not None:
             raise Ended(Status.INCORRECT, reason)
         for name, value in self.module.named_parameters():
             if value.requires_grad and value is not self.parameters.get(name):
@@ -357,7 +356,9 @@ class Training(Workload):
         tolerance = self.tolerance or accuracy.limit_of(self.dtype, None)
         comparison = Comparison(trajectory, self.reference, self.start, tolerance)
         reason = comparison.wrong()
-        doubts = [] if reason else list(comparison.doubts(self.device))
+        doubts = []
+        if reason is None:
+            doubts = list(comparison.doubts(self.device))
         self.trial.rel_error = comparison.error()
         self.trial.extra["training"] = {
             "steps": len(trajectory.losses),
@@ -368,7 +369,7 @@ class Training(Workload):
         if doubts:
             reason = self.wrong_in_float64(comparison, doubts[0])
         if reason:
-            raise Ended(Status.INCORRECT, reason + (RANDOM if self.is_random() else ""))
+            raise Ended(Status.INCORRECT, f"{reason}{RANDOM}" if self.is_random() else reason)
         self.restore()
 
     def wrong_in_float64(self, comparison: Comparison, doubt: str) -> str | None:
