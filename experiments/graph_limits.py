@@ -21,7 +21,7 @@ from effbench.experiments.checks import CUDA, Facts, attempt, check
 from effbench.experiments.fresh import in_fresh_process
 from effbench.measure.memory import graph_pool_bytes, reset_peaks
 from effbench.printable import describe
-from effbench.worker.failures import chain
+from effbench.workloads.endings import chain
 
 GPU_SECONDS = 60
 

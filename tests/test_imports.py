@@ -26,6 +26,7 @@ LAYERS = (
     ("table", "models", "environments", "labels"),
     ("measure",),
     ("modes",),
+    ("workloads",),
     ("worker", "store"),
     ("sweeping",),
     ("launcher",),
@@ -36,7 +37,7 @@ LAYERS = (
     ("__main__",),
 )
 LEVELS = {unit: level for level, units in enumerate(LAYERS) for unit in units}
-WITH_TORCH = {"worker", "models", "modes", "measure"}
+WITH_TORCH = {"worker", "workloads", "models", "modes", "measure"}
 #: Libraries that only some models and settings need.
 OF_SOME_MODELS = {
     "huggingface_hub",

@@ -12,7 +12,7 @@ from turned_clock import TurnedClock
 
 from effbench.measure import timing
 from effbench.measure.timing import Timer
-from effbench.worker.workload import latency_facts
+from effbench.workloads.stream import latency_by_size
 
 CPU = torch.device("cpu")
 RULES = timing.Rules(
@@ -245,7 +245,7 @@ class TestStream:
         assert len(found.samples_ms) == len(found.enqueue_ms) == len(clock.calls)
         assert len(clock.calls) >= 4 * timing.FEWEST_PASSES
         assert [args[0] for args, _ in clock.calls] == SIZES * (len(clock.calls) // 4)
-        facts = latency_facts(found.samples_ms, SIZES)["by_size"]
+        facts = latency_by_size(found.samples_ms, SIZES)["by_size"]
         assert {size: entry["calls"] for size, entry in facts.items()} == {"1": 1, "2": 1, "3": 2}
         assert [facts[size]["latency_ms"] for size in "123"] == pytest.approx([0.2, 0.4, 0.6])
         assert len(self.timer(clock.step).latency(0.0).samples_ms) == 4, "at least a pass"
@@ -281,14 +281,7 @@ class TestStream:
         assert (found.samples_ms, found.disturbed_ms) == ([], pytest.approx([5000.0]))
         assert found.figure(30, discards=True, slowdown=1.0).is_marked
 
-    def test_facts_and_rules_count_passes(self):
-        facts = latency_facts([1.0, 10.0, 1.0, 10.0, 3.0, 20.0], [1, 8])
-        assert facts["passes"] == 3
-        assert facts["by_size"] == {
-            "1": {"calls": 1, "latency_ms": 1.0},
-            "8": {"calls": 1, "latency_ms": 10.0},
-        }
-        assert facts["latency_mean_ms"] == pytest.approx(7.5)
+    def test_rules_count_passes(self):
         found = dataclasses.replace(STREAM_RULES, max_samples=10).of_passes(4)
         assert (found.max_samples, found.min_samples) == (2, timing.FEWEST_PASSES)
 

@@ -14,7 +14,8 @@ from effbench.models.build import build_module
 from effbench.models.inputs import make_inputs
 from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager
-from effbench.worker.generation import Generation
+from effbench.workloads.base import InputSets
+from effbench.workloads.generation import Generation
 
 BS, SEQ = 2, 16
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
@@ -181,10 +182,13 @@ def test_generated_tokens_are_those_of_transformers(arch):
         "cpu",
         generate=request,
     )
-    made = Generation(cell, Eager(), module, Trial(cell.key, 0, Status.OK), [*module.inputs])
+    trial = Trial(cell.key, 0, Status.OK)
+    made = Generation(cell, Eager(), module, trial, parse_inputs(module.inputs))
     ids = torch.randint(0, 97, (BS, prompt))
+    made.inputs = InputSets(timed=[], checked=[((ids,), {})])
     with made.context():
-        ((ours, _),) = made.reference([((ids,), {})])
+        made.take_reference()
+    ours = made.references[0].tokens
     options = {
         "do_sample": False,
         "cache_implementation": "static",

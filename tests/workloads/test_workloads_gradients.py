@@ -9,7 +9,7 @@ from torch import nn
 from effbench.cell import Cell, Trial
 from effbench.message import TrialRequest
 from effbench.worker import trial
-from effbench.worker.first_call import first_success
+from effbench.workloads.first_call import first_success
 
 PROTOCOL = {
     "budget_s": 0.02,

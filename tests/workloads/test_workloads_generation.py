@@ -2,7 +2,6 @@
 sweeps on the CPU."""
 
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
@@ -11,18 +10,23 @@ from torch import nn
 from whole_sweeps import results_of, trials_of
 
 from effbench.cell import Cell, Status, Trial
-from effbench.config import Protocol
 from effbench.errors import UnsupportedError
-from effbench.message import TrialRequest
 from effbench.models.gpt2 import GPT2Decoder
+from effbench.models.spec import parse_inputs
 from effbench.modes.eager import Eager
 from effbench.modes.scripted import JitTrace
-from effbench.worker.failures import Ended
-from effbench.worker.generation import Generation, unsuitable
-from effbench.worker.trial import RunningTrial, unsupported
+from effbench.worker.trial import unsupported
+from effbench.workloads.base import InputSets
+from effbench.workloads.endings import Ended
+from effbench.workloads.generation import Generation, unsuitable
 
 B, P, N, V = 2, 5, 8, 11
-NAMES = ["token", "position"]
+SPECS = parse_inputs(
+    {
+        "token": {"shape": [1], "dtype": "int64", "low": 0, "high": V},
+        "position": {"shape": [1], "dtype": "int64", "value": 1, "batch_dim": None},
+    }
+)
 SMALL = (
     "model=gpt2",
     "model.module.layers=1",
@@ -56,25 +60,25 @@ def cell(**changed):
 
 
 def generation(module):
-    return Generation(cell(), Eager(), module.eval(), Trial("key", 0, Status.OK), NAMES)
-
-
-def prompts():
-    return [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
+    made = Generation(cell(), Eager(), module.eval(), Trial("key", 0, Status.OK), SPECS)
+    prompts = [((torch.full((B, P), 3 + n),), {}) for n in range(2)]
+    made.inputs = InputSets(prompts, prompts)
+    return made
 
 
 def verdict(made, step):
     """Return why the tokens of the step are incorrect, or None."""
+    made.step = made.calling(step)
     with made.context():
-        return made.wrong(made.calling(step), prompts(), made.reference(prompts()))
+        made.take_reference()
+        return made.wrong()
 
 
 def test_a_wrong_token_is_named_by_its_position():
     made, wrong = generation(Next()), Next(gap=-1.0)
-    with made.context():
-        tokens, _ = made.reference(prompts())[0]
-    assert tokens.tolist() == [[(4 + number) % V for number in range(N)]] * B
     assert (verdict(made, made.module), made.trial.rel_error) == (None, 0)
+    tokens = made.references[0].tokens
+    assert tokens.tolist() == [[(4 + number) % V for number in range(N)]] * B
 
     def late(token, position):
         return (wrong if int(position) >= P + 2 else made.module)(token, position)
@@ -120,20 +124,20 @@ def test_a_tie_may_go_either_way_but_what_follows_is_compared():
     assert "token 7 of request 1 is 5, but eager's is 10" in verdict(made, late)
 
 
-def test_modules_that_return_something_else():
-    for output, text in (
-        (
-            torch.zeros(B, P, V),
-            "needs the logits [2, 1, vocabulary] of the last token, got [2, 5, 11]",
-        ),
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        (torch.zeros(B, P, V), "logits [2, 1, vocabulary] of the last token, got [2, 5, 11]"),
         ((torch.zeros(B, 1, V),), "got tuple"),
         (torch.full((B, 1, V), torch.nan), "eager logits not finite"),
-    ):
-        made = generation(nn.Module())
-        made.module = lambda token, position, output=output: output
-        with made.context(), pytest.raises(Ended) as ended:
-            made.reference(prompts())
-        assert text in ended.value.reason
+    ],
+)
+def test_modules_that_return_something_else(output, text):
+    made = generation(nn.Module())
+    made.module.forward = lambda token, position: output
+    with made.context(), pytest.raises(Ended) as ended:
+        made.take_reference()
+    assert text in ended.value.reason
 
 
 def test_infinite_logits_may_be_allowed():
@@ -151,56 +155,75 @@ def test_infinite_logits_may_be_allowed():
 
 
 def test_two_prompts_at_least_because_one_does_not_show_a_stale_cache():
-    inputs = [
-        {"name": "token", "shape": [1], "dtype": "int64", "low": 0, "high": V},
-        {"name": "position", "shape": [1], "dtype": "int64", "value": 1, "batch_dim": None},
-    ]
-    model = {"name": "m", "module": {"_target_": "torch.nn.CosineSimilarity"}, "inputs": inputs}
-    one = dataclasses.replace(cell(), model=model)
-    protocol = vars(Protocol(input_sets=1))
-    running = RunningTrial(TrialRequest(one.params(), protocol), lambda phase: None)
-    running.mode = Eager()
-    running.build()
-    (first,), (second,) = (args for args, _ in running.checked)
+    made = generation(Next())
+    made.make_inputs(1)
+    assert made.inputs.timed == made.inputs.checked
+    (first,), (second,) = (args for args, _ in made.inputs.checked)
     assert first.shape == (B, P) and not torch.equal(first, second)
 
 
 def test_what_cannot_generate():
-    assert unsuitable(cell(), NAMES) is None
-    assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), NAMES)
+    assert unsuitable(cell(), SPECS) is None
+    assert "take 14 slots, but the cache of m has 13" in unsuitable(cell(new_tokens=N + 1), SPECS)
+    swapped = dict(reversed(SPECS.items()))
     with pytest.raises(
         UnsupportedError, match="inputs token and position, in this order; m has position, token"
     ):
-        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), [*reversed(NAMES)])
+        Generation(cell(), Eager(), Next(), Trial("key", 0, Status.OK), swapped)
     module = Next()
     module.has_cross = True
     with pytest.raises(UnsupportedError, match="does not run encoders"):
         generation(module)
-    assert "does not support phase=generate" in unsupported(
-        cell(), JitTrace(freeze=True), torch.device("cpu")
-    )
+    frozen = JitTrace(freeze=True)
+    reason = unsupported(cell(), frozen, torch.device("cpu"))
+    assert "does not support phase=generate" in reason
 
 
-def test_a_sweep_and_its_figures(cli):
-    done = cli.sweep(*SMALL, "mode=eager,default", "generate.new_tokens=8", "bs=3")
-    assert done.code == 0, done
-    rows, trials = results_of(cli.db), trials_of(cli.db)
-    samples = trials[0]["samples"]
-    assert [(row["mode"], row["reason"]) for row in rows] == [("eager", None), ("default", None)]
-    for row in rows:
+class TestSweep:
+    """The figures of a whole sweep."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cli(cls, cli_in, tmp_path_factory):
+        cli = cli_in(tmp_path_factory.mktemp("generate"))
+        done = cli.sweep(*SMALL, "mode=eager,default", "generate.new_tokens=8", "bs=3")
+        assert done.code == 0, done
+        return cli
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def trials(cls, cli):
+        return trials_of(cli.db)
+
+    def test_modes_are_ok_and_compared(self, cli):
+        eager, default = results_of(cli.db)
+        assert (eager["mode"], default["mode"]) == ("eager", "default")
+        assert (eager["reason"], default["reason"]) == (None, None)
+        assert max(eager["rel_error"], default["rel_error"]) < 1e-5
+        assert default["compile_cold_s"] > 0 and default["speedup"] and not default["recompiles"]
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_times_of_tokens(self, cli, number):
+        row = results_of(cli.db)[number]
         assert row["params"]["generate"] == {"prompt": 6, "new_tokens": 8}
         assert 0 < row["ttft_ms"] < row["latency_ms"] and row["tpot_ms"] <= row["tpot_p99_ms"]
         assert row["tokens_per_s"] == pytest.approx(3 * 8 / row["latency_ms"] * 1000)
-        assert row["rel_error"] < 1e-5
-    assert rows[1]["compile_cold_s"] > 0 and rows[1]["speedup"] and not rows[1]["recompiles"]
-    for trial in trials:
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_facts(self, trials, number):
+        trial = trials[number]
         facts = trial["extra"]["facts"]["generation"]
-        assert (
-            facts["tpot_p50_ms"] == trial["tpot_ms"] <= facts["tpot_p99_ms"] == trial["tpot_p99_ms"]
-        )
+        assert facts["tpot_p50_ms"] == trial["tpot_ms"] <= facts["tpot_p99_ms"]
+        assert facts["tpot_p99_ms"] == trial["tpot_p99_ms"]
         assert facts["requests"] == 3 * trial["latency_samples"]
-    assert len(samples["tpot_ms"]) == 7 * len(samples["ttft_ms"]) == 7 * len(samples["latency_ms"])
-    whole = samples["ttft_ms"] + samples["tpot_ms"].reshape(-1, 7).sum(1)
-    assert np.median(samples["latency_ms"] / whole) == pytest.approx(1, abs=0.1)
-    shown = cli.run("show", "--metric", "tokens_per_s", "--format", "csv")
-    assert (shown.code, "gpt2" in shown.out) == (0, True), shown
+
+    def test_samples_add_up(self, trials):
+        samples = trials[0]["samples"]
+        counts = [len(samples[name]) for name in ("latency_ms", "ttft_ms", "tpot_ms")]
+        assert counts == [counts[0], counts[0], 7 * counts[0]]
+        whole = samples["ttft_ms"] + samples["tpot_ms"].reshape(-1, 7).sum(1)
+        assert np.median(samples["latency_ms"] / whole) == pytest.approx(1, abs=0.1)
+
+    def test_the_rate_of_tokens_is_a_metric(self, cli):
+        shown = cli.run("show", "--metric", "tokens_per_s", "--format", "csv")
+        assert (shown.code, "gpt2" in shown.out) == (0, True), shown

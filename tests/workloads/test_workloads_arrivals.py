@@ -1,20 +1,35 @@
 """An open-loop server, against a clock that the tests turn."""
 
+import dataclasses
 import itertools
 import statistics
 from types import SimpleNamespace
 
 import pytest
 import torch
-from test_measure_timing import RULES
+from torch import nn
 from turned_clock import TurnedClock
 
-from effbench.measure import host, serving
+from effbench.cell import Cell, Status, Trial
+from effbench.measure import host
 from effbench.measure.host import HostWatch
-from effbench.measure.timing import Timer
+from effbench.measure.timing import Rules, Timer
+from effbench.modes.eager import Eager
 from effbench.streams import arrival_times
+from effbench.workloads import arrivals
+from effbench.workloads.arrivals import KEPT_UP, Arrivals, serve
 
 HIGH = 4
+RULES = Rules(
+    budget_s=2.0,
+    min_time_s=0.5,
+    min_samples=30,
+    target_interval=0.005,
+    max_samples=100_000,
+    warmup_calls=10,
+    warmup_s=0.2,
+    min_block_ms=1.0,
+)
 
 
 @pytest.fixture
@@ -24,7 +39,7 @@ def clock(monkeypatch):
     def wait(until):
         turned.now = max(turned.now, until) + 1e-9  # beyond rounding errors
 
-    monkeypatch.setattr(serving, "_wait", wait)
+    monkeypatch.setattr(arrivals, "wait_until", wait)
     turned.now = 100.0
     return turned
 
@@ -32,7 +47,7 @@ def clock(monkeypatch):
 def served(step, rate=50.0, seconds=4.0, watch=None, **options):
     inputs = [((size,), {}) for size in range(1, HIGH + 1)]
     timer = Timer(step, inputs, torch.device("cpu"), RULES, host=watch, **options)
-    return serving.serve(timer, arrival_times(rate, 0, seconds), seconds)
+    return serve(timer, arrival_times(rate, 0, seconds), seconds)
 
 
 def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
@@ -45,7 +60,7 @@ def test_arrivals_are_a_poisson_process_that_depends_on_the_seed_alone():
 
 def test_at_a_low_rate_a_request_takes_as_long_as_its_call(monkeypatch, clock):
     """Until the GPU has ended it, and with the inputs renewed."""
-    monkeypatch.setattr(serving, "synchronizer", lambda device: clock.taking(lambda: 0.0004))
+    monkeypatch.setattr(arrivals, "synchronizer", lambda device: clock.taking(lambda: 0.0004))
     renewed, step = [], clock.taking(lambda size: 0.0006)
     result = served(step, renew=renewed.append)
     assert renewed == [call for call in clock.calls if call != ((), {})]
@@ -71,8 +86,9 @@ def test_waiting_requests_form_a_batch_up_to_the_largest(clock):
 def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
     stall = lambda size: 1.0 if 101 <= clock.now < 102 else 0.001  # noqa: E731
     result = served(clock.taking(stall))
-    arrivals, (began, ended) = arrival_times(50.0, 0, 4.0), (1.0, 2.0)
-    for arrival, latency_ms in zip(arrivals, result.samples_ms, strict=True):
+    began, ended = 1.0, 2.0
+    times = arrival_times(50.0, 0, 4.0)
+    for arrival, latency_ms in zip(times, result.samples_ms, strict=True):
         if began + 0.1 < arrival < ended:
             assert latency_ms >= 1000 * (ended - arrival), "from its arrival on"
     assert (
@@ -83,18 +99,14 @@ def test_a_stall_shows_in_all_requests_that_arrive_during_it(clock):
 
 def test_a_server_that_is_behind_at_the_end_by_no_more_than_a_batch_is_not_saturated(clock):
     result = served(clock.taking(lambda size: 1.0 if clock.now > 103.3 else 0.001), rate=5.0)
-    assert (
-        clock.now > 100 + 4 / serving.KEPT_UP
-        and max(result.calls) > 1
-        and result.saturated() is None
-    )
+    assert clock.now > 100 + 4 / KEPT_UP and max(result.calls) > 1 and result.saturated() is None
 
 
 def test_all_is_served_again_if_the_gpu_was_disturbed(clock):
     looks = iter([True, False])
     step, gpu = clock.taking(lambda size: 0.001), SimpleNamespace(disturbed=lambda: next(looks))
     timer = Timer(step, [((1,), {})], torch.device("cpu"), RULES, gpu)
-    assert serving.serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
+    assert serve(timer, [0.1, 0.2], 4.0).requests == 2 and len(clock.calls) == 4
 
 
 def test_a_saturated_server_stops_and_counts_the_requests_that_wait(clock):
@@ -145,7 +157,7 @@ def test_samples_of_a_disturbed_host_count(served_on_a_slow_host, slow_s):
     figure = result.figure(30, discards=True, slowdown=watch.slowdown)
     assert len(figure.timing.samples_ms) == result.requests
     assert figure.median.value == statistics.median(result.samples_ms)
-    assert statistics.median(result.of_host[False]) > 2 * statistics.median(result.of_host[True])
+    assert statistics.median(result.loud_ms) > 2 * statistics.median(result.quiet_ms)
 
 
 def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moments(
@@ -153,8 +165,8 @@ def test_the_bounds_of_a_marked_figure_hold_the_medians_of_quiet_and_slow_moment
 ):
     result, watch = served_on_a_slow_host(3.0)
     median = result.figure(30, discards=True, slowdown=watch.slowdown).median
-    quiet, slow = (statistics.median(result.of_host[undisturbed]) for undisturbed in (True, False))
-    assert median.low <= quiet < median.value <= slow <= median.high
+    assert median.low <= statistics.median(result.quiet_ms) < median.value
+    assert median.value <= statistics.median(result.loud_ms) <= median.high
 
 
 def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(
@@ -163,3 +175,17 @@ def test_without_a_quiet_moment_the_bounds_hold_the_median_without_the_slowdown(
     result, watch = served_on_a_slow_host(4.0)
     median = result.figure(30, discards=True, slowdown=watch.slowdown).median
     assert median.low <= median.value / 4
+
+
+def test_a_server_takes_no_more_requests_than_samples(monkeypatch):
+    """A record of millions would be too long for a message."""
+    stream = {"name": "arrivals", "samples_per_call": 1.0, "sizes": [1], "rate": 10_000, "seed": 0}
+    eager = {"name": "eager"}
+    cell = Cell({"name": "m"}, 1, eager, "float32", "inference", "cpu", stream=stream)
+    workload = Arrivals(cell, Eager(), nn.Identity(), Trial(cell.key, 0, Status.OK), {})
+    given = []
+    monkeypatch.setattr(arrivals, "serve", lambda *args: given.append(args))
+    rules = dataclasses.replace(RULES, max_samples=1000)
+    workload.time_latency(Timer(print, [], torch.device("cpu"), rules), 1.0)
+    ((_, times, seconds),) = given
+    assert seconds == 0.1 and len(times) == pytest.approx(1000, rel=0.1)

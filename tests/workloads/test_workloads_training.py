@@ -11,15 +11,18 @@ from torch import nn
 from effbench.cell import Cell, Status, Trial
 from effbench.errors import UnsupportedError
 from effbench.models import libraries
+from effbench.models.spec import parse_inputs
 from effbench.modes import graphs
 from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph, CudaGraph
 from effbench.modes.selective import shared_weight_copy
-from effbench.worker import dropout
-from effbench.worker.failures import Ended
-from effbench.worker.training import MeanSquare, Training, floats, user_loss
+from effbench.workloads import dropout
+from effbench.workloads.base import InputSets
+from effbench.workloads.endings import Ended
+from effbench.workloads.losses import MeanSquare, UserLoss, float_outputs
+from effbench.workloads.training import Training
 
 STEPS = 4
 
@@ -73,9 +76,8 @@ def inputs(dtype=torch.float32):
 
 
 def training(module=None, dtype=torch.float32, loss=None, **changed):
-    model = {"name": "net", "inputs": [{"name": "x"}]}
     cell = Cell(
-        model,
+        {"name": "net"},
         6,
         {"name": "eager"},
         str(dtype).partition(".")[2],
@@ -84,17 +86,23 @@ def training(module=None, dtype=torch.float32, loss=None, **changed):
         {"seed": 5},
         training={"loss": "mean-square", **settings(**changed)},
     )
-    made = Training(cell, Eager(), module or Net(dtype), Trial(cell.key, 0, Status.OK), STEPS)
-    made.loss = loss or made.loss
+    specs = parse_inputs({"x": {"shape": [8]}})
+    trial = Trial(cell.key, 0, Status.OK)
+    made = Training(cell, Eager(), module or Net(dtype), trial, specs, STEPS)
+    made.inputs = InputSets(inputs(dtype), inputs(dtype))
+    if loss:
+        made.loss = UserLoss(loss, "mine")
     return made
 
 
-def verdict(made, step, dtype=torch.float32):
+def verdict(made, step):
     """Return the reason, None if the steps are right, with the error and whether float64
     decided."""
-    eager = made.reference(inputs(dtype))
+    made.take_reference()
+    made.step = step
+    reason = None
     try:
-        reason = made.check(step, inputs(dtype), eager)
+        made.check()
     except Ended as ended:
         reason = ended.reason
     return reason, made.trial.rel_error, made.trial.extra["training"]["judged_by_float64"]
@@ -109,14 +117,14 @@ def eager_step(made):
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_every_implementation_takes_the_same_steps_as_torchs_own(optimizer, how, set_to_none):
     made = training(optimizer=optimizer, implementation=how, set_to_none=set_to_none)
-    found = made.follow(eager_step(made), inputs())
+    found = made.follow(eager_step(made))
     module = Net().train()
     module.dropout.p = 0.0
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
     plain, target = kind(module.parameters(), lr=1e-3), made.loss.targets[0]
     for number in range(STEPS):
         plain.zero_grad()
-        loss = ((module(*made.inputs_of(inputs(), number)[0]) - target) ** 2).mean()
+        loss = ((module(*made.inputs_of_step(number)[0]) - target) ** 2).mean()
         loss.backward()
         plain.step()
         assert found.losses[number] == pytest.approx(loss.item(), rel=1e-5)
@@ -132,9 +140,9 @@ def test_it_returns_to_where_it_began_in_place():
     made = training()
     before = {name: value.detach().clone() for name, value in made.module.state_dict().items()}
     addresses = {name: value.data_ptr() for name, value in made.module.state_dict().items()}
-    once = made.follow(eager_step(made), inputs())
+    once = made.follow(eager_step(made))
     assert not torch.equal(before["first.weight"], made.module.first.weight)
-    assert made.follow(eager_step(made), inputs()).losses == once.losses, (
+    assert made.follow(eager_step(made)).losses == once.losses, (
         "the optimizer's state went back too"
     )
     made.restore()
@@ -199,7 +207,8 @@ def test_an_input_that_the_module_writes_to_carries_no_graph(write):
         write(x, self.scale)
         return self.layer(x)
 
-    made, timed = training(Does(forward)), inputs()
+    made = training(Does(forward))
+    timed = made.inputs.checked
     assert verdict(made, eager_step(made))[0] is None and made.written == {"input x"}
     step = eager_step(made)
     for number in range(3):  # a block of the period makes many calls before it renews the inputs
@@ -207,13 +216,14 @@ def test_an_input_that_the_module_writes_to_carries_no_graph(write):
             made.renew(timed[0])
         step(*timed[0][0])
         assert timed[0][0][0].grad_fn is None
-    assert made.after_timing(step, timed, None) is None
+    made.step = step
+    assert made.wrong_after_timing() is None
 
 
 def test_a_result_that_each_call_keeps_does_not_prevent_copies():
     module = Does(lambda self, x: setattr(self, "kept", self.layer(x)) or self.kept)
     made, first = training(module), inputs()[0]
-    made.reference(inputs())
+    made.take_reference()
     assert not module.kept.is_leaf
     loss = made.exact(made.state(), first).loss
     for one in (module, shared_weight_copy(module)):
@@ -274,7 +284,7 @@ def test_another_right_way_in_bfloat16_is_right(optimizer, lr):
                 getattr(module.norm, name).copy_(state[f"norm.{name}"])
         return out
 
-    reason, error, by_float64 = verdict(made, made.step_over(wider), torch.bfloat16)
+    reason, error, by_float64 = verdict(made, made.step_over(wider))
     assert (reason, by_float64) == (None, True)
     assert error > 0
 
@@ -289,7 +299,7 @@ def test_wrong_gradients_are_seen(dtype, factor):
         out = made.module(x)
         return out + (factor - 1) * (out - out.detach())  # the same value, another gradient
 
-    reason, error, _ = verdict(made, made.step_over(scaled), dtype)
+    reason, error, _ = verdict(made, made.step_over(scaled))
     assert "wrong gradient in the first step: first.weight has an error of" in reason
     assert error >= min(abs(factor - 1), 1) * 0.9
 
@@ -330,11 +340,12 @@ def broken(made, what):
 )
 def test_broken_steps_are_seen(what, said, dtype):
     made = training(dtype=dtype, lr=1e-2)
-    assert said in verdict(made, broken(made, what), dtype)[0]
+    assert said in verdict(made, broken(made, what))[0]
 
 
-def test_eagers_own_nan_is_found():
-    for loss, changed, said in (
+@pytest.mark.parametrize(
+    ("loss", "changed", "reason"),
+    [
         (lambda output, given: output.sum() * float("nan"), {}, "eager's loss is nan in step 1$"),
         (
             lambda output, given: (output.sum() * 0).sqrt() + 1,
@@ -346,9 +357,11 @@ def test_eagers_own_nan_is_found():
             {"optimizer": "sgd", "lr": 1e30},
             "in step 2; if training diverged, choose a smaller",
         ),
-    ):
-        with pytest.raises(Ended, match=said):
-            training(loss=loss, **changed).reference(inputs())
+    ],
+)
+def test_eagers_own_nan_is_found(loss, changed, reason):
+    with pytest.raises(Ended, match=reason):
+        training(loss=loss, **changed).take_reference()
 
 
 class Grows(Smooths):
@@ -365,30 +378,39 @@ def test_a_parameter_that_forward_creates_is_not_trained(replaces):
     module = Grows()
     module.replaces = replaces
     with pytest.raises(Ended, match="the optimizer lacks weight, which forward creates") as caught:
-        training(module).reference(inputs())
+        training(module).take_reference()
     assert caught.value.status == "error"
 
 
-def test_a_users_loss_gets_the_inputs_by_name_and_must_give_a_scalar():
+def test_a_users_loss_gets_the_inputs_by_name():
     seen = {}
 
     def loss(output, given):
         seen.update(given)
         return (output.sum(-1) - given["x"].sum(-1)).square().mean()
 
-    x = inputs()[0][0]
-    eager_step(training(loss=user_loss(loss, "mine")))(*x)
-    assert torch.equal(seen["x"], x[0])
-    for wrong, said in (
-        (lambda output, given: output, r"\(6, 4\)"),
-        (lambda output, given: 1.0, "float"),
-    ):
-        with pytest.raises(ValueError, match=f"training.loss=pkg.loss must return .*, got {said}"):
-            eager_step(training(loss=user_loss(wrong, "pkg.loss")))(*x)
+    args, _ = inputs()[0]
+    eager_step(training(loss=loss))(*args)
+    assert torch.equal(seen["x"], args[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda output, given: output, r"training.loss=mine must return .*, got \(6, 4\)"),
+        (lambda output, given: 1.0, "training.loss=mine must return .*, got float"),
+        (lambda output, given: output.detach().sum(), "the loss depends on no parameter"),
+    ],
+)
+def test_a_users_loss_must_give_a_scalar_with_a_graph(loss, reason):
+    args, _ = inputs()[0]
+    with pytest.raises(ValueError, match=reason):
+        eager_step(training(loss=loss))(*args)
+
+
+def test_integers_have_no_loss():
     with pytest.raises(ValueError, match="no float tensor"):
         MeanSquare(0)(torch.ones(2, dtype=torch.int64), {})
-    with pytest.raises(ValueError, match="the loss depends on no parameter"):
-        eager_step(training(loss=lambda output, given: output.detach().sum()))(*x)
 
 
 class Backdrop(nn.Module):
@@ -402,16 +424,6 @@ class Backdrop(nn.Module):
         y = self.lin(x)
         for _ in range(50 if self.backdrop > 0 else 0):
             y = y + self.backdrop * torch.tanh(self.big(y))
-        return y
-
-
-class RandomBackdrop(Backdrop):
-    """The loop is random, and would vanish with 0."""
-
-    def forward(self, x):
-        y = self.lin(x)
-        for _ in range(3 if self.training and self.backdrop > 0 else 0):
-            y = y + self.backdrop * torch.tanh(nn.functional.dropout(self.big(y), 0.1))
         return y
 
 
@@ -465,7 +477,6 @@ class Attends(nn.Module):
     ("make", "off", "attribute", "value"),
     [
         (Backdrop, None, "backdrop", 0.5),
-        (RandomBackdrop, None, "backdrop", 0.5),
         (
             lambda: Does(lambda self, x: self.layer(x) * self.droplet_radius),
             None,
@@ -517,7 +528,7 @@ def test_dropout_of_torch_is_known_by_type():
         "LSTM.dropout=0.25",
         "AlphaDropout.p=1",
     ]
-    assert sorted(dropout.described(found)) == sorted(texts)
+    assert sorted(dropout.describe_changes(found)) == sorted(texts)
     dropout.switch_off(found)
     assert dropout.known(module) == [] and module[1].dropout == 0
     assert (module[0].attention_dropout, module[0].dropped) == (
@@ -566,7 +577,7 @@ def test_dropout_of_libraries_is_known_by_type():
 
 def test_outputs_are_not_copied_for_the_loss_and_empty_ones_do_not_count():
     out = torch.randn(3)
-    (found,) = floats(
+    (found,) = float_outputs(
         {"logits": out, "ids": torch.ones(2, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
     )
     assert found.data_ptr() == out.data_ptr()
@@ -611,9 +622,9 @@ def test_the_state_of_a_copy_with_compiled_parts_is_compared(monkeypatch, fresh_
     monkeypatch.setattr(graphs, "capture", lambda function, *rest: Prepared(function))
     made = training(Smooths())
     made.mode = mode
-    references = made.reference(inputs())
-    step = made.prepare(*inputs()[0]).step
-    step(*inputs()[0][0])
-    made.check(step, inputs(), references)
+    made.take_reference()
+    made.prepare(*inputs()[0])
+    made.step(*inputs()[0][0])
+    made.check()
     assert made.trial.extra["training"]["not_within_tolerance"] == 0
     assert torch.equal(made.ran.mean, torch.zeros(4)), "restored"

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from effbench.errors import EffbenchError
 from effbench.measure.gradients import GRAD, NO_GRAD, recording
 from effbench.printable import describe, text_of
-from effbench.worker.failures import Ended, is_out_of_memory
+from effbench.workloads.endings import Ended, is_out_of_memory
 
 R = TypeVar("R")
 #: Part of an error of a call that records gradients in the wrong way.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,48 +14,62 @@ from effbench.cell import Status
 from effbench.measure import accuracy
 from effbench.measure.timing import Inputs
 from effbench.modes.selective import results_in
-from effbench.worker.failures import Ended
-from effbench.worker.first_call import first_success
-from effbench.worker.state import is_dense
+from effbench.workloads.endings import Ended
+from effbench.workloads.first_call import first_success
+from effbench.workloads.state import is_dense
 
-#: Kind -> torchao's configuration and its arguments. The tiled format of int4 needs no further
-#: package.
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "int8-weight-only": ("Int8WeightOnlyConfig", {}),
-    "int4-weight-only": (
-        "Int4WeightOnlyConfig",
-        {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"},
-    ),
-    "float8-weight-only": ("Float8WeightOnlyConfig", {}),
-    "float8": ("Float8DynamicActivationFloat8WeightConfig", {}),
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of quantization: torchao's configuration, its arguments, and the least compute
+    capability of a CUDA device; without one it also runs on the CPU."""
+
+    configuration: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    capability: tuple[int, int] | None = None
+
+
+#: The tiled format of int4 needs no further package.
+TILED = {"group_size": 128, "int4_packing_format": "tile_packed_to_4d"}
+KINDS = {
+    "int8-weight-only": Kind("Int8WeightOnlyConfig"),
+    "int4-weight-only": Kind("Int4WeightOnlyConfig", TILED, capability=(8, 0)),
+    "float8-weight-only": Kind("Float8WeightOnlyConfig"),
+    "float8": Kind("Float8DynamicActivationFloat8WeightConfig", capability=(8, 9)),
 }
-#: Kind -> least compute capability of a CUDA device; the others also run on the CPU.
-CAPABILITY = {"int4-weight-only": (8, 0), "float8": (8, 9)}
 
 
-def quantize(module: nn.Module, kind: str, inputs: Inputs) -> dict[str, Any]:
-    """Quantize the module's linear layers in place.
+@dataclass(frozen=True)
+class Quantized:
+    """What quantization did. `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call;
+    `layers` and `of`: how many linear layers are quantized, and how many there are."""
 
-    Return `error`: ‖output - output before‖ ÷ ‖output before‖ of an eager call with `inputs`;
-    `layers` and `of`: how many linear layers are quantized, and how many there are. Raises Ended if
-    the kind or the module is unsupported.
-    """
+    kind: str
+    error: float | None
+    layers: int
+    of: int
+
+
+def quantize(module: nn.Module, kind: str, inputs: Inputs) -> Quantized:
+    """Quantize the module's linear layers in place. `inputs`: those of the call that shows the
+    error. Raises Ended if the kind or the module is unsupported."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if reason := unsupported(kind, linear):
+    reason = unsupported(kind, linear)
+    if reason is not None:
         raise Ended(Status.UNSUPPORTED, f"numerics.quantize={kind} {reason}")
     from torchao import quantization
 
     before = outputs(module, inputs)
-    name, arguments = CONFIGS[kind]
-    quantization.quantize_(module, getattr(quantization, name)(**arguments))
+    configuration = getattr(quantization, KINDS[kind].configuration)
+    quantization.quantize_(module, configuration(**KINDS[kind].arguments))
     layers = sum(is_quantized(part.weight) for part in linear)
     if not layers:
         raise Ended(
             Status.UNSUPPORTED,
             f"numerics.quantize={kind}: torchao can quantize none of the linear layers",
         )
-    error = accuracy.compare(outputs(module, inputs), before, None, linear[0].weight.device).error
-    return {"kind": kind, "error": error, "layers": layers, "of": len(linear)}
+    verdict = accuracy.compare(outputs(module, inputs), before, None, linear[0].weight.device)
+    return Quantized(kind, verdict.error, layers, len(linear))
 
 
 def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
@@ -63,7 +78,8 @@ def unsupported(kind: str, linear: list[nn.Linear]) -> str | None:
         return "needs torchao: pip install torchao"
     if not linear:
         return "needs linear layers, and the model has none"
-    weight, least = linear[0].weight, CAPABILITY.get(kind)
+    weight = linear[0].weight
+    least = KINDS[kind].capability
     if least and (not weight.is_cuda or torch.cuda.get_device_capability(weight.device) < least):
         return f"needs a CUDA device of compute capability {least[0]}.{least[1]} or higher"
     if kind == "int4-weight-only" and weight.dtype is not torch.bfloat16:

@@ -8,8 +8,9 @@ from torch import nn
 
 from effbench.cell import Status
 from effbench.measure import work
-from effbench.worker import quantization
-from effbench.worker.failures import Ended
+from effbench.workloads import quantization
+from effbench.workloads.endings import Ended
+from effbench.workloads.quantization import Quantized
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def test_error_layers_and_bytes(module, inputs, kind, least, most):
     (x,), _ = inputs
     plain = copy.deepcopy(module)
     quantized = quantization.quantize(module, kind, inputs)
-    assert least < quantized.pop("error") < most
-    assert quantized == {"kind": kind, "layers": 2, "of": 2}
+    assert least < quantized.error < most
+    assert quantized == Quantized(kind, quantized.error, layers=2, of=2)
     error = (quantization.double(module)(x.double()) - plain(x)).norm() / plain(x).norm()
     assert least < error < most, "the float64 reference has the quantized weights"
     assert torch.allclose(quantization.double(module)(x.double()).float(), module(x), atol=1e-5)
@@ -55,7 +56,7 @@ def test_a_module_and_its_inputs_keep_their_state(inputs):
 
     counts, (x,) = Counts(), inputs[0]
     before = x.clone()
-    assert quantization.quantize(counts, "int8-weight-only", inputs)["error"] < 0.02
+    assert quantization.quantize(counts, "int8-weight-only", inputs).error < 0.02
     assert counts.calls == 0
     assert torch.equal(x, before)
 

@@ -9,15 +9,19 @@ import torch
 from torch import nn
 
 from effbench.cell import Cell, Status, Trial
+from effbench.models.spec import parse_inputs
 from effbench.modes import graphs
 from effbench.modes.base import Prepared
 from effbench.modes.compiled import Compiled
 from effbench.modes.eager import Eager
 from effbench.modes.graphs import CompiledCudaGraph
 from effbench.modes.scripted import JitScript, JitTrace
-from effbench.worker import state
-from effbench.worker.failures import Ended
-from effbench.worker.workload import Inference
+from effbench.workloads import state
+from effbench.workloads.base import InputSets
+from effbench.workloads.endings import Ended
+from effbench.workloads.inference import Inference
+
+SPECS = parse_inputs({"x": {"shape": [8]}, "y": {"shape": [8], "keyword": True}})
 
 
 class Does(nn.Module):
@@ -62,9 +66,10 @@ class Counts(nn.Module):
 
 
 def workload(module):
-    model = {"name": "m", "inputs": [{"name": "x"}, {"name": "y", "keyword": True}]}
-    cell = Cell(model, 4, {"name": "eager"}, "float32", "inference", "cpu")
-    return Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK))
+    cell = Cell({"name": "m"}, 4, {"name": "eager"}, "float32", "inference", "cpu")
+    made = Inference(cell, Eager(), module.eval(), Trial(cell.key, 0, Status.OK), SPECS)
+    made.inputs = InputSets(inputs(), inputs())
+    return made
 
 
 def inputs():
@@ -77,15 +82,16 @@ def inputs():
 
 def verdict(made, step, timed=0):
     """Return why the step is incorrect, or became so in some timed calls."""
+    made.step = step
     with made.context():
-        references = made.reference(inputs())
+        made.take_reference()
         try:
-            made.check(step, inputs(), references)
+            made.check()
         except Ended as ended:
             return ended.reason
-        for given in inputs() * timed:
-            step(*given[0], **given[1])
-        return made.after_timing(step, inputs(), references) if timed else None
+        for args, kwargs in inputs() * timed:
+            step(*args, **kwargs)
+        return made.wrong_after_timing() if timed else None
 
 
 @pytest.mark.parametrize(
@@ -266,9 +272,10 @@ def test_no_float64_reference(error, status):
         return x + y
 
     made = workload(Does(forward))
-    references = made.reference(inputs())
+    made.take_reference()
+    made.step = lambda x, y: made.module(x, y) * 1.01
     with pytest.raises(Ended) as ended:
-        made.check(lambda x, y: made.module(x, y) * 1.01, inputs(), references)
+        made.check()
     assert ended.value.status is status
     assert re.fullmatch(
         r"output differs from eager: .+; no float64 reference \(.+\)", ended.value.reason
@@ -375,7 +382,7 @@ def test_modes_that_run_a_copy_of_the_module_or_one_that_is_compiled_already(
     made = workload(torch.compile(Keeps(adds)) if is_compiled else Keeps(adds))
     made.mode = mode
     with made.context():
-        references = made.reference(inputs())
-        step = made.prepare(*inputs()[0]).step
-        made.check(step, inputs(), references)
-        assert made.after_timing(step, inputs(), references) is None
+        made.take_reference()
+        made.prepare(*inputs()[0])
+        made.check()
+        assert made.wrong_after_timing() is None
