@@ -15,9 +15,15 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 #: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of
 #: eager's values, masks aside.
-TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
-#: In float8, rounding may give the neighbour of eager's value.
-TOLERANCES |= {dtype: torch.finfo(dtype).eps for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)}
+TOLERANCES = {
+    torch.float64: 1e-7,
+    torch.float32: 1e-4,
+    torch.bfloat16: 2e-2,
+    torch.float16: 5e-3,
+    # rounding may give the neighbour of eager's value
+    torch.float8_e4m3fn: torch.finfo(torch.float8_e4m3fn).eps,
+    torch.float8_e5m2: torch.finfo(torch.float8_e5m2).eps,
+}
 #: If eager's own relative error against float64 exceeds this, the comparison with float64 is
 #: inconclusive.
 MAX_EAGER_ERROR = 0.25
@@ -79,7 +85,8 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     """
     if isinstance(output, torch.Tensor):
         if copy and (output.is_nested or output.layout is not torch.strided):
-            kind = "nested" if output.is_nested else str(output.layout).removeprefix("torch.")
+            layout = str(output.layout).removeprefix("torch.")
+            kind = "nested" if output.is_nested else layout
             raise Incomparable(
                 f"the output contains a {kind} tensor, which cannot be compared; return dense"
                 " tensors"
@@ -109,8 +116,10 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     flat, _ = tree_flatten(output)
     if len(flat) != 1 or flat[0] is not output:  # a class that is registered with torch's pytree
         return enumerate(flat)
-    advice = "which cannot be compared; return tensors, tuples, lists or dicts"
-    raise Incomparable(f"the output contains the type {type(output).__name__}, {advice}")
+    raise Incomparable(
+        f"the output contains the type {type(output).__name__}, which cannot be compared; return"
+        " tensors, tuples, lists or dicts"
+    )
 
 
 def tensors(output: Parts) -> dict[str, torch.Tensor]:
@@ -167,7 +176,8 @@ def rms(tensor: torch.Tensor, other: torch.Tensor | None = None, limit: float = 
     total = count = 0.0
     for values, others in pieces(tensor, tensor if other is None else other):
         counts = values.isfinite()
-        if other is not None and (masks := shared_masks(values, others, limit)) is not None:
+        masks = None if other is None else shared_masks(values, others, limit)
+        if masks is not None:
             counts &= ~masks
         total += torch.where(counts, values, 0.0).double().square().sum().item()
         count += counts.sum().item()
@@ -183,9 +193,10 @@ def shared_masks(a: torch.Tensor, b: torch.Tensor, limit: float) -> torch.Tensor
         return None
     masks = torch.isclose(a, b, rtol=limit, atol=0) & (a.abs() >= MASK) & a.isfinite()
     others = b[~masks & b.isfinite()].abs()
-    if not others.numel() or not bool((b.abs() > GAP * others.max()).logical_or(~masks).all()):
+    if not others.numel():
         return None
-    return masks
+    are_far = (b.abs() > GAP * others.max()).logical_or(~masks)
+    return masks if bool(are_far.all()) else None
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -217,7 +228,7 @@ def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
 def coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
     """Return the dtype with the larger tolerance: a float32 output of a bfloat16 model has
     bfloat16's errors."""
-    return max(dtype, other or dtype, key=lambda one: limit_of(one, None))
+    return max(dtype, other or dtype, key=lambda candidate: limit_of(candidate, None))
 
 
 def compare(
@@ -231,44 +242,73 @@ def compare(
     `tolerance`; None: by the dtype of each output, or of the model (`dtype`) if that is coarser."""
     device = place(eager, device)
     output = {name: as_number(part, eager.get(name)) for name, part in output.items()}
-    outs, refs = len(tensors(output)), len(tensors(eager))
-    if outs != refs:
-        return Verdict(reason=f"{outs} output tensors, but eager has {refs}")
-    if differ := sorted(output.keys() ^ eager.keys()):
-        return Verdict(reason=f"the structure differs from eager's: {', '.join(differ[:4])}")
-    worst = reason = None
+    reason = structural_difference(output, eager)
+    if reason is not None:
+        return Verdict(reason=reason)
+    worst = None
     for name, ref in eager.items():
         out = output[name]
         if not alike(out, ref):
             return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
         if not isinstance(ref, torch.Tensor):
             continue
-        out, ref = out.to(device), ref.to(device)
-        if not is_inexact(ref):
-            if not torch.equal(out, ref):
-                differing = int((out != ref).sum())
-                text = f"{name} differs from eager in {differing} of {ref.numel()} values"
-                reason = reason or text
-            continue
-        error, limit = relative_error(out, ref), limit_of(coarser(ref.dtype, dtype), tolerance)
-        worst = error if worst is None else max(worst, error)
-        absolute = limit * rms(ref, out, limit)
-        near = (
-            torch.isclose(*pair, rtol=limit, atol=absolute, equal_nan=True)
-            for pair in pieces(out, ref)
-        )
-        if far := sum(int((~values).sum()) for values in near):
-            within = f", which {far:,} of {ref.numel():,} values exceed" if error <= limit else ""
-            text = f"relative error {error:.2g}, tolerance {limit:g}{within}"
-            reason = reason or f"{name} differs from eager: {text}"
+        difference = compare_values(out.to(device), ref.to(device), tolerance, dtype)
+        if difference.error is not None:
+            worst = max(difference.error, worst or 0.0)
+        if difference.text is not None and reason is None:
+            reason = f"{name} differs from eager{difference.text}"
     return Verdict(worst, reason, only_values=True)
+
+
+def structural_difference(output: Parts, eager: Parts) -> str | None:
+    outs, refs = len(tensors(output)), len(tensors(eager))
+    if outs != refs:
+        return f"{outs} output tensors, but eager has {refs}"
+    differing = sorted(output.keys() ^ eager.keys())
+    if differing:
+        return f"the structure differs from eager's: {', '.join(differing[:4])}"
+    return None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the values of a tensor differ from eager's. `error`: the relative error, None of
+    integers; `text`: what exceeds the tolerance, to append to a sentence, or None."""
+
+    error: float | None
+    text: str | None
+
+
+def compare_values(
+    out: torch.Tensor, ref: torch.Tensor, tolerance: float | None, dtype: torch.dtype | None
+) -> Difference:
+    """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`."""
+    if not is_inexact(ref):
+        differing = 0 if torch.equal(out, ref) else int((out != ref).sum())
+        text = f" in {differing} of {ref.numel()} values" if differing else None
+        return Difference(None, text)
+    error = relative_error(out, ref)
+    limit = limit_of(coarser(ref.dtype, dtype), tolerance)
+    absolute = limit * rms(ref, out, limit)
+    far = 0
+    for values, wanted in pieces(out, ref):
+        near = torch.isclose(values, wanted, rtol=limit, atol=absolute, equal_nan=True)
+        far += int((~near).sum())
+    if not far:
+        return Difference(error, None)
+    text = f": relative error {error:.2g}, tolerance {limit:g}"
+    if error <= limit:
+        text += f", which {far:,} of {ref.numel():,} values exceed"
+    return Difference(error, text)
 
 
 def as_number(part: Any, wanted: Any) -> Any:
     """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers
     as tensors."""
     is_number = isinstance(wanted, bool | int | float | complex)
-    return part.item() if is_number and isinstance(part, torch.Tensor) and not part.dim() else part
+    if is_number and isinstance(part, torch.Tensor) and not part.dim():
+        return part.item()
+    return part
 
 
 def alike(output: Any, wanted: Any) -> bool:
@@ -279,10 +319,9 @@ def alike(output: Any, wanted: Any) -> bool:
     if isinstance(wanted, torch.Tensor) or isinstance(output, torch.Tensor):
         return False
     if isinstance(wanted, float) and isinstance(output, float):
-        return math.isclose(output, wanted, rel_tol=0.02) or (
-            math.isnan(output) and math.isnan(wanted)
-        )
-    return output == wanted
+        are_nan = math.isnan(output) and math.isnan(wanted)
+        return are_nan or math.isclose(output, wanted, rel_tol=0.02)
+    return bool(output == wanted)
 
 
 def described(part: Any) -> str:
@@ -313,32 +352,49 @@ def compare_with_float64(
     device = place(eager, device)
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
-        kind = coarser(ref.dtype, dtype) if is_inexact(ref) else dtype or ref.dtype
-        factor = factor_of(kind)
-        if not is_inexact(ref):
-            ours, eagers = (int((tensor != true).sum()) for tensor in (out, ref))
-            if ours > factor * eagers:
-                return (
-                    f"{name}: {ours} values differ from the float64 result, but only {eagers} of"
-                    " eager's"
-                )
-            continue
-        limit = limit_of(kind, tolerance)
-        out, ref, true = map(as_real, (out, ref, true))
-        if (masks := shared_masks(out, ref, limit)) is not None:
-            out, ref, true = out[~masks], ref[~masks], true[~masks]
-        scale = rms(true)
-        ours, eagers = rmse(out, true), rmse(ref, true)
-        if not eagers <= MAX_EAGER_ERROR * scale:
-            why = "it is random, keeps state in a list or an object, or is too sensitive to compare"
-            return f"{name}: eager itself is {eagers:.2g} off float64: {why}"
-        if not ours <= factor * eagers + limit / 10 * scale:
-            return f"{name}: error {ours:.2g} against float64, eager's is {eagers:.2g}"
+        if is_inexact(ref):
+            limit = limit_of(coarser(ref.dtype, dtype), tolerance)
+            reason = inexact_difference(out, ref, true, factor_of(coarser(ref.dtype, dtype)), limit)
+        else:
+            reason = integer_difference(out, ref, true, factor_of(dtype or ref.dtype))
+        if reason is not None:
+            return f"{name}: {reason}"
+    return None
+
+
+def integer_difference(
+    out: torch.Tensor, ref: torch.Tensor, true: torch.Tensor, factor: int
+) -> str | None:
+    ours, eagers = int((out != true).sum()), int((ref != true).sum())
+    if ours <= factor * eagers:
+        return None
+    return f"{ours} values differ from the float64 result, but only {eagers} of eager's"
+
+
+def inexact_difference(
+    out: torch.Tensor, ref: torch.Tensor, true: torch.Tensor, factor: int, limit: float
+) -> str | None:
+    out, ref, true = as_real(out), as_real(ref), as_real(true)
+    masks = shared_masks(out, ref, limit)
+    if masks is not None:
+        out, ref, true = out[~masks], ref[~masks], true[~masks]
+    scale = rms(true)
+    ours, eagers = rmse(out, true), rmse(ref, true)
+    # written so that NaN fails
+    if not eagers <= MAX_EAGER_ERROR * scale:
+        return (
+            f"eager itself is {eagers:.2g} off float64: it is random, keeps state in a list or an"
+            " object, or is too sensitive to compare"
+        )
+    if not ours <= factor * eagers + limit / 10 * scale:
+        return f"error {ours:.2g} against float64, eager's is {eagers:.2g}"
     return None
 
 
 def wide(inputs: Any) -> Any:
     """Return the same structure with float tensors cast to float64."""
-    return tree_map_only(
-        torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, inputs
-    )
+
+    def widen(value: torch.Tensor) -> torch.Tensor:
+        return value.double() if value.is_floating_point() else value
+
+    return tree_map_only(torch.Tensor, widen, inputs)

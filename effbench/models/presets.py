@@ -22,24 +22,32 @@ class Preset:
 
 
 def _sizes(hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        **more,
-    }
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return sizes | more
 
 
 def _bert(hidden: int, layers: int, heads: int, vocab: int = 30522) -> dict[str, Any]:
-    positions = {"max_position_embeddings": 512}
     return _sizes(
-        hidden, layers, heads, intermediate_size=4 * hidden, vocab_size=vocab, **positions
+        hidden,
+        layers,
+        heads,
+        intermediate_size=4 * hidden,
+        vocab_size=vocab,
+        max_position_embeddings=512,
     )
 
 
 def _roberta(hidden: int, layers: int, heads: int, vocab: int = 50265) -> dict[str, Any]:
-    more = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    return _sizes(hidden, layers, heads, intermediate_size=4 * hidden, vocab_size=vocab, **more)
+    return _sizes(
+        hidden,
+        layers,
+        heads,
+        intermediate_size=4 * hidden,
+        vocab_size=vocab,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    )
 
 
 def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
@@ -47,84 +55,107 @@ def _gpt2(hidden: int, layers: int, heads: int) -> dict[str, Any]:
 
 
 def _opt(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    more = {
-        "max_position_embeddings": 2048,
-        "word_embed_proj_dim": hidden,
-        "do_layer_norm_before": True,
-    }
-    return _sizes(hidden, layers, heads, ffn_dim=4 * hidden, vocab_size=50272, **more)
+    return _sizes(
+        hidden,
+        layers,
+        heads,
+        ffn_dim=4 * hidden,
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        word_embed_proj_dim=hidden,
+        do_layer_norm_before=True,
+    )
 
 
 def _llama(
     hidden: int, layers: int, heads: int, feed_forward: int, factor: float, tied: bool
 ) -> dict[str, Any]:
-    rope = {"rope_type": "llama3", "rope_theta": 500000.0, "original_max_position_embeddings": 8192}
-    rope |= {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    more = {
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 131072,
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "original_max_position_embeddings": 8192,
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
     }
-    more |= {"tie_word_embeddings": tied, "rope_parameters": rope}
-    return _sizes(hidden, layers, heads, intermediate_size=feed_forward, **more)
+    return _sizes(
+        hidden,
+        layers,
+        heads,
+        intermediate_size=feed_forward,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        rms_norm_eps=1e-5,
+        max_position_embeddings=131072,
+        tie_word_embeddings=tied,
+        rope_parameters=rope,
+    )
 
 
 def _older_llama(
     hidden: int, layers: int, feed_forward: int, kv_heads: int, positions: int
 ) -> dict[str, Any]:
-    more = {
-        "num_key_value_heads": kv_heads,
-        "vocab_size": 32000,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-    }
-    more |= {"max_position_embeddings": positions}
-    more |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    return _sizes(hidden, layers, 32, intermediate_size=feed_forward, **more)
+    return _sizes(
+        hidden,
+        layers,
+        32,
+        intermediate_size=feed_forward,
+        num_key_value_heads=kv_heads,
+        vocab_size=32000,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        max_position_embeddings=positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
 
 
 def _qwen(
     hidden: int, layers: int, heads: int, feed_forward: int, positions: int
 ) -> dict[str, Any]:
-    more = {"num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": positions}
-    more |= {
-        "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    }
-    return _sizes(hidden, layers, heads, intermediate_size=feed_forward, **more)
+    return _sizes(
+        hidden,
+        layers,
+        heads,
+        intermediate_size=feed_forward,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        max_position_embeddings=positions,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    )
 
 
 def _t5(width: int, layers: int, heads: int, feed_forward: int) -> dict[str, Any]:
-    sizes = {
+    return {
         "d_model": width,
         "d_ff": feed_forward,
         "d_kv": 64,
         "num_heads": heads,
         "vocab_size": 32128,
+        "num_layers": layers,
+        "num_decoder_layers": layers,
     }
-    return sizes | {"num_layers": layers, "num_decoder_layers": layers}
 
 
 def _seq2seq(width: int, layers: int, heads: int, vocab: int, **more: Any) -> dict[str, Any]:
     sizes: dict[str, Any] = {"d_model": width, "vocab_size": vocab}
     for side in ("encoder", "decoder"):
-        sizes |= {
-            f"{side}_layers": layers,
-            f"{side}_attention_heads": heads,
-            f"{side}_ffn_dim": 4 * width,
-        }
+        sizes[f"{side}_layers"] = layers
+        sizes[f"{side}_attention_heads"] = heads
+        sizes[f"{side}_ffn_dim"] = 4 * width
     return sizes | more
 
 
 def _vit(hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    more = {
-        "intermediate_size": 4 * hidden,
-        "image_size": 224,
-        "patch_size": 16,
-        "num_labels": 1000,
-    }
-    return _sizes(hidden, layers, heads, **more)
+    return _sizes(
+        hidden,
+        layers,
+        heads,
+        intermediate_size=4 * hidden,
+        image_size=224,
+        patch_size=16,
+        num_labels=1000,
+    )
 
 
 def _neox(hidden: int, layers: int, heads: int) -> dict[str, Any]:

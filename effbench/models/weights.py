@@ -1,4 +1,5 @@
-"""Initialise the weights of large models within seconds on the CPU."""
+"""Initialise the weights of large models within seconds on the CPU, and give signal to untrained
+networks."""
 
 from __future__ import annotations
 
@@ -15,9 +16,8 @@ DRAWN = 16_777_259
 
 def linear(in_features: int, out_features: int) -> nn.Linear:
     """Return a linear layer without bias and with an uninitialised weight."""
-    return nn.utils.skip_init(
-        nn.Linear, in_features, out_features, bias=False, device=torch.get_default_device()
-    )
+    device = torch.get_default_device()
+    return nn.utils.skip_init(nn.Linear, in_features, out_features, bias=False, device=device)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
@@ -31,6 +31,8 @@ def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
     return gain / math.sqrt(weight.shape[-1])
 
 
+#: Random images for running statistics: their number, and their height and width.
+IMAGES, SIZE = 8, 128
 #: Parameters that scale a block's output, by the ends of their names: networks begin with values
 #: such as 1e-6.
 SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2")
@@ -55,6 +57,40 @@ def wake(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if name.rpartition(".")[2] in SCALES and parameter.abs().max() < 0.1:
             parameter.fill_(1.0)
+
+
+@torch.no_grad()
+def settle_batch_norms(
+    model: nn.Module, shape: tuple[int, ...] = (3, SIZE, SIZE), centred: bool = True
+) -> None:
+    """Set running means and variances to those of random images, layer by layer in one pass.
+
+    In eval mode, an untrained batch norm does not scale its input. In a network of depthwise
+    convolutions the signal then shrinks with each layer (to 1e-10 in MobileNetV3): activations are
+    linear around zero, and the output of a branch is lost in rounding. A comparison of outputs
+    would not detect errors there.
+
+    `centred`: norms subtract the mean. That leaves only differences between images, and deep
+    untrained networks amplify rounding errors in them: without it, the error of bfloat16 is 3 times
+    smaller in ResNet-50.
+    """
+
+    def settle(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        dims = [dim for dim in range(inputs[0].dim()) if dim != 1]
+        variance, mean = torch.var_mean(inputs[0], dims)
+        if not centred:
+            variance, mean = variance + mean.square(), torch.zeros_like(mean)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+
+    kind = nn.modules.batchnorm._BatchNorm
+    norms = [module for module in model.modules() if isinstance(module, kind)]
+    if not norms:
+        return
+    hooks = [norm.register_forward_pre_hook(settle) for norm in norms]
+    model.eval()(torch.randn(IMAGES, *shape))
+    for hook in hooks:
+        hook.remove()
 
 
 @torch.no_grad()

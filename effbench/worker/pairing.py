@@ -126,7 +126,7 @@ class BaselineStep:
         own = with_own_code(shared_weight_copy(module))
         return cls(mode, own, example, mode.missing(device), own)
 
-    def prepare(self, batch: Batch | None, cache_dir: str | None) -> None:
+    def prepare(self, batch: Batch, cache_dir: str | None) -> None:
         """Prepare the mode and make its settling calls. Raises what the mode raises."""
         if isinstance(self.mode, Eager):
             return

@@ -23,11 +23,11 @@ from effbench.cell import Cell, Status, Trial, mode_settings
 from effbench.cores import physical_cores
 from effbench.measure import counters, memory, timing, watch
 from effbench.measure.duet import LATENCY, PERIOD, DuetResult, figures_of
+from effbench.measure.gpu import Gpu
 from effbench.measure.host import HostWatch
 from effbench.measure.pairs import Pairs
 from effbench.measure.profile import CALLS, profile
 from effbench.measure.serving import serve
-from effbench.measure.telemetry import Gpu
 from effbench.meeting import DUET, PartnerLostError
 from effbench.message import DEVICE_PHASE, DUET_PHASE, TURN_PHASE, TrialRequest
 from effbench.metrics import significant

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from effbench.measure import watch
-from effbench.measure.telemetry import Gpu
+from effbench.measure.gpu import Gpu
 
 CPU = torch.device("cpu")
 MIB = 2**20
@@ -168,7 +168,7 @@ def test_what_was_busy_before_the_trial_marks_each_timing():
 
 def test_timing_again_forgets_what_was_found_before():
     made = watching(events=[("hw_slowdown",)])
-    made.readings, made.marks = [{}], [(1, 2, 3.0)]
+    made.readings, made.marks = [{}], [watch.EnergyMark(1, 2, 3.0)]
     assert [made.disturbed() for _ in range(4)] == [True] * 3 + [False]
     made.restart()
     assert (made.discarded, made.disturbance, made.readings, made.marks) == ([], None, [], [])
@@ -221,14 +221,15 @@ def test_polling_marks_changes_of_the_energy_counter_and_reads_the_state_less_of
     for calls in range(10):
         made.poll(calls)
         now[0] += 0.025
-    assert [mark[:2] for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
+    assert [(mark.energy_mj, mark.calls) for mark in made.marks] == [(5, 0), (7, 3), (9, 5)]
     assert (made.readings, made.events) == ([state] * 2, {"hw_slowdown"})
 
 
 def test_energy_and_readings_of_a_busy_gpu():
     made = watch.GpuWatch(Gpu(), CPU)
     # the first mark is where polling began: the counter had changed some time before
-    made.marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
+    marks = [(90, 0, 0.0), (100, 10, 0.05), (200, 60, 0.2), (300, 110, 0.5)]
+    made.marks = [watch.EnergyMark(*mark) for mark in marks]
     assert made.energy_per_call_mj() == 2
     made.marks.pop()
     assert made.energy_per_call_mj() is None, "too short"

@@ -133,7 +133,7 @@ def test_images_keep_their_signal(name, arch):
 
 
 def test_the_library_knows_the_size_of_images(monkeypatch):
-    monkeypatch.setattr("effbench.models.vision.IMAGES", 1)
+    monkeypatch.setattr("effbench.models.weights.IMAGES", 1)
     for name, arch, kwargs, size in (
         ("torchvision", "inception_v3", {"init_weights": False}, 299),
         ("timm", "test_vit", {}, 160),
@@ -362,11 +362,11 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_have_the_published_size(name):
-    from effbench.models import transformers_networks
+    from effbench.models.libraries import transformers
 
-    config = transformers_networks.configured(presets.PRESETS[name], {}, None)
+    config = transformers.configure(presets.PRESETS[name], {}, None)
     with torch.device("meta"):
-        model = transformers_networks.auto.MODEL_MAPPING[type(config)]._from_config(config)
+        model = transformers.Architecture.of(config).base._from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
 
 

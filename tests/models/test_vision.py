@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from effbench.models.weights import wake
+from effbench.models.weights import settle_batch_norms, wake
 
 
 class Small(nn.Module):
@@ -41,8 +41,6 @@ def sizes(model):
 
 
 def test_settled_batch_norms_keep_the_signal_and_leave_no_other_trace():
-    from effbench.models.vision import settle_batch_norms  # imports torchvision
-
     plain, settled = Small(), Small()
     settle_batch_norms(settled)
     assert not any(module.training for module in settled.modules())

@@ -235,9 +235,8 @@ def test_marked_takes_other_batch_sizes_without_recompiling(dynamic, graphs, fre
     mode = Compiled(dynamic=dynamic)
     mode.batch = Batch((5, 6, 7), (BatchInput(1, 0.0),), {})
     module = torch.nn.Linear(4, 4).eval()
-    step, _ = mode.selection.apply(
-        module, backend="eager", dynamic=None if dynamic == "marked" else dynamic
-    )
+    settings = {"backend": "eager", "dynamic": None if dynamic == "marked" else dynamic}
+    step = mode.selection.apply(module, **settings).step
     inputs = [torch.randn(3, bs, 4) for bs in (5, 6, 7)]
     mode.mark((inputs[0],), {})
     for x in inputs:

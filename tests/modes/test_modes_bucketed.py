@@ -12,7 +12,8 @@ from effbench.errors import UnsupportedError
 from effbench.models.gpt2 import GPT2Decoder
 from effbench.models.inputs import Batch, make_inputs
 from effbench.models.spec import parse_inputs
-from effbench.modes.bucketed import BucketedGraph, batch_dim
+from effbench.modes.base import Forward
+from effbench.modes.bucketed import BucketedGraph, OutputBatch, batch_dim
 from effbench.modes.stale_weights import StaleWeightsError
 
 CPU = torch.device("cpu")
@@ -83,7 +84,7 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
     runner = prepared(
         BucketedGraph([1, 2, 4, 9], padding=padding, outputs=outputs), module, specs, range(1, 12)
     ).step
-    before = {key: value.data_ptr() for key, value in runner.static.buffers.items()}
+    addresses = [entry.buffer.data_ptr() for entry in runner.static.all]
     for raw in (11, 10, *range(9, 0, -1), 9, 1, 5, 2):
         poison = inputs(specs, 9, 100 + raw)
         runner(*poison[0], **poison[1])
@@ -91,7 +92,7 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
         found = runner(*args, **kwargs)
         torch.testing.assert_close(found, module(*args, **kwargs))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
-    assert {key: value.data_ptr() for key, value in runner.static.buffers.items()} == before, (
+    assert [entry.buffer.data_ptr() for entry in runner.static.all] == addresses, (
         "graphs know addresses"
     )
 
@@ -109,7 +110,7 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
         return capture(function, args, kwargs)
 
     mode = BucketedGraph([4, 1, 2], order=order, torch_compile_max_bs=2)
-    monkeypatch.setattr(mode.compiled, "compile", lambda module: (compiled, None))
+    monkeypatch.setattr(mode.compiled, "compile", lambda module: Forward(compiled, compiled))
     facts = prepared(mode, module, SPECS, [1, 4], noted).facts
     assert captured == {1: compiled, 2: compiled, 4: module} and list(captured) == sizes
     assert (facts["buckets"], facts["compiled_buckets"]) == ([1, 2, 4], [1, 2])
@@ -121,7 +122,7 @@ def test_copying_inputs_is_all_of_a_call_but_its_replay():
         BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4]
     )
     found.copy_inputs(torch.full((3, 2), 7.0))
-    assert found.step.static.buffers[0][:3].eq(7.0).all() and not found.step.calls
+    assert found.step.static.args[0].buffer[:3].eq(7.0).all() and not found.step.calls
 
 
 def test_short_lived_outputs_are_overwritten_and_clones_are_not():
@@ -141,7 +142,7 @@ def test_padding_is_what_it_says(padding, expected):
     runner = prepared(BucketedGraph([4], padding=padding), torch.nn.Identity(), specs, [4]).step
     runner(torch.full((4, 2), 7.0))
     runner(torch.ones(1, 2))
-    rows = runner.static.buffers[0]
+    rows = runner.static.args[0].buffer
     assert rows[0].tolist() == [1, 1]
     torch.testing.assert_close(rows[1:], torch.full((3, 2), expected), equal_nan=True)
 
@@ -200,9 +201,9 @@ def test_where_an_output_has_its_batch():
         with pytest.raises(UnsupportedError, match="is proportional to the batch"):
             batch_dim(one, other, (4, 3))
     for one, other, found in (
-        ((4, 3), (3, 3), (0, 1)),
-        ((7, 12), (7, 9), (1, 3)),
-        ((4, 4), (4, 3), (1, 1)),
+        ((4, 3), (3, 3), OutputBatch(0, 1)),
+        ((7, 12), (7, 9), OutputBatch(1, 3)),
+        ((4, 4), (4, 3), OutputBatch(1, 1)),
         ((5,), (5,), None),
         (None, None, None),
     ):

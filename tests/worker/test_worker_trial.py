@@ -13,8 +13,8 @@ from effbench.cell import Cell
 from effbench.errors import ConfigError
 from effbench.measure import host
 from effbench.measure.counters import Counters
+from effbench.measure.gpu import Gpu
 from effbench.measure.host import CoreTimes, HostWatch
-from effbench.measure.telemetry import Gpu
 from effbench.measure.timing import Rules, Timing
 from effbench.measure.watch import GpuWatch
 from effbench.message import DEVICE_PHASE, TrialRequest
