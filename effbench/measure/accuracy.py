@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 #: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of
@@ -73,7 +74,7 @@ class Incomparable(TypeError):
 
 def clone(inputs: Any) -> Any:
     """Return the same structure with cloned tensors, which do not require gradients."""
-    return tree_map_only(torch.Tensor, lambda value: value.detach().clone(), inputs)
+    return tree_map_only(Tensor, lambda value: value.detach().clone(), inputs)
 
 
 def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
@@ -83,25 +84,32 @@ def parts(output: Any, name: str = "output", copy: bool = True) -> Parts:
     Tuples equal lists, because compiled and exported modules may convert them. Raises Incomparable
     for unknown types and copies of tensors that are not dense.
     """
-    if isinstance(output, torch.Tensor):
-        if copy and (output.is_nested or output.layout is not torch.strided):
-            layout = str(output.layout).removeprefix("torch.")
-            kind = "nested" if output.is_nested else layout
-            raise Incomparable(
-                f"the output contains a {kind} tensor, which cannot be compared; return dense"
-                " tensors"
-            )
-        return {name: output.detach().clone() if copy else output}
+    if isinstance(output, Tensor):
+        return {name: copy_of(output) if copy else output}
     if isinstance(output, PLAIN) and not isinstance(output, torch.Size):  # a size is a tuple
         return {name: output}
     prefix = "output " if name == "output" else f"{name}."
     named: Parts = {}
     for key, value in items(output):
         for inner, part in parts(value, f"{prefix}{key}", copy).items():
-            while inner in named:  # {"a.b": x, "a": {"b": y}}, or {1: x, "1": y}
-                inner += "'"
-            named[inner] = part
+            unique = inner
+            while unique in named:  # {"a.b": x, "a": {"b": y}}, or {1: x, "1": y}
+                unique += "'"
+            named[unique] = part
     return named
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """Return a copy without gradients. Raises Incomparable for a tensor that is not dense."""
+    if tensor.is_nested:
+        kind = "nested"
+    elif tensor.layout is torch.strided:
+        return tensor.detach().clone()
+    else:
+        kind = str(tensor.layout).removeprefix("torch.")
+    raise Incomparable(
+        f"the output contains a {kind} tensor, which cannot be compared; return dense tensors"
+    )
 
 
 def items(output: Any) -> Iterable[tuple[Any, Any]]:
@@ -122,15 +130,17 @@ def items(output: Any) -> Iterable[tuple[Any, Any]]:
     )
 
 
-def tensors(output: Parts) -> dict[str, torch.Tensor]:
-    return {name: part for name, part in output.items() if isinstance(part, torch.Tensor)}
+def tensors(output: Parts) -> dict[str, Tensor]:
+    return {name: part for name, part in output.items() if isinstance(part, Tensor)}
 
 
 def place(output: Parts, device: torch.device | None) -> torch.device | None:
     """Return where to look at an output: on the device only if it is large, because a process needs
     0.2 s to load the GPU's kernels for it."""
     size = sum(tensor.numel() for tensor in tensors(output).values())
-    return device if size > SMALL else torch.device("cpu")
+    if size <= SMALL:
+        return torch.device("cpu")
+    return device
 
 
 def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
@@ -143,26 +153,28 @@ def not_finite(output: Parts, device: torch.device | None = None) -> str | None:
     return None
 
 
-def as_real(tensor: torch.Tensor) -> torch.Tensor:
+def as_real(tensor: Tensor) -> Tensor:
     """Return a complex tensor as pairs of real numbers, float8 as float32, and any other tensor
     unchanged."""
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     # torch has few operators for float8
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        return tensor.float()
+    return tensor
 
 
-def is_inexact(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def is_inexact(tensor: Tensor) -> bool:
+    return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def difference(a: Tensor, b: Tensor) -> Tensor:
     """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
     a, b = a.double(), b.double()
     return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, a - b)
 
 
-def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield the values of tensors of the same shape in flat slices, so that their float64 copies
     stay small."""
     flat = [as_real(tensor).reshape(-1) for tensor in tensors]
@@ -170,7 +182,7 @@ def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
         yield tuple(values[start : start + PIECE] for values in flat)
 
 
-def rms(tensor: torch.Tensor, other: torch.Tensor | None = None, limit: float = 0.0) -> float:
+def rms(tensor: Tensor, other: Tensor | None = None, limit: float = 0.0) -> float:
     """Return the root mean square of the finite values in float64; 0 if there are none. Masks
     shared with `other` do not count."""
     total = count = 0.0
@@ -181,10 +193,12 @@ def rms(tensor: torch.Tensor, other: torch.Tensor | None = None, limit: float = 
             counts &= ~masks
         total += torch.where(counts, values, 0.0).double().square().sum().item()
         count += counts.sum().item()
-    return math.sqrt(total / count) if count else 0.0
+    if not count:
+        return 0.0
+    return math.sqrt(total / count)
 
 
-def shared_masks(a: torch.Tensor, b: torch.Tensor, limit: float) -> torch.Tensor | None:
+def shared_masks(a: Tensor, b: Tensor, limit: float) -> Tensor | None:
     """Return where both have the same mask, within the relative `limit`: values far beyond all
     others. Compared with them, any error of the others would be small. Return None if there are
     none."""
@@ -195,34 +209,43 @@ def shared_masks(a: torch.Tensor, b: torch.Tensor, limit: float) -> torch.Tensor
     others = b[~masks & b.isfinite()].abs()
     if not others.numel():
         return None
-    are_far = (b.abs() > GAP * others.max()).logical_or(~masks)
-    return masks if bool(are_far.all()) else None
+    are_far = b.abs() > GAP * others.max()
+    if not bool(are_far.logical_or(~masks).all()):
+        return None
+    return masks
 
 
-def rmse(a: torch.Tensor, b: torch.Tensor) -> float:
+def rmse(a: Tensor, b: Tensor) -> float:
     """Return the root mean square error in float64; 0 for empty tensors."""
-    return distance(a, b) / math.sqrt(as_real(a).numel()) if a.numel() else 0.0
+    if not a.numel():
+        return 0.0
+    return distance(a, b) / math.sqrt(as_real(a).numel())
 
 
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+def distance(a: Tensor, b: Tensor) -> float:
     """Return ‖a - b‖ in float64. Equal non-finite values match."""
     return math.sqrt(sum(difference(*pair).square().sum().item() for pair in pieces(a, b)))
 
 
-def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
+def relative_error(output: Tensor, reference: Tensor) -> float:
     """Return ‖output - reference‖ ÷ ‖reference‖ in float64; 0 if both are zero. Equal non-finite
     values match."""
     apart = distance(output, reference)
     if apart == 0:
         return 0.0
-    scale = rms(reference) * math.sqrt(int(as_real(reference).isfinite().sum()))
-    error = apart / scale if scale else math.inf
-    return math.inf if math.isnan(error) else error  # NaN: the output is not finite, but eager's is
+    finite = int(as_real(reference).isfinite().sum())
+    scale = rms(reference) * math.sqrt(finite)
+    # NaN: the output is not finite, but eager's is
+    if scale == 0 or math.isnan(apart / scale):
+        return math.inf
+    return apart / scale
 
 
 def limit_of(dtype: torch.dtype, tolerance: float | None) -> float:
     """Return the relative tolerance: `tolerance` if it is set, else the default of the dtype."""
-    return TOLERANCES.get(dtype.to_real(), 1e-4) if tolerance is None else tolerance
+    if tolerance is not None:
+        return tolerance
+    return TOLERANCES.get(dtype.to_real(), 1e-4)
 
 
 def coarser(dtype: torch.dtype, other: torch.dtype | None) -> torch.dtype:
@@ -250,7 +273,7 @@ def compare(
         out = output[name]
         if not alike(out, ref):
             return Verdict(worst, f"{name} is {described(out)}, but eager's is {described(ref)}")
-        if not isinstance(ref, torch.Tensor):
+        if not isinstance(ref, Tensor):
             continue
         difference = compare_values(out.to(device), ref.to(device), tolerance, dtype)
         if difference.error is not None:
@@ -280,13 +303,14 @@ class Difference:
 
 
 def compare_values(
-    out: torch.Tensor, ref: torch.Tensor, tolerance: float | None, dtype: torch.dtype | None
+    out: Tensor, ref: Tensor, tolerance: float | None, dtype: torch.dtype | None
 ) -> Difference:
     """Compare tensors of the same shape and dtype. `tolerance`, `dtype`: as in `compare`."""
     if not is_inexact(ref):
-        differing = 0 if torch.equal(out, ref) else int((out != ref).sum())
-        text = f" in {differing} of {ref.numel()} values" if differing else None
-        return Difference(None, text)
+        if torch.equal(out, ref):
+            return Difference(None, None)
+        differing = int((out != ref).sum())
+        return Difference(None, f" in {differing} of {ref.numel()} values")
     error = relative_error(out, ref)
     limit = limit_of(coarser(ref.dtype, dtype), tolerance)
     absolute = limit * rms(ref, out, limit)
@@ -306,7 +330,7 @@ def as_number(part: Any, wanted: Any) -> Any:
     """Return the number in a tensor if a number is `wanted`: packages of AOTInductor return numbers
     as tensors."""
     is_number = isinstance(wanted, bool | int | float | complex)
-    if is_number and isinstance(part, torch.Tensor) and not part.dim():
+    if is_number and isinstance(part, Tensor) and not part.dim():
         return part.item()
     return part
 
@@ -314,9 +338,9 @@ def as_number(part: Any, wanted: Any) -> Any:
 def alike(output: Any, wanted: Any) -> bool:
     """Return whether two tensors have the same shape and dtype, or two plain values agree (floats
     within 2 %)."""
-    if isinstance(wanted, torch.Tensor) and isinstance(output, torch.Tensor):
-        return output.shape == wanted.shape and output.dtype == wanted.dtype
-    if isinstance(wanted, torch.Tensor) or isinstance(output, torch.Tensor):
+    if isinstance(wanted, Tensor) and isinstance(output, Tensor):
+        return bool(output.shape == wanted.shape and output.dtype == wanted.dtype)
+    if isinstance(wanted, Tensor) or isinstance(output, Tensor):
         return False
     if isinstance(wanted, float) and isinstance(output, float):
         are_nan = math.isnan(output) and math.isnan(wanted)
@@ -325,13 +349,17 @@ def alike(output: Any, wanted: Any) -> bool:
 
 
 def described(part: Any) -> str:
-    return f"{tuple(part.shape)} {part.dtype}" if isinstance(part, torch.Tensor) else repr(part)
+    if isinstance(part, Tensor):
+        return f"{tuple(part.shape)} {part.dtype}"
+    return repr(part)
 
 
 def factor_of(dtype: torch.dtype) -> int:
     """Return the allowed multiple of eager's error against float64, as in PyTorch's Dynamo
     benchmarks."""
-    return 3 if dtype in (torch.bfloat16, torch.float16) else 2
+    if dtype in (torch.bfloat16, torch.float16):
+        return 3
+    return 2
 
 
 def compare_with_float64(
@@ -362,9 +390,7 @@ def compare_with_float64(
     return None
 
 
-def integer_difference(
-    out: torch.Tensor, ref: torch.Tensor, true: torch.Tensor, factor: int
-) -> str | None:
+def integer_difference(out: Tensor, ref: Tensor, true: Tensor, factor: int) -> str | None:
     ours, eagers = int((out != true).sum()), int((ref != true).sum())
     if ours <= factor * eagers:
         return None
@@ -372,7 +398,7 @@ def integer_difference(
 
 
 def inexact_difference(
-    out: torch.Tensor, ref: torch.Tensor, true: torch.Tensor, factor: int, limit: float
+    out: Tensor, ref: Tensor, true: Tensor, factor: int, limit: float
 ) -> str | None:
     out, ref, true = as_real(out), as_real(ref), as_real(true)
     masks = shared_masks(out, ref, limit)
@@ -394,7 +420,9 @@ def inexact_difference(
 def wide(inputs: Any) -> Any:
     """Return the same structure with float tensors cast to float64."""
 
-    def widen(value: torch.Tensor) -> torch.Tensor:
-        return value.double() if value.is_floating_point() else value
+    def widen(value: Tensor) -> Tensor:
+        if value.is_floating_point():
+            return value.double()
+        return value
 
-    return tree_map_only(torch.Tensor, widen, inputs)
+    return tree_map_only(Tensor, widen, inputs)

@@ -44,7 +44,9 @@ class Counters:
         compilation. If the cache is off, torch counts neither hits nor misses."""
         if self.cache_misses or (self.graphs and not self.cache_hits):
             return "cold"
-        return "warm" if self.cache_hits else None
+        if self.cache_hits:
+            return "warm"
+        return None
 
 
 def read() -> Counters:
@@ -122,7 +124,9 @@ class Observer(logging.Handler):
             self.cudagraph_skips[message] = None
         elif "recompile_limit" in message:
             _, _, last = record.getMessage().partition("last reason: ")
-            self.fallbacks[f"{message}: {guard_of(last)}" if last else message] = None
+            if last:
+                message = f"{message}: {guard_of(last)}"
+            self.fallbacks[message] = None
 
     def watch_partitions(self) -> None:
         import torch._inductor.output_code as output_code
@@ -153,12 +157,14 @@ class Observer(logging.Handler):
         if "cuda" not in graph.device_types:
             return
         info = graph.cudagraph_info
-        refused = [] if info is None else info.cudagraph_fail_reasons
-        captured = 0 if refused else len(graph.partition_maps or ())
+        reasons = [] if info is None else info.cudagraph_fail_reasons
+        captured = len(graph.partition_maps or ())
+        if reasons:
+            captured = 0
         # Inductor counts the parts of a graph only if there are several
         self.parts += max(int(graph.counter_deltas.get("cudagraph_partitions", 0)), captured, 1)
         self.captured += captured
-        self.part_reasons |= dict.fromkeys(map(str, refused))
+        self.part_reasons |= dict.fromkeys(map(str, reasons))
 
     def degraded_reason(self, counters: Counters, device: torch.device) -> str | None:
         """Return why the mode did not run as its name promises, or None if it did."""
@@ -190,7 +196,9 @@ def with_place(message: str) -> str:
         return first
     inner = frames[-1]
     place = f"{first.rstrip('.')}, at {PurePath(inner['file']).name}:{inner['line']}"
-    return f"{place}: {inner['code'].strip()}" if inner["code"] else place
+    if not inner["code"]:
+        return place
+    return f"{place}: {inner['code'].strip()}"
 
 
 def guard_of(reason: str) -> str:

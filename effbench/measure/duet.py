@@ -88,7 +88,9 @@ def warm_calls_of(latency_ms: float) -> int:
     """Return how many calls of a batch do not count after the change of process."""
     if latency_ms < BATCH_MS:
         return WARM_CALLS
-    return 1 if latency_ms < LONG_MS else 0
+    if latency_ms < LONG_MS:
+        return 1
+    return 0
 
 
 class RecordedSide(LatencySide):
@@ -134,7 +136,9 @@ class RemoteSide:
         return Batch(number_in(answer, "ms"), waited_ms, number_in(answer, "seconds"))
 
     def waited_ms(self) -> float:
-        return self.host.run_queue.read_ms() if self.host else 0.0
+        if self.host is None:
+            return 0.0
+        return self.host.run_queue.read_ms()
 
     def core(self) -> int | None:
         """Return the core on which the calling threads of both sides run; None if they may use
@@ -196,13 +200,16 @@ class Step:
         """Return the step of a timer that has warmed up. `latency_ms`: about how long a call
         takes."""
         depends_on_host = timer.waits_for_host(latency_ms)
-        period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s)) if has_period else None
+        period = None
+        if has_period:
+            period = PeriodSide(timer, timer.choose_block(timer.rules.budget_s))
         return cls(timer, RecordedSide(timer, latency_ms), period, depends_on_host)
 
     @property
     def spins(self) -> bool:
         """Whether the step has threads that spin after a call."""
-        return self.timer.device.type == "cpu" and torch.get_num_threads() > 1
+        threads: int = torch.get_num_threads()
+        return self.timer.device.type == "cpu" and threads > 1
 
     @property
     def sides(self) -> dict[str, Side]:

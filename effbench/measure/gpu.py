@@ -134,20 +134,26 @@ class Gpu:
         """Return the device memory used by all processes, without the driver's reserve; None if
         unknown."""
         memory = self.ask("nvmlDeviceGetMemoryInfo", MEMORY_V2)
-        return None if memory is None else int(memory.used)
+        if memory is None:
+            return None
+        return int(memory.used)
 
     def utilization(self) -> int | None:
         """Return the percentage of the driver's last sampling interval in which any kernel ran;
         None if unknown."""
         rates = self.ask("nvmlDeviceGetUtilizationRates")
-        return None if rates is None else int(rates.gpu)
+        if rates is None:
+            return None
+        return int(rates.gpu)
 
     def processes(self) -> dict[int, int | None] | None:
         """Return pid -> bytes of the processes that compute on this GPU. Return None if this
         process is not listed, because NVML numbers processes differently in a container."""
         listed = self.ask("nvmlDeviceGetComputeRunningProcesses") or ()
         bytes_by_pid = {process.pid: process.usedGpuMemory for process in listed}
-        return bytes_by_pid if os.getpid() in bytes_by_pid else None
+        if os.getpid() not in bytes_by_pid:
+            return None
+        return bytes_by_pid
 
     def foreign_pids(self) -> set[int] | None:
         """Return the processes of others that compute on this GPU; None if unknown."""

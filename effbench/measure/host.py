@@ -271,7 +271,9 @@ class HostWatch:
     def is_undisturbed(self, before: Reading, after: Reading, seconds: float) -> bool:
         """Return whether the batch between two readings counts. `seconds`: how long it took."""
         waited_ms = after.waited_ms - before.waited_ms
-        allowed = PART_OF_TOLERANCE * (self.tolerance - 1) if self.all_threads else WAITED
+        allowed = WAITED
+        if self.all_threads:
+            allowed = PART_OF_TOLERANCE * (self.tolerance - 1)
         is_alone = waited_ms <= allowed * 1000 * seconds
         if is_alone:
             self.calm_readings.append(after.work_ms)
@@ -358,7 +360,9 @@ class HostWatch:
         """The fraction of the measured time in which the host was disturbed; None if nothing was
         measured."""
         total = sum(self.seconds.values())
-        return self.seconds[False] / total if total else None
+        if not total:
+            return None
+        return self.seconds[False] / total
 
     def reason(self) -> str:
         """Return why the times of a trial with too few undisturbed samples are marked."""

@@ -134,10 +134,12 @@ class LatencySide:
         self.timer = timer
         self.rotation = itertools.cycle(timer.inputs)
         self.calls = math.ceil(BATCH_MS / latency_ms)
-        if warm_calls is None:
-            on_cuda = timer.device.type == "cuda"
-            warm_calls = WARM_CALLS if on_cuda else math.ceil(CPU_WARM_MS / latency_ms)
-        self.warm_calls = warm_calls
+        if warm_calls is not None:
+            self.warm_calls = warm_calls
+        elif timer.device.type == "cuda":
+            self.warm_calls = WARM_CALLS
+        else:
+            self.warm_calls = math.ceil(CPU_WARM_MS / latency_ms)
 
     def batch(self) -> Batch:
         """Time a batch; its figure is the median of its calls."""
@@ -196,8 +198,9 @@ def take_pairs(
         kept = pairs.undisturbed if turns.is_undisturbed else pairs.disturbed
         kept.append(Pair(reference_ms, own_ms, number - 1))
         seconds = time.perf_counter() - began
-        has_enough = len(pairs.undisturbed) >= rules.min_samples or not pairs.disturbed
-        longest_s = budget_s if has_enough else rules.patience * budget_s
+        longest_s = budget_s
+        if pairs.disturbed and len(pairs.undisturbed) < rules.min_samples:
+            longest_s *= rules.patience
         if number < LEAST_PAIRS:
             longest_s = max(longest_s, LONGER * budget_s)
         if seconds >= longest_s or number >= rules.max_samples:

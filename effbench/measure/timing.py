@@ -202,7 +202,10 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
-    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    if device.type == "cuda":
+        synchronize: Callable[[], None] = torch.cuda.synchronize
+        return synchronize
+    return lambda: None
 
 
 def shorten_gaps() -> int:
@@ -319,7 +322,9 @@ class Timer:
 
     def counted(self, result: Timing) -> list[float]:
         """Return the samples that the stopping rules look at."""
-        return result.samples_ms if self.rules.discards else result.samples_ms + result.disturbed_ms
+        if self.rules.discards:
+            return result.samples_ms
+        return result.samples_ms + result.disturbed_ms
 
     def call_watched(
         self, rotation: Iterator[Inputs], calls: int, result: Timing, until: float
@@ -338,7 +343,9 @@ class Timer:
             newest_ms = result.samples_ms[-1:] or result.disturbed_ms[-1:]
             if newest_ms and time.perf_counter() >= until:
                 break
-            batch = min(calls, math.ceil(BATCH_MS / newest_ms[0])) if newest_ms else 1
+            batch = 1
+            if newest_ms:
+                batch = min(calls, math.ceil(BATCH_MS / newest_ms[0]))
             batch = math.ceil(batch / self.whole) * self.whole
             kept = len(result.samples_ms)
             began = time.perf_counter()
@@ -432,7 +439,7 @@ class Timer:
             enqueued_s = time.perf_counter() - began
             end.record()
             end.synchronize()
-            elapsed_ms = start.elapsed_time(end)
+            elapsed_ms: float = start.elapsed_time(end)
             period_ms = elapsed_ms / calls
             self.block = BlockTimes(enqueued_s * 1e3 / calls, period_ms)
             if elapsed_ms >= least_ms or calls >= 1 << 16:
@@ -521,7 +528,9 @@ def without_host(latency: Timing, period: Timing) -> tuple[Timing, Timing] | Non
     latency_ms = statistics.median(calls.samples_ms)
     enqueue_ms = statistics.median(calls.enqueue_ms)
     period_ms = statistics.median(blocks.samples_ms)
-    return None if shows_host(latency_ms, enqueue_ms, period_ms) else (calls, blocks)
+    if shows_host(latency_ms, enqueue_ms, period_ms):
+        return None
+    return calls, blocks
 
 
 def shows_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> bool:

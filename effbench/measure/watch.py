@@ -181,7 +181,10 @@ class GpuWatch:
         """Return the used memory that is not torch's: contexts, libraries and other processes; None
         if unknown."""
         used = self.gpu.used_bytes()
-        return None if used is None else used - torch.cuda.memory_reserved(self.device)
+        if used is None:
+            return None
+        reserved: int = torch.cuda.memory_reserved(self.device)
+        return used - reserved
 
     def energy_per_call_mj(self) -> float | None:
         """Return the energy per call, in mJ, between the first and the last change of the counter;
@@ -218,11 +221,15 @@ class GpuWatch:
 
 def known_median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return median(known) if known else None
+    if not known:
+        return None
+    return median(known)
 
 
 def whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    if value is None:
+        return None
+    return int(value)
 
 
 def busy_host(latency_ms: float, enqueue_ms: float, period_ms: float) -> str | None:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -53,7 +54,7 @@ class Work:
     min_bytes: int
 
 
-def count(module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Work:
+def count(module: nn.Module, args: Args, kwargs: Kwargs) -> Work:
     """Run `module` once in eager mode and return its work. The module may change the inputs.
 
     FLOPs are those of torch's FlopCounterMode. Bytes are a lower bound: the parts of weights,
@@ -79,7 +80,7 @@ def count(module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Work:
     return Work(work.flops, work.min_bytes + sum(written.values()))
 
 
-def observe(outer: Iterable[torch.Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
+def observe(outer: Iterable[Tensor], call: Callable[[], Any]) -> tuple[Work, Any]:
     """Return the work of a call and its result. The bytes are those that it reads and writes of the
     tensors `outer`."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -116,26 +117,26 @@ def attention_backward_flops(
     return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
+def tensors(value: Any) -> list[Tensor]:
     """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
-    found: list[torch.Tensor] = []
+    found: list[Tensor] = []
     for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, Tensor):
             found += parts(leaf)
     return found
 
 
-def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def parts(tensor: Tensor) -> list[Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    inner: list[torch.Tensor] = []
+    inner: list[Tensor] = []
     for name in names:
         inner += parts(getattr(tensor, name))
     return inner
 
 
-def pointer(tensor: torch.Tensor) -> int:
+def pointer(tensor: Tensor) -> int:
     address: int = tensor.untyped_storage().data_ptr()
     return address
 
@@ -144,14 +145,14 @@ def pointer(tensor: torch.Tensor) -> int:
 class Operand:
     """An argument of an operator that contains tensors."""
 
-    tensors: list[torch.Tensor]
+    tensors: list[Tensor]
     is_written: bool
 
 
 class Traffic(TorchDispatchMode):
     """Records which parts of the memory of `outer` tensors are read and written."""
 
-    def __init__(self, outer: Iterable[torch.Tensor]) -> None:
+    def __init__(self, outer: Iterable[Tensor]) -> None:
         super().__init__()
         self.sizes = {pointer(tensor): tensor.untyped_storage().nbytes() for tensor in outer}
         # by pointer, and whether it is written: spans of bytes, and the bytes that each index
@@ -187,7 +188,7 @@ class Traffic(TorchDispatchMode):
 
     def select(
         self,
-        tensor: torch.Tensor,
+        tensor: Tensor,
         is_written: bool,
         name: str,
         operands: list[Operand],
@@ -199,7 +200,7 @@ class Traffic(TorchDispatchMode):
         nbytes = selected_bytes(name, tensor, operands, result)
         known[index] = max(known.get(index, 0), nbytes)
 
-    def touch(self, tensor: torch.Tensor, written: bool) -> None:
+    def touch(self, tensor: Tensor, written: bool) -> None:
         if tensor.numel() == 0:
             return
         start = tensor.storage_offset() * tensor.element_size()
@@ -235,7 +236,7 @@ def operands_of(func: Any, args: Args, kwargs: Kwargs) -> list[Operand]:
     return operands
 
 
-def selected_bytes(name: str, tensor: torch.Tensor, operands: list[Operand], result: Any) -> int:
+def selected_bytes(name: str, tensor: Tensor, operands: list[Operand], result: Any) -> int:
     """Return the bytes of `tensor` that an operator of `INDEXED` reads or writes, at most; repeated
     ones count once."""
     indices = operands[1].tensors
@@ -244,6 +245,7 @@ def selected_bytes(name: str, tensor: torch.Tensor, operands: list[Operand], res
     flat = [index.to(tensor.device).flatten() for index in torch.broadcast_tensors(*indices)]
     places = torch.stack(flat)
     count: int = places.shape[1]
+    nbytes: int
     if "embedding" in name:
         nbytes = tensor[:1].nbytes * count
     elif not name.endswith("_"):
@@ -252,12 +254,14 @@ def selected_bytes(name: str, tensor: torch.Tensor, operands: list[Operand], res
         nbytes = tensor.element_size() * count
     else:
         nbytes = sum(part.nbytes for part in operands[-1].tensors)
-    return min(tensor.nbytes, nbytes * places.unique(dim=1).shape[1] // max(1, count))
+    distinct = int(places.unique(dim=1).shape[1])
+    return min(int(tensor.nbytes), nbytes * distinct // max(1, count))
 
 
-def masked_bytes(tensor: torch.Tensor, indices: list[torch.Tensor]) -> int:
+def masked_bytes(tensor: Tensor, indices: list[Tensor]) -> int:
     """Return the bytes that a mask selects; 0 if there are further indices."""
     if len(indices) > 1:
         return 0
     (mask,) = indices
-    return tensor.nbytes * int(mask.count_nonzero()) // max(1, mask.numel())
+    size: int = tensor.nbytes
+    return size * int(mask.count_nonzero()) // max(1, int(mask.numel()))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError, suggest
 from effbench.models.catalog import LIBRARIES
@@ -97,7 +97,7 @@ def build_module(
         if not isinstance(built, torch.fx.GraphModule):
             raise
 
-    def cast(tensor: torch.Tensor) -> torch.Tensor:
+    def cast(tensor: Tensor) -> Tensor:
         return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype)
 
     # as Module.to, which would also cast complex weights and so drop their imaginary parts
@@ -129,7 +129,7 @@ def resolve_target(target: str) -> Step:
     importlib.invalidate_caches()
     is_file = ":" in target or target.endswith(".py")
     try:
-        named = _from_file(target) if is_file else _from_path(target)
+        named: Any = _from_file(target) if is_file else _from_path(target)
     except ConfigError:
         raise
     except Exception as error:  # the user's file may raise anything when it is imported
@@ -147,7 +147,8 @@ def resolve_target(target: str) -> Step:
             f"{KEY}={target} is part of Python ({home}); allowed: your own code or that of an"
             " installed package"
         )
-    return named
+    function: Step = named
+    return function
 
 
 def resolve_model(target: str) -> Step:

@@ -50,7 +50,9 @@ def folder(library: str) -> Path | None:
     """Return the folder of a library's package, without importing it; None if it is not
     installed."""
     spec = importlib.util.find_spec(library)
-    return Path(spec.origin).parent if spec and spec.origin else None
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent
 
 
 def find_names(library: str, files: str, pattern: re.Pattern[str]) -> list[str]:

@@ -121,7 +121,9 @@ def filler(spec: InputSpec) -> float | bool:
         return spec.value
     if spec.dtype == "bool":
         return False
-    return int(spec.low or 0) if spec.is_integer else float("nan")
+    if spec.is_integer:
+        return int(spec.low or 0)
+    return float("nan")
 
 
 def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
@@ -130,5 +132,6 @@ def cut(value: Tensor, dim: int | None, size: int) -> Tensor:
     if dim is None or value.size(dim) == size:
         return value
     rows = value.narrow(dim, 0, size)
-    # the first rows are dense in any memory format, which a clone keeps
-    return rows.clone() if dim else rows
+    if dim == 0:  # the first rows are dense in any memory format
+        return rows
+    return rows.clone()  # which keeps the memory format

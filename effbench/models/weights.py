@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +26,18 @@ def embedding(rows: int, width: int) -> nn.Embedding:
     return nn.utils.skip_init(nn.Embedding, rows, width, device=torch.get_default_device())
 
 
-def fan_in_std(weight: Tensor, gain: float = 1.0) -> float:
-    """Return the standard deviation of a weight [..., out, in] that makes outputs `gain` times as
-    large as inputs."""
-    return gain / math.sqrt(weight.shape[-1])
+@dataclass(frozen=True)
+class NormalWeight:
+    """A weight to fill with normal values of this standard deviation."""
+
+    weight: Tensor
+    std: float
+
+
+def by_fan_in(weight: Tensor, gain: float = 1.0) -> NormalWeight:
+    """Return a weight [..., out, in] with values that make outputs `gain` times as large as
+    inputs."""
+    return NormalWeight(weight, gain / math.sqrt(weight.shape[-1]))
 
 
 #: Random images for running statistics: their number, and their height and width.
@@ -94,9 +103,8 @@ def settle_batch_norms(
 
 
 @torch.no_grad()
-def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
-    """Fill contiguous tensors with normal values. `weights`: pairs of a tensor and its standard
-    deviation.
+def fill_normal(weights: Iterable[NormalWeight]) -> None:
+    """Fill contiguous tensors with normal values.
 
     Billions of random numbers take minutes on a CPU, copies only seconds. So at most `DRAWN`
     numbers are drawn and reused cyclically, and each tensor continues where the previous one ended.
@@ -105,12 +113,13 @@ def fill_normal(weights: Iterable[tuple[Tensor, float]]) -> None:
     independent. Up to `DRAWN` weights, no number is reused.
     """
     weights = list(weights)
-    drawn = torch.randn(min(DRAWN, sum(weight.numel() for weight, _ in weights)))
+    total = sum(entry.weight.numel() for entry in weights)
+    drawn = torch.randn(min(DRAWN, total))
     position = 0
-    for weight, std in weights:
-        flat, done = weight.view(-1), 0
-        while done < len(flat):
-            count = min(len(flat) - done, len(drawn) - position)
-            torch.mul(drawn[position : position + count], std, out=flat[done : done + count])
-            done += count
-            position = (position + count) % len(drawn)
+    for entry in weights:
+        rest = entry.weight.view(-1)
+        while len(rest):
+            values = drawn[position : position + len(rest)]
+            torch.mul(values, entry.std, out=rest[: len(values)])
+            rest = rest[len(values) :]
+            position = (position + len(values)) % len(drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared, needs_cuda
@@ -30,7 +31,7 @@ class CudaGraphsBackend(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "torch.compile's backend cudagraphs")
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         dynamic = self.dynamic
         if dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)

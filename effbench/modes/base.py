@@ -8,6 +8,7 @@ whose other keys are its settings (docs/reference/extending.md).
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import shutil
@@ -17,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 
 #: Turns a forward into a training step: a callable with the same arguments that returns the loss.
-StepOver = Callable[[Step], Callable[..., torch.Tensor]]
+StepOver = Callable[[Step], Callable[..., Tensor]]
 #: What a mode records about its preparation: plain values by name.
 Facts = dict[str, Any]
 #: The type of a setting that is a count: an integer of at least 0.
@@ -46,7 +48,7 @@ class Prepared:
     compile_cache: str | None = None
     facts: Facts = field(default_factory=dict)
     late_facts: Callable[[], Facts] = dict
-    module: torch.nn.Module | None = None
+    module: nn.Module | None = None
 
     def all_facts(self) -> Facts:
         """Return all facts, after the calls. Raises TypeError if JSON cannot hold them."""
@@ -68,7 +70,7 @@ class Forward:
     be a copy."""
 
     step: Step
-    module: torch.nn.Module
+    module: nn.Module
     facts: Facts = field(default_factory=dict)
 
 
@@ -116,6 +118,8 @@ class Mode(ABC):
     def __post_init__(self) -> None:
         """Check the settings. Raises ConfigError for a value that the field's annotation does not
         allow."""
+        if not dataclasses.is_dataclass(self):
+            return
         hints = get_type_hints(type(self), include_extras=True)
         for setting in dataclasses.fields(self):
             check_setting(setting.name, getattr(self, setting.name), hints[setting.name])
@@ -125,12 +129,12 @@ class Mode(ABC):
         return None
 
     @abstractmethod
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         """Turn the module into a step. `args` and `kwargs`: inputs on the device. An exception
         becomes the status."""
 
     def prepare_training(
-        self, module: torch.nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Return a training step. The default builds it from the step that `prepare` returns."""
         prepared = required(self.prepare(module, args, kwargs), self.prepare)
@@ -148,17 +152,17 @@ def required(prepared: Any, method: Callable[..., Prepared]) -> Prepared:
 
 
 def uses_dynamo(mode: Mode | type[Mode]) -> bool:
-    return bool(mode.compiles if mode.uses_dynamo is None else mode.uses_dynamo)
+    if mode.uses_dynamo is not None:
+        return mode.uses_dynamo
+    return bool(mode.compiles)
 
 
-class Positional(torch.nn.Module):
+class Positional(nn.Module):
     """A wrapper of a module that accepts tensors by position only. Named tensors come last, in the
     order of the example `kwargs`. Other values are constants, taken from the example inputs.
     `hooks`: whether to run the module's hooks."""
 
-    def __init__(
-        self, module: torch.nn.Module, args: Args, kwargs: Kwargs, hooks: bool = True
-    ) -> None:
+    def __init__(self, module: nn.Module, args: Args, kwargs: Kwargs, hooks: bool = True) -> None:
         super().__init__()
         self.inner, self.hooks = module, hooks
         self.names = list(kwargs)
@@ -167,18 +171,19 @@ class Positional(torch.nn.Module):
         #: Where the tensors of a call belong.
         self.places: list[int] = []
         for place, value in enumerate((*args, *kwargs.values())):
-            is_tensor = isinstance(value, torch.Tensor)
-            self.constants.append(None if is_tensor else value)
-            if is_tensor:
+            if isinstance(value, Tensor):
                 self.places.append(place)
+                self.constants.append(None)
+            else:
+                self.constants.append(value)
         self.train(module.training)
 
-    def tensors(self, args: Args, kwargs: Kwargs) -> tuple[torch.Tensor, ...]:
+    def tensors(self, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
         """Return the tensors of a call in the order of `forward`'s arguments."""
         values = (*args, *(kwargs[name] for name in self.names))
         return tuple(values[place] for place in self.places)
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: Tensor) -> Any:
         values = list(self.constants)
         for place, tensor in zip(self.places, tensors, strict=True):
             values[place] = tensor
@@ -209,12 +214,14 @@ def needs_cuda(device: torch.device, what: str) -> str | None:
 def needs_compiler(device: torch.device) -> str | None:
     """Return which compiler Inductor lacks, or None: C++ for the CPU; Triton and its C compiler for
     CUDA."""
-    return needs_triton() if device.type == "cuda" else needs_cpp_compiler()
+    if device.type == "cuda":
+        return needs_triton()
+    return needs_cpp_compiler()
 
 
 def needs_triton() -> str | None:
     try:
-        import triton  # noqa: F401
+        importlib.import_module("triton")
     except ImportError:
         return "Inductor needs Triton on CUDA: pip install triton"
     compilers = [os.environ.get("CC"), "gcc", "clang", "cc"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from effbench.buckets import bucket_of, capture_sizes, usage
@@ -62,7 +62,7 @@ class BucketedGraph(Mode):
             return reason
         return self.compiled.captures_itself() or reason or needs_compiler(device)
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         capture = GraphCapture(self.warmups, self.pool == "shared")
         return self.prepare_with(capture, module, args, kwargs, tensors[0].device)
@@ -70,7 +70,7 @@ class BucketedGraph(Mode):
     def prepare_with(
         self,
         capture: Capture,
-        module: torch.nn.Module,
+        module: nn.Module,
         args: Args,
         kwargs: Kwargs,
         device: torch.device,
@@ -175,12 +175,12 @@ class StaticInputs:
         self.kwargs = [
             StaticInput.of(name, value, batch.kwargs[name], size) for name, value in kwargs.items()
         ]
-        batched = [entry for entry in self.all if entry.batch.dim is not None]
-        if not batched:
+        self.batched = [entry for entry in self.all if entry.batch.dim is not None]
+        if not self.batched:
             raise UnsupportedError(
                 "no input of this model has a batch dimension, which bucketed-graph requires"
             )
-        self.carrier = batched[0]
+        self.carrier = self.batched[0]
 
     @property
     def all(self) -> list[StaticInput]:
@@ -194,7 +194,8 @@ class StaticInputs:
         """Return the number of rows of a call."""
         key = self.carrier.key
         value: Tensor = args[key] if isinstance(key, int) else kwargs[key]
-        return value.size(self.carrier.batch.dim)
+        rows: int = value.size(self.carrier.batch.dim)
+        return rows
 
     def of(self, size: int) -> tuple[Args, Kwargs]:
         """Return the arguments of a call with `size` rows, as views of the buffers."""
@@ -282,8 +283,8 @@ class BucketRunner:
     def make_plan(self, raw: int, size: int) -> Plan:
         copies = [Copy(entry.key, entry.rows(0, raw)) for entry in self.static.tensors]
         tails = []
-        for entry in self.static.tensors:
-            if entry.batch.dim is not None and raw < size and self.padding != "keep":
+        if raw < size and self.padding != "keep":
+            for entry in self.static.batched:
                 filler = entry.batch.filler if self.padding == "sentinel" else 0
                 tails.append(Tail(entry.rows(raw, size - raw), filler))
         leaves, structure = tree_flatten(self.graphs[size].outputs)
@@ -304,7 +305,9 @@ class BucketRunner:
             self.check()
         plan.fill(args, kwargs)
         plan.replay()
-        return tree_map(copy_of, plan.outputs) if self.outputs == "clone" else plan.outputs
+        if self.outputs == "clone":
+            return tree_map(copy_of, plan.outputs)
+        return plan.outputs
 
     def copy_inputs(self, *args: Any, **kwargs: Any) -> None:
         """Do only the copies and the padding of a call; a call without a graph has none."""
@@ -337,7 +340,9 @@ def cut_output(leaf: Any, batch: OutputBatch | None, raw: int) -> Any:
     if batch is None or not isinstance(leaf, Tensor):
         return leaf
     rows = raw * batch.each
-    return leaf if leaf.size(batch.dim) == rows else leaf.narrow(batch.dim, 0, rows)
+    if leaf.size(batch.dim) == rows:
+        return leaf
+    return leaf.narrow(batch.dim, 0, rows)
 
 
 def batch_dims(function: Step, static: StaticInputs) -> list[OutputBatch | None]:

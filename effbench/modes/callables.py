@@ -58,7 +58,7 @@ class GraphedCallables(Mode):
         # the graph of a part replaces its forward, so that its hooks run around the graph
         for call, step in zip(calls, self.graph(calls, hooks=False), strict=True):
             # a bound method, because assigning a module would register a submodule
-            call.module.forward = step.__call__
+            call.module.forward = step.__call__  # type: ignore[operator]
         facts = {"graphs": len(calls), "graphed_modules": list(parts)}
         return Prepared(copy, facts=facts, module=copy)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
 from effbench.models.inputs import Args, Batch, Kwargs, Step
 from effbench.modes.base import Forward, Mode, Prepared, needs_compiler, needs_cuda
@@ -41,7 +42,8 @@ class Compiled(Mode):
         self.selection = Selection(self.only, self.skip, self.regional)
         self.autotunes = autotunes(self.options)
         self.uses_cuda_graphs = bool(self.options.get("triton.cudagraphs"))
-        self.settling_calls = 3 if self.uses_cuda_graphs else 1
+        if self.uses_cuda_graphs:
+            self.settling_calls = 3
 
     def missing(self, device: torch.device) -> str | None:
         # without CUDA graphs, max-autotune still autotunes, but reduce-overhead has no effect
@@ -58,7 +60,7 @@ class Compiled(Mode):
             " max-autotune-no-cudagraphs or default"
         )
 
-    def compile(self, module: torch.nn.Module) -> Forward:
+    def compile(self, module: nn.Module) -> Forward:
         """Return the compiled forward, which compiles in its first call."""
         dynamic = None if self.dynamic == MARKED else self.dynamic
         return self.selection.apply(
@@ -70,7 +72,7 @@ class Compiled(Mode):
         if self.dynamic == MARKED:
             mark_varied(args, kwargs, self.batch)
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         self.mark(args, kwargs)
         forward = self.compile(module)
         step = forward.step
@@ -96,10 +98,10 @@ def mark_varied(args: Args, kwargs: Kwargs, batch: Batch) -> None:
     marked = list(zip(args, batch.args, strict=True))
     marked += [(value, batch.kwargs[name]) for name, value in kwargs.items()]
     for value, described in marked:
-        if isinstance(value, torch.Tensor) and described.dim is not None and value.dim():
+        if isinstance(value, Tensor) and described.dim is not None and value.dim():
             torch._dynamo.mark_dynamic(value, described.dim)
 
 
 def are_on_cuda(args: Args, kwargs: Kwargs) -> bool:
     values = (*args, *kwargs.values())
-    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    return any(isinstance(value, Tensor) and value.is_cuda for value in values)

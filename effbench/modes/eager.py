@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch import nn
 
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Mode, Prepared
@@ -11,5 +11,5 @@ from effbench.modes.base import Mode, Prepared
 class Eager(Mode):
     phases = ("inference", "generate", "training")
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         return Prepared(module)

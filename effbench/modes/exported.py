@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from effbench.errors import UnsupportedError
 from effbench.measure.gradients import outside_inference_mode
@@ -77,15 +78,13 @@ class AotInductor(Mode):
             return "AOTInductor needs CUDA's headers: install the CUDA toolkit or set CUDA_HOME"
         return needs_compiler(device)
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         if self.cache_dir:
             return self.prepare_in(Path(self.cache_dir), module, args, kwargs)
         with tempfile.TemporaryDirectory() as folder:
             return self.prepare_in(Path(folder), module, args, kwargs)
 
-    def prepare_in(
-        self, folder: Path, module: torch.nn.Module, args: Args, kwargs: Kwargs
-    ) -> Prepared:
+    def prepare_in(self, folder: Path, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         """Load the package of these weights from the folder, or make it there."""
         package = folder / f"{PACKAGE}-{(self.weights or 'unknown')[:16]}.pt2"
         if package.is_file():
@@ -100,7 +99,7 @@ class AotInductor(Mode):
             prepared.facts["weights_differ"] = WEIGHTS_DIFFER
         return prepared
 
-    def make(self, module: torch.nn.Module, args: Args, kwargs: Kwargs, package: Path) -> None:
+    def make(self, module: nn.Module, args: Args, kwargs: Kwargs, package: Path) -> None:
         """Export and compile the module, and write the package atomically."""
         unfinished = package.with_name(f"{os.getpid()}.{package.name}")
         # a graph exported in inference mode contains tensors that Inductor's passes must not write

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
 from effbench.models.inputs import Args, Kwargs, Step
 from effbench.modes.base import (
@@ -73,27 +74,27 @@ class CudaGraph(Mode):
     def missing(self, device: torch.device) -> str | None:
         return needs_cuda(device, "a CUDA graph")
 
-    def forward(self, module: torch.nn.Module) -> Forward:
+    def forward(self, module: nn.Module) -> Forward:
         """Return what to capture in place of the module."""
         return Forward(module, module)
 
     def mark(self, args: Args, kwargs: Kwargs) -> None:
         """Mark dimensions of the static inputs before the first call with them."""
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         def capture_forward(args: Args, kwargs: Kwargs) -> Prepared:
             return self.capture(module, lambda forward: forward, args, kwargs)
 
         return guarded(module, self.guard, capture_forward, args, kwargs)
 
     def prepare_training(
-        self, module: torch.nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Return the whole training step in one graph: forward, loss, backward, optimizer."""
         return self.capture(module, step_over, args, kwargs)
 
     def capture(
-        self, module: torch.nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
+        self, module: nn.Module, step_over: StepOver, args: Args, kwargs: Kwargs
     ) -> Prepared:
         """Capture what `step_over` makes of the forward."""
         # compile again for each capture, because a compiled copy of a part has the weights of its
@@ -135,7 +136,7 @@ class CompiledCudaGraph(CudaGraph):
     def missing(self, device: torch.device) -> str | None:
         return self.compiled.captures_itself() or super().missing(device) or needs_compiler(device)
 
-    def forward(self, module: torch.nn.Module) -> Forward:
+    def forward(self, module: nn.Module) -> Forward:
         return self.compiled.compile(module)
 
     def mark(self, args: Args, kwargs: Kwargs) -> None:
@@ -170,32 +171,34 @@ def capture(
         return outputs
 
     static = (*static_args, *static_kwargs.values())
-    nbytes = sum(value.nbytes for value in static if isinstance(value, torch.Tensor))
+    nbytes = sum(value.nbytes for value in static if isinstance(value, Tensor))
     return Prepared(step, copy_inputs=copy_inputs, facts={"static_input_bytes": nbytes})
 
 
 def input_copier(static_args: Args, static_kwargs: Kwargs) -> Callable[..., None]:
     """Return a function that copies its arguments into the static buffers, with one launch per
     input."""
-    if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], torch.Tensor):
+    if len(static_args) == 1 and not static_kwargs and isinstance(static_args[0], Tensor):
         copy = static_args[0].copy_
 
         # the common case, without a loop in the timed call
-        def copy_only_input(value: torch.Tensor) -> None:
+        def copy_only_input(value: Tensor) -> None:
             copy(value)
 
         return copy_only_input
 
     def copy_all(*args: Any, **kwargs: Any) -> None:
         for static, value in zip(static_args, args, strict=True):
-            if isinstance(static, torch.Tensor):
+            if isinstance(static, Tensor):
                 static.copy_(value)
         for name, static in static_kwargs.items():
-            if isinstance(static, torch.Tensor):
+            if isinstance(static, Tensor):
                 static.copy_(kwargs[name])
 
     return copy_all
 
 
 def copy_of(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, Tensor):
+        return value.clone()
+    return value

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 
 from effbench.errors import ConfigError, suggest
 from effbench.models.build import resolve_target
@@ -56,7 +57,7 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
     if options:
         try:
             # compiles nothing, but checks the types
-            torch.compile(torch.nn.Identity(), options=options)
+            torch.compile(nn.Identity(), options=options)
         except RuntimeError as error:
             raise ConfigError(f"mode.options: {str(error).splitlines()[0]}") from error
     return options
@@ -113,7 +114,8 @@ def learn_for(modes: Iterable[tuple[str, str]]) -> None:
     """Determine the vector instructions if a mode needs them. `modes`: targets of effbench's modes,
     with devices."""
     for target, device in modes:
-        if writes_cpp(resolve_target(target), torch.device(device)):
+        mode: Any = resolve_target(target)
+        if writes_cpp(mode, torch.device(device)):
             learn_vector_instructions(os.environ.get(CACHE_FOLDER))
             return
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Facts, Mode, Positional, Prepared
@@ -27,7 +28,7 @@ class TorchScript(Mode):
     uses_dynamo = False
     settling_calls = 3  # the executor profiles the first calls, then specialises the code
     # attributes are constants of a trace and copies in a script
-    writes_state = ("parameter", "buffer")
+    writes_state: tuple[str, ...] = ("parameter", "buffer")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +48,7 @@ class TorchScript(Mode):
 class JitScript(TorchScript):
     """torch.jit.script: compiled from the Python source, with branches and loops."""
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         with recorded_warnings() as facts:
             scripted = self.finish(torch.jit.script(module))
         # it has its own attributes and replaced buffers
@@ -59,14 +60,14 @@ class JitTrace(TorchScript):
     """torch.jit.trace: the operators that the example inputs ran; branches and loops are baked
     in."""
 
-    def prepare(self, module: torch.nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
+    def prepare(self, module: nn.Module, args: Args, kwargs: Kwargs) -> Prepared:
         wrapper = Positional(module, args, kwargs)
         with recorded_warnings() as facts:
             traced = self.finish(trace(wrapper, wrapper.tensors(args, kwargs)))
         return Prepared(wrapper.calling(traced), compile_cache="cold", facts=facts)
 
 
-def trace(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...]) -> torch.jit.ScriptModule:
+def trace(module: nn.Module, tensors: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
     """Return the traced module. Raises TypeError for an output that torch.jit does not support."""
     try:
         # check_trace=False, because outputs are compared with eager anyway; strict=False allows

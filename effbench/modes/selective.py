@@ -11,11 +11,10 @@ import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.errors import ConfigError, UnsupportedError, suggest
 from effbench.models.inputs import Step
@@ -91,28 +90,31 @@ def compile_parts(parts: Parts, share: bool, **settings: Any) -> None:
         part.forward = torch.compile(function, **settings)
 
 
-def calling(forward: Step) -> FunctionType:
+def calling(forward: Step) -> Any:
+    """Return a function, whose code can be replaced."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
     return call
 
 
-def patterns(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
+def patterns(name: str, given: Any) -> tuple[str, ...]:
     """Return the patterns of a setting. Raises ConfigError for anything else."""
     if given is None:
         return ()
-    is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    listed = []
-    for pattern in given if is_list else [given]:
+    listed = [given]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        listed = list(given)
+    for place, pattern in enumerate(listed):
         # the names inside nn.Sequential are numbers, which a command line gives as such
-        text = str(pattern) if type(pattern) is int else pattern
-        if not isinstance(text, str) or not text:
+        if type(pattern) is int:
+            listed[place] = str(pattern)
+        elif not isinstance(pattern, str) or not pattern:
             raise ConfigError(
                 f"mode.{name} must be patterns of module names such as [layers.*.mlp], got"
                 f" {given!r}"
             )
-        listed.append(text)
     return tuple(listed)
 
 
@@ -122,13 +124,13 @@ def shared_weight_copy(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, shared | results_in(module))
 
 
-def results_in(module: nn.Module) -> dict[int, torch.Tensor]:
+def results_in(module: nn.Module) -> dict[int, Tensor]:
     """Return tensors in attributes that a call computed with gradients, by id. They cannot be
     copied; examples are an auxiliary loss, and the weight of torch.nn.utils.weight_norm."""
     results = {}
     for part in module.modules():
         for value in vars(part).values():
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
+            if isinstance(value, Tensor) and not value.is_leaf:
                 results[id(value)] = value
     return results
 

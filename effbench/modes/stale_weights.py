@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from effbench.models.inputs import Args, Kwargs
 from effbench.modes.base import Facts, Prepared
@@ -47,7 +47,7 @@ class Layout:
     device: torch.device
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Layout:
+    def of(cls, tensor: Tensor) -> Layout:
         return cls(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
 
 
@@ -91,13 +91,15 @@ class Fingerprint:
             children = [owner[key] for owner, key in self.child_slots]
             is_same = (
                 all(map(is_, children, self.children))
-                and list(map(torch.Tensor.data_ptr, now)) == self.addresses
+                and list(map(Tensor.data_ptr, now)) == self.addresses
                 and [tensor.dtype for tensor in now] == self.dtypes
                 and list(map(id, now)) == self.ids
             )
         except (KeyError, TypeError, AttributeError):  # a weight was removed, or replaced by None
             is_same = False
-        return None if is_same else self.difference()
+        if is_same:
+            return None
+        return self.difference()
 
     def refuse_stale(self) -> None:
         """Raise StaleWeightsError if the graph would not use the module's current weights."""

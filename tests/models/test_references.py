@@ -144,7 +144,7 @@ def test_swiglu_and_each_layer_counts():
 
 def experts(dispatch="auto", top_k=2):
     moe = MixtureOfExperts(width=D, ffn=12, experts=EXPERTS, top_k=top_k, dispatch=dispatch)
-    fill_normal(moe.stds(residual=1.0))
+    fill_normal(moe.initial_weights(residual=1.0))
     return moe.double().eval()
 
 

@@ -16,7 +16,7 @@ timm = libraries.load("timm")
 def check(arch: str, pretrained: bool | str = False, **_: Any) -> None:
     """Raise ConfigError for an unknown network or unknown published weights (the part behind a
     dot), and for a file of weights that does not exist."""
-    name, _, tag = arch.partition(".")
+    name, tag = arch.partition(".")[::2]
     if not timm.is_model(name):
         raise libraries.unknown("network of timm", name, timm.list_models())
     if tag:

@@ -216,7 +216,7 @@ def configure(preset: Preset, changes: Mapping[str, Any], source: str | None) ->
     check_names(kind, changes)
     if source is None:
         # hidden_size of GPT-2 is called n_embd, too
-        values = preset.dimensions | changes
+        values = preset.dimensions | dict(changes)
         config = kind(**{kind.attribute_map.get(name, name): values[name] for name in values})
     else:
         config = from_source(transformers.AutoConfig, source, **changes)
@@ -454,7 +454,7 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
     ids = torch.tensor([[0, 1]], device=model.device)
     with torch.no_grad():
         output = model.eval()(**example_inputs(model, config, slots, ids), use_cache=True)
-    cache = getattr(output, "past_key_values", None)
+    cache: Any = getattr(output, "past_key_values", None)
     own = layer_shapes(getattr(cache, "self_attention_cache", cache), config)
     cross = None
     if config.is_encoder_decoder:
