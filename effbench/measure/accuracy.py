@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 #: Relative tolerance by dtype. The absolute tolerance is its product with the root mean square of
 #: eager's values, masks aside.
-TOLERANCES = {
+TOLERANCES: dict[torch.dtype, float] = {
     torch.float64: 1e-7,
     torch.float32: 1e-4,
     torch.bfloat16: 2e-2,
@@ -171,7 +171,8 @@ def is_inexact(tensor: Tensor) -> bool:
 def difference(a: Tensor, b: Tensor) -> Tensor:
     """Return a - b of real tensors in float64, with 0 where both are the same non-finite value."""
     a, b = a.double(), b.double()
-    return torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, a - b)
+    are_same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(are_same, 0.0, a - b)
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -191,7 +192,8 @@ def rms(tensor: Tensor, other: Tensor | None = None, limit: float = 0.0) -> floa
         masks = None if other is None else shared_masks(values, others, limit)
         if masks is not None:
             counts &= ~masks
-        total += torch.where(counts, values, 0.0).double().square().sum().item()
+        counted = torch.where(counts, values, 0.0)
+        total += counted.double().square().sum().item()
         count += counts.sum().item()
     if not count:
         return 0.0
@@ -203,9 +205,13 @@ def shared_masks(a: Tensor, b: Tensor, limit: float) -> Tensor | None:
     others. Compared with them, any error of the others would be small. Return None if there are
     none."""
     # without copies, as there may be a billion values
-    if not b.numel() or float(max(-b.amin(), b.amax())) < MASK:
+    if not b.numel():
         return None
-    masks = torch.isclose(a, b, rtol=limit, atol=0) & (a.abs() >= MASK) & a.isfinite()
+    largest = max(-b.amin(), b.amax())
+    if float(largest) < MASK:
+        return None
+    are_close = torch.isclose(a, b, rtol=limit, atol=0)
+    masks = are_close & (a.abs() >= MASK) & a.isfinite()
     others = b[~masks & b.isfinite()].abs()
     if not others.numel():
         return None
@@ -224,7 +230,10 @@ def rmse(a: Tensor, b: Tensor) -> float:
 
 def distance(a: Tensor, b: Tensor) -> float:
     """Return ‖a - b‖ in float64. Equal non-finite values match."""
-    return math.sqrt(sum(difference(*pair).square().sum().item() for pair in pieces(a, b)))
+    total = 0.0
+    for ours, theirs in pieces(a, b):
+        total += difference(ours, theirs).square().sum().item()
+    return math.sqrt(total)
 
 
 def relative_error(output: Tensor, reference: Tensor) -> float:
@@ -381,8 +390,9 @@ def compare_with_float64(
     for name, ref in tensors(eager).items():
         out, ref, true = (value.to(device) for value in (output[name], ref, exact[name]))
         if is_inexact(ref):
-            limit = limit_of(coarser(ref.dtype, dtype), tolerance)
-            reason = inexact_difference(out, ref, true, factor_of(coarser(ref.dtype, dtype)), limit)
+            kind = coarser(ref.dtype, dtype)
+            limit = limit_of(kind, tolerance)
+            reason = inexact_difference(out, ref, true, factor_of(kind), limit)
         else:
             reason = integer_difference(out, ref, true, factor_of(dtype or ref.dtype))
         if reason is not None:
@@ -391,7 +401,8 @@ def compare_with_float64(
 
 
 def integer_difference(out: Tensor, ref: Tensor, true: Tensor, factor: int) -> str | None:
-    ours, eagers = int((out != true).sum()), int((ref != true).sum())
+    ours = int((out != true).sum())
+    eagers = int((ref != true).sum())
     if ours <= factor * eagers:
         return None
     return f"{ours} values differ from the float64 result, but only {eagers} of eager's"

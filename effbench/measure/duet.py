@@ -291,7 +291,8 @@ def figures_of(
     used = list(pairs.undisturbed)
     if ratio.is_marked or not rules.discards:
         used += pairs.disturbed
-    mean_ms = median_interval([math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]).value
+    means_ms = [math.sqrt(pair.reference_ms * pair.own_ms) for pair in used]
+    mean_ms = median_interval(means_ms).value
     root = math.sqrt(ratio.median.value)
     leader, follower = Timing(), Timing()
     for pair in pairs.undisturbed:
@@ -302,7 +303,8 @@ def figures_of(
         follower.disturbed_ms.append(pair.reference_ms)
     varies = None
     if ratio.varies and not ratio.is_marked:
-        low, high = significant(ratio.median.low, 3), significant(ratio.median.high, 3)
+        low = significant(ratio.median.low, 3)
+        high = significant(ratio.median.high, 3)
         varies = f"unsteady: the ratio of the two sides is anywhere from {low} to {high}"
     is_all = len(used) > len(pairs.undisturbed)
     return DuetFigures(

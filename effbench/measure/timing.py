@@ -304,7 +304,7 @@ class Timer:
             passes = next_batch(counted, seconds, rules, budget_s)
             if not passes:
                 return result
-            if self.host and rules.discards and not result.samples_ms and result.disturbed_ms:
+            if self.host and not counted and result.disturbed_ms:
                 # a tenth of the budget, as later
                 passes = math.ceil(budget_s * 100 / result.disturbed_ms[-1] / self.whole)
             kept, lost = len(result.samples_ms), len(result.disturbed_ms)
@@ -389,18 +389,29 @@ class Timer:
             if host:  # a series costs time besides its blocks, so short ones waste quiet moments
                 count = max(count, tenth)
             series = blocks.run(min(count, MOST_BLOCKS))
-            is_lost = bool(self.watch and any(series.are_quiet) and self.watch.disturbed())
-            if is_lost and not self.rules.discards:
+            if not self.watch or not any(series.are_quiet) or not self.watch.disturbed():
+                seconds += self.add(series, result)
+            elif self.rules.discards:
+                result.disturbed_ms += series.samples_ms
+            else:
                 continue
-            for sample_ms, is_quiet in zip(series.samples_ms, series.are_quiet, strict=True):
-                kept = result.samples_ms if is_quiet and not is_lost else result.disturbed_ms
-                kept.append(sample_ms)
-                if not is_lost and (is_quiet or not self.rules.discards):
-                    seconds += series.block_s
             if host:
                 if time.perf_counter() >= until:
                     return result
                 host.calm()
+
+    def add(self, series: Series, result: Timing) -> float:
+        """Add the blocks of a series to the samples that count, or do not. Return the seconds of
+        those that count."""
+        counted = 0
+        for sample_ms, is_quiet in zip(series.samples_ms, series.are_quiet, strict=True):
+            if is_quiet:
+                result.samples_ms.append(sample_ms)
+            else:
+                result.disturbed_ms.append(sample_ms)
+            if is_quiet or not self.rules.discards:
+                counted += 1
+        return counted * series.block_s
 
     def waits_for_host(self, latency_ms: float) -> bool:
         """Return whether the host's speed shows in the step's times. `latency_ms`: as the warm-up
@@ -564,7 +575,8 @@ def is_steady(samples: Sequence[float]) -> bool:
     if half == 0:
         return False
     first = statistics.median(window[:half])
-    return abs(statistics.median(window[half:]) - first) <= STEADY * first
+    second = statistics.median(window[half:])
+    return abs(second - first) <= STEADY * first
 
 
 def next_batch(samples: list[float], seconds: float, rules: Rules, budget_s: float) -> int:
@@ -594,8 +606,9 @@ def is_known(samples: list[float], target: float) -> bool:
     if not is_narrow(interval, target):
         return False
     half = len(samples) // 2
-    drift = abs(statistics.median(samples[:half]) - statistics.median(samples[half:]))
-    return drift <= DRIFT * interval.value
+    first = statistics.median(samples[:half])
+    second = statistics.median(samples[half:])
+    return abs(first - second) <= DRIFT * interval.value
 
 
 def is_narrow(interval: Interval, target: float) -> bool:

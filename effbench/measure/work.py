@@ -106,7 +106,8 @@ def attention_formulas() -> dict[Any, Callable[..., int]]:
 def attention_flops(query: Shape, key: Shape, value: Shape, *_: Any, **__: Any) -> int:
     """Two matrix products: scores and output."""
     batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (width + value[3])
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (width + value[3])
 
 
 def attention_backward_flops(
@@ -114,7 +115,8 @@ def attention_backward_flops(
 ) -> int:
     """Five matrix products: scores again, and the gradients of scores, values, queries and keys."""
     batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])
+    scores = batch * heads * length * key[2]
+    return 2 * scores * (3 * width + 2 * value[3])
 
 
 def tensors(value: Any) -> list[Tensor]:

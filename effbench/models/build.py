@@ -235,7 +235,8 @@ def _from_file(target: str) -> Any:
 def _load(path: Path) -> ModuleType:
     """Return the module of a file, which is run once per process and may import the files next to
     it."""
-    name = f"{FILE}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(str(path).encode()).hexdigest()
+    name = f"{FILE}{path.stem}_{digest[:8]}"
     if name not in sys.modules:
         if str(path.parent) not in sys.path:
             sys.path.append(str(path.parent))

@@ -127,27 +127,31 @@ def _check_layout(where: str, spec: InputSpec) -> None:
 
 def _check_values(where: str, spec: InputSpec) -> None:
     """Raise ConfigError unless the values are either a constant, or a range, or random."""
-    dtype, low, high = spec.dtype, spec.low, spec.high
-    has_value = spec.value is not None
-    has_range = low is not None or high is not None
-    if has_value and has_range:
-        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
-    if has_range and dtype == "bool":
-        raise ConfigError(
-            f"{where}: bool does not allow low and high; omit them (random values), or give value"
-        )
-    is_half_range = (low is None) != (high is None)
-    if is_half_range or (spec.is_integer and not has_value and not has_range):
-        raise ConfigError(
-            f"{where}: {dtype} requires low and high (values in [low, high)), or value for a"
-            " constant"
-        )
+    _check_kind(where, spec)
+    low, high = spec.low, spec.high
     for key in ("value", "low", "high"):
-        _check_number(where, key, getattr(spec, key), dtype)
+        _check_number(where, key, getattr(spec, key), spec.dtype)
     if low is not None and high is not None and low >= high:
         raise ConfigError(
             f"{where}: low must be below high (values in [low, high)), got low={low} and"
             f" high={high}"
+        )
+
+
+def _check_kind(where: str, spec: InputSpec) -> None:
+    has_value = spec.value is not None
+    limits = [limit for limit in (spec.low, spec.high) if limit is not None]
+    if has_value and limits:
+        raise ConfigError(f"{where}: value excludes low and high; give a constant or a range")
+    if limits and spec.dtype == "bool":
+        raise ConfigError(
+            f"{where}: bool does not allow low and high; omit them (random values), or give value"
+        )
+    needs_values = spec.is_integer and not has_value
+    if len(limits) == 1 or (needs_values and not limits):
+        raise ConfigError(
+            f"{where}: {spec.dtype} requires low and high (values in [low, high)), or value for a"
+            " constant"
         )
 
 

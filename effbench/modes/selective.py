@@ -162,8 +162,7 @@ def outermost(named: Parts) -> Parts:
     `named_modules()`."""
     kept: Parts = {}
     for name, part in named.items():
-        parents = name.split(".")
-        if not any(".".join(parents[:depth]) in kept for depth in range(1, len(parents))):
+        if not any(name.startswith(f"{parent}.") for parent in kept):
             kept[name] = part
     return kept
 

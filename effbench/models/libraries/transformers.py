@@ -216,8 +216,10 @@ def configure(preset: Preset, changes: Mapping[str, Any], source: str | None) ->
     check_names(kind, changes)
     if source is None:
         # hidden_size of GPT-2 is called n_embd, too
-        values = preset.dimensions | dict(changes)
-        config = kind(**{kind.attribute_map.get(name, name): values[name] for name in values})
+        values: dict[str, Any] = {}
+        for name, value in (preset.dimensions | dict(changes)).items():
+            values[kind.attribute_map.get(name, name)] = value
+        config = kind(**values)
     else:
         config = from_source(transformers.AutoConfig, source, **changes)
         if not isinstance(config, kind):
@@ -416,6 +418,12 @@ class Decoder(nn.Module):
                 cache = filled_cache(batch, shape.heads, size, shape.width, filled)
                 self.register_buffer(f"{name}_{part}_{number}", cache, persistent=False)
 
+    def fill_cross(self, cache: Any) -> None:
+        """Fill the cache of the encoder's output with that of a call."""
+        for number, layer in enumerate(cache.layers):
+            self.get_buffer(f"cross_keys_{number}").copy_(layer.keys)
+            self.get_buffer(f"cross_values_{number}").copy_(layer.values)
+
     def cache(self, name: str, batch: int, position: Tensor | None) -> Cache:
         layers = []
         for number in range(self.layers):
@@ -459,14 +467,16 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
     cross = None
     if config.is_encoder_decoder:
         cross = layer_shapes(cache.cross_attention_cache, config)
-    alone = Decoder(model, inputs, 1, own, min(max(slots, 3), 1024), cross).to(model.device)
+    few_slots = min(max(slots, 3), 1024)
+    alone = Decoder(model, inputs, 1, own, few_slots, cross).to(model.device)
+    first_slots = torch.tensor([0, 1], device=model.device)
     with torch.no_grad():
-        for number, layer in enumerate(cache.cross_attention_cache.layers if cross else ()):
-            alone.get_buffer(f"cross_keys_{number}").copy_(layer.keys)
-            alone.get_buffer(f"cross_values_{number}").copy_(layer.values)
-        logits = alone(ids, torch.tensor([0, 1], device=model.device))[:, -1:]
+        if cross:
+            alone.fill_cross(cache.cross_attention_cache)
+        logits = alone(ids, first_slots)[:, -1:]
     wanted = output.logits[:, -1:]
-    if not (logits - wanted).norm() < 0.01 * wanted.norm():
+    difference = (logits - wanted).norm()
+    if not difference < 0.01 * wanted.norm():
         raise UnsupportedError(
             f"{config.model_type} has other logits with a static key-value cache than without"
         )
