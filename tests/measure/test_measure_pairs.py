@@ -232,18 +232,13 @@ def test_a_batch_takes_some_milliseconds_after_calls_that_do_not_count(latency_m
     assert next(made) == warm + calls
 
 
-def test_a_disturbed_host_gets_more_time(clock):
+@pytest.mark.parametrize(("disturbed_from", "seconds"), [(9.0, 0.5), (0.1, 1.5), (0.4, 0.5)])
+def test_a_disturbed_host_gets_more_time(clock, disturbed_from, seconds):
     """As long as too few pairs are undisturbed."""
     patient = replace(RULES, patience=3.0, target_interval=NEVER)
-    for is_disturbed, seconds in (
-        (lambda now: False, 0.5),
-        (lambda now: now > 0.1, 1.5),
-        (lambda now: now > 0.4, 0.5),
-    ):
-        clock.seconds = 0.0
-        sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
-        take_pairs(*sides, patient, 0.5, MadeUpHost(clock, is_disturbed))
-        assert clock.seconds == pytest.approx(seconds, abs=0.02)
+    sides = [MadeUpSide(clock, name, 1.0) for name in ("eager", "mode")]
+    take_pairs(*sides, patient, 0.5, MadeUpHost(clock, lambda now: now > disturbed_from))
+    assert clock.seconds == pytest.approx(seconds, abs=0.02)
 
 
 def test_inputs_that_a_step_writes_to_are_restored_before_each_call():

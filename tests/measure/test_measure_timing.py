@@ -73,8 +73,9 @@ def test_warm_up_ends(monkeypatch, durations, changed, calls, steady):
     assert calls <= len(done.samples_ms) <= 1.1 * calls if calls else len(done.samples_ms) > 100
 
 
-def test_is_steady():
-    for samples, steady in (
+@pytest.mark.parametrize(
+    ("samples", "steady"),
+    [
         ([1.0] * 10, True),
         ([1.0] * 5 + [2.0] * 5, False),
         ([9.0] * 40 + [1.0] * 40, True),
@@ -82,8 +83,10 @@ def test_is_steady():
         ([], False),
         ([1.0] * 5 + [0.5] * 5, False),
         ([1.0] * 5 + [1.04] * 5, True),
-    ):
-        assert timing.is_steady(samples) is steady
+    ],
+)
+def test_is_steady(samples, steady):
+    assert timing.is_steady(samples) is steady
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,9 @@ def run(*spans, name="k", correlation=1):
     return [Activity(name, start, end - start, correlation) for start, end in spans]
 
 
-def test_time_in_which_anything_ran():
-    for spans, busy in (
+@pytest.mark.parametrize(
+    ("spans", "busy"),
+    [
         ([], 0),
         ([(0, 10)], 10),
         ([(0, 10), (20, 25)], 15),
@@ -140,8 +141,10 @@ def test_time_in_which_anything_ran():
         ([(0, 100), (10, 20), (30, 40)], 100),  # inside a longer one
         ([(20, 25), (0, 10), (9, 21)], 25),  # in any order
         ([(0, 10), (10, 20)], 20),
-    ):
-        assert union_ns(run(*spans)) == busy, spans
+    ],
+)
+def test_time_in_which_anything_ran(spans, busy):
+    assert union_ns(run(*spans)) == busy
 
 
 def test_figures_are_of_one_call():
