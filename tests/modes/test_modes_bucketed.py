@@ -125,13 +125,13 @@ def test_copying_inputs_is_all_of_a_call_but_its_replay():
     assert found.step.static.args[0].buffer[:3].eq(7.0).all() and not found.step.calls
 
 
-def test_short_lived_outputs_are_overwritten_and_clones_are_not():
-    for outputs, same in (("short-lived", False), ("clone", True)):
-        runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
-        first = call(runner, 3, seed=1)["sum"]
-        kept = first.clone()
-        call(runner, 3, seed=2)
-        assert torch.equal(first, kept) is same
+@pytest.mark.parametrize(("outputs", "is_kept"), [("short-lived", False), ("clone", True)])
+def test_short_lived_outputs_are_overwritten_and_clones_are_not(outputs, is_kept):
+    runner = prepared(BucketedGraph([4], outputs=outputs), Net(), SPECS, [4]).step
+    first = call(runner, 3, seed=1)["sum"]
+    before = first.clone()
+    call(runner, 3, seed=2)
+    assert torch.equal(first, before) is is_kept
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,23 @@ def test_an_output_that_hides_its_tensors():
         prepared(BucketedGraph([2]), Hiding(), specs, [2])
 
 
-def test_where_an_output_has_its_batch():
-    for one, other in (((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))):
-        with pytest.raises(UnsupportedError, match="is proportional to the batch"):
-            batch_dim(one, other, (4, 3))
-    for one, other, found in (
+@pytest.mark.parametrize(
+    ("large", "small"), [((4, 4), (3, 3)), ((4,), (2,)), ((4, 1), (3,)), ((16,), (9,))]
+)
+def test_outputs_without_a_batch_dimension(large, small):
+    with pytest.raises(UnsupportedError, match="is proportional to the batch"):
+        batch_dim(large, small, (4, 3))
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "expected"),
+    [
         ((4, 3), (3, 3), OutputBatch(0, 1)),
         ((7, 12), (7, 9), OutputBatch(1, 3)),
         ((4, 4), (4, 3), OutputBatch(1, 1)),
         ((5,), (5,), None),
         (None, None, None),
-    ):
-        assert batch_dim(one, other, (4, 3)) == found
+    ],
+)
+def test_where_an_output_has_its_batch(large, small, expected):
+    assert batch_dim(large, small, (4, 3)) == expected
