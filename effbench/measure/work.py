@@ -121,11 +121,11 @@ def attention_backward_flops(
 
 def tensors(value: Any) -> list[Tensor]:
     """Return the tensors in `value`; in place of a quantized one, those that hold its data."""
-    found: list[Tensor] = []
+    inner: list[Tensor] = []
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
-            found += parts(leaf)
-    return found
+            inner += parts(leaf)
+    return inner
 
 
 def parts(tensor: Tensor) -> list[Tensor]:

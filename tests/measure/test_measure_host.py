@@ -307,12 +307,12 @@ class TestTiming:
         watch.speed = lambda: 0.05 * factor()
         step = clock.taking(lambda *args, **kwargs: 0.0002 * factor())
         with watch.watching():
-            found = Timer(
+            result = Timer(
                 step, INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
             ).latency(4.0)
-        assert {round(value, 3) for value in found.samples_ms} == {0.2}
-        assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
-        assert len(found.enqueue_ms) == len(found.samples_ms)
+        assert {round(value, 3) for value in result.samples_ms} == {0.2}
+        assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
+        assert len(result.enqueue_ms) == len(result.samples_ms)
         assert 0.3 < watch.disturbed_fraction < 0.8
 
     def test_latency_on_the_cpu_is_of_moments_without_waiting(self, monkeypatch, make):
@@ -330,10 +330,10 @@ class TestTiming:
             timer = Timer(
                 clock.taking(seconds), INPUTS, CPU, rules(min_time_s=1.0, patience=2.0), host=watch
             )
-            found = timer.latency(4.0)
-        assert {round(value, 3) for value in found.samples_ms} == {0.2}
-        assert statistics.median(found.disturbed_ms) == pytest.approx(0.4)
-        assert not found.figure(30, True, watch.slowdown).is_marked
+            result = timer.latency(4.0)
+        assert {round(value, 3) for value in result.samples_ms} == {0.2}
+        assert statistics.median(result.disturbed_ms) == pytest.approx(0.4)
+        assert not result.figure(30, True, watch.slowdown).is_marked
 
     @pytest.mark.parametrize("patience", [1.0, 1.5, 3.0])
     def test_a_trial_without_an_undisturbed_moment_ends_when_its_patience_does(
@@ -342,11 +342,11 @@ class TestTiming:
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(patience=patience), host=watch).latency(2.0)
+            result = Timer(step, INPUTS, CPU, rules(patience=patience), host=watch).latency(2.0)
         assert clock.now == pytest.approx(patience * 2.0, rel=0.05)
-        assert found.samples_ms == []
-        assert found.disturbed_ms == pytest.approx([1.0] * len(found.disturbed_ms))
-        assert found.figure(30, True, watch.slowdown).is_marked
+        assert result.samples_ms == []
+        assert result.disturbed_ms == pytest.approx([1.0] * len(result.disturbed_ms))
+        assert result.figure(30, True, watch.slowdown).is_marked
 
     def test_patience_is_not_used_up_once_enough_is_known(self, monkeypatch, make):
         clock, watch = TurnedClock(monkeypatch), make()
@@ -359,9 +359,9 @@ class TestTiming:
         clock, watch = TurnedClock(monkeypatch), make(quiet_ms=0.01)
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(discards=False), host=watch).latency(2.0)
+            result = Timer(step, INPUTS, CPU, rules(discards=False), host=watch).latency(2.0)
         assert clock.now == pytest.approx(0.5, rel=0.1), "the median is known"
-        assert (found.samples_ms, len(found.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
+        assert (result.samples_ms, len(result.disturbed_ms)) == ([], pytest.approx(500, rel=0.1))
 
     def test_there_is_a_sample_however_short_the_budget_is(self, monkeypatch, make):
         clock, watch = TurnedClock(monkeypatch), make()
@@ -373,8 +373,8 @@ class TestTiming:
         watch.speed = work
         step = clock.taking(lambda *args, **kwargs: 0.001)
         with watch.watching():
-            found = Timer(step, INPUTS, CPU, rules(), host=watch).latency(0.001)
-        assert found.all_samples().samples_ms == [pytest.approx(1.0)]
+            result = Timer(step, INPUTS, CPU, rules(), host=watch).latency(0.001)
+        assert result.all_samples().samples_ms == [pytest.approx(1.0)]
 
 
 def spin(stop):

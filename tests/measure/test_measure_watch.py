@@ -20,7 +20,7 @@ class MadeUp(Gpu):
 
     def __init__(self, **answers):
         super().__init__()
-        given = {
+        answered = {
             "events": [()],
             "pids": [None],
             "used": [None],
@@ -29,8 +29,8 @@ class MadeUp(Gpu):
             **answers,
         }
         queries = {
-            name: itertools.chain(some[:-1], itertools.repeat(some[-1]))
-            for name, some in given.items()
+            name: itertools.chain(sequence[:-1], itertools.repeat(sequence[-1]))
+            for name, sequence in answered.items()
         }
         self.read = lambda: {"clocks_event_reasons": list(next(queries["events"]))}
         self.foreign_pids = lambda: next(queries["pids"])

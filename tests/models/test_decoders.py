@@ -21,8 +21,8 @@ DECODERS = {
 TOKEN, POSITION = torch.tensor([[3], [52], [7]]), torch.tensor([CONTEXT])
 
 
-def change(one, other):
-    return float((one - other).norm() / one.norm())
+def change(first, second):
+    return float((first - second).norm() / first.norm())
 
 
 @pytest.fixture(params=DECODERS)

@@ -236,11 +236,11 @@ def test_arguments_of_a_model(here):
     ],
 )
 def test_missing_extra(monkeypatch, package, target):
-    own = target.rpartition(".")[0]  # another test may have imported it
+    module_name = target.rpartition(".")[0]  # another test may have imported it
     for name in list(sys.modules):
-        if name in (package, own) or name.startswith(f"{package}."):
+        if name in (package, module_name) or name.startswith(f"{package}."):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(own, raising=False)
+    monkeypatch.delattr(module_name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         ConfigError, match=rf"_target_={target} needs {package}.*pip install .effbench\[models\]"

@@ -105,8 +105,10 @@ def test_runs_in_every_dtype_and_is_traced_without_a_break(name):
         # no signal dies on its way: each row of the batch has an output of its own, well apart;
         # averages over small images of noise are much alike, yet differ by far more than rounding
         # does
-        one, two = outputs[torch.float32]
-        assert float((one - two).norm() / one.norm()) > (0.1 if name in VISION else 0.5)
+        first_row, second_row = outputs[torch.float32]
+        assert float((first_row - second_row).norm() / first_row.norm()) > (
+            0.1 if name in VISION else 0.5
+        )
 
 
 def test_attention_is_not_lost_beside_the_residual():

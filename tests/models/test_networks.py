@@ -108,8 +108,10 @@ def test_a_task_gives_alike_outputs_in_every_dtype_and_is_traced_whole(arch, tas
 def close_in_bfloat16(module, output, tolerance=2e-2):
     half = run(module.bfloat16(), torch.bfloat16)[0].float()
     assert float((half - output).norm() / output.norm()) < tolerance
-    one, two = output
-    assert float((one - two).norm() / one.norm()) > 2e-2  # rows depend on their input
+    first_row, second_row = output
+    assert (
+        float((first_row - second_row).norm() / first_row.norm()) > 2e-2
+    )  # rows depend on their input
 
 
 def test_a_network_does_not_import_all_others(monkeypatch):

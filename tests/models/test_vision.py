@@ -29,15 +29,15 @@ class Small(nn.Module):
 
 def sizes(model):
     """Standard deviation of what each batch norm gives for random images of another seed."""
-    found = []
+    deviations = []
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.register_forward_hook(
-                lambda module, args, output: found.append(float(output.std()))
+                lambda module, args, output: deviations.append(float(output.std()))
             )
     with torch.inference_mode():
         model(torch.randn(8, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
-    return found
+    return deviations
 
 
 def test_settled_batch_norms_keep_the_signal_and_leave_no_other_trace():

@@ -31,5 +31,7 @@ def test_read_round_and_round_no_row_and_no_layer_is_repeated(monkeypatch):
     # layer
     assert all(len(layer.unique(dim=0)) == 64 for layer in layers)
     assert len(torch.cat(layers).unique(dim=0)) == 251
-    for one, other in itertools.combinations(layers, 2):
-        assert abs(float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])) < 0.3
+    for first, second in itertools.combinations(layers, 2):
+        assert (
+            abs(float(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1])) < 0.3
+        )

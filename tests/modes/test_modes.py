@@ -136,12 +136,14 @@ def test_a_graph_in_a_graph(mode):
 
 
 def test_compilers(monkeypatch):
-    found: set[str] = set()
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}" if name in found else None)
+    installed: set[str] = set()
+    monkeypatch.setattr(
+        shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None
+    )
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     assert "g++ was not found" in base.needs_compiler(CPU)
-    found.add("g++")
+    installed.add("g++")
     assert base.needs_compiler(CPU) is None
     monkeypatch.setenv("CXX", "clang++")
     assert "clang++ was not found" in base.needs_compiler(CPU)
@@ -149,7 +151,7 @@ def test_compilers(monkeypatch):
     assert "pip install triton" in base.needs_compiler(CUDA)
     monkeypatch.setitem(sys.modules, "triton", object())
     assert "install gcc" in base.needs_compiler(CUDA)
-    found.add("clang")
+    installed.add("clang")
     assert base.needs_compiler(CUDA) is None
 
 

@@ -89,8 +89,8 @@ def test_every_raw_size_is_right_after_a_larger_batch(name, padding, outputs):
         poison = inputs(specs, 9, 100 + raw)
         runner(*poison[0], **poison[1])
         args, kwargs = inputs(specs, raw, raw)
-        found = runner(*args, **kwargs)
-        torch.testing.assert_close(found, module(*args, **kwargs))
+        output = runner(*args, **kwargs)
+        torch.testing.assert_close(output, module(*args, **kwargs))
     assert runner.calls == {9: 17, **dict.fromkeys((11, 10, 8, 7, 6, 4, 3), 1), 1: 2, 5: 2, 2: 2}
     assert [entry.buffer.data_ptr() for entry in runner.static.all] == addresses, (
         "graphs know addresses"
@@ -118,11 +118,11 @@ def test_sizes_are_captured_in_order_and_small_ones_from_the_compiled_module(
 
 
 def test_copying_inputs_is_all_of_a_call_but_its_replay():
-    found = prepared(
+    output = prepared(
         BucketedGraph([4]), torch.nn.Identity(), parse_inputs({"x": {"shape": [2]}}), [4]
     )
-    found.copy_inputs(torch.full((3, 2), 7.0))
-    assert found.step.static.args[0].buffer[:3].eq(7.0).all() and not found.step.calls
+    output.copy_inputs(torch.full((3, 2), 7.0))
+    assert output.step.static.args[0].buffer[:3].eq(7.0).all() and not output.step.calls
 
 
 @pytest.mark.parametrize(("outputs", "is_kept"), [("short-lived", False), ("clone", True)])
@@ -148,12 +148,12 @@ def test_padding_is_what_it_says(padding, expected):
 
 
 def test_facts_count_padding_and_fallbacks():
-    found = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
-    assert found.facts["padding_waste"] == pytest.approx(3 / 10)
-    assert (found.facts["fallbacks_per_pass"], found.facts["calls_per_pass"]) == (1, 4)
+    output = prepared(BucketedGraph([2, 4]), Net(), SPECS, [1, 3, 3, 6])
+    assert output.facts["padding_waste"] == pytest.approx(3 / 10)
+    assert (output.facts["fallbacks_per_pass"], output.facts["calls_per_pass"]) == (1, 4)
     for raw in (6, 6, 1):
-        call(found.step, raw)
-    late = found.late_facts()
+        call(output.step, raw)
+    late = output.late_facts()
     assert (late["calls"], late["fallbacks"], late["rows"], late["padded_rows"]) == (3, 2, 2, 1)
     assert late["calls_by_bucket"] == {"2": 1, "4": 0}
     assert (

@@ -390,14 +390,14 @@ class Decoder(nn.Module):
         model: nn.Module,
         inputs: Described,
         batch: int,
-        own: Sequence[LayerShape],
+        layers: Sequence[LayerShape],
         slots: int,
         cross: Sequence[LayerShape] | None,
     ):
         super().__init__()
-        self.model, self.inputs, self.layers = model, inputs, len(own)
+        self.model, self.inputs, self.layers = model, inputs, len(layers)
         self.has_cross = cross is not None
-        self.add_layers("own", own, batch, slots)
+        self.add_layers("own", layers, batch, slots)
         if cross is not None:
             self.add_layers("cross", cross, batch, None)
             # the decoder only looks whether there is an encoder's output: its keys and values are
@@ -463,12 +463,12 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
     with torch.no_grad():
         output = model.eval()(**example_inputs(model, config, slots, ids), use_cache=True)
     cache: Any = getattr(output, "past_key_values", None)
-    own = layer_shapes(getattr(cache, "self_attention_cache", cache), config)
+    layers = layer_shapes(getattr(cache, "self_attention_cache", cache), config)
     cross = None
     if config.is_encoder_decoder:
         cross = layer_shapes(cache.cross_attention_cache, config)
     few_slots = min(max(slots, 3), 1024)
-    alone = Decoder(model, inputs, 1, own, few_slots, cross).to(model.device)
+    alone = Decoder(model, inputs, 1, layers, few_slots, cross).to(model.device)
     first_slots = torch.tensor([0, 1], device=model.device)
     with torch.no_grad():
         if cross:
@@ -480,7 +480,7 @@ def make_decoder(model: nn.Module, config: Config, slots: int, batch: int) -> De
         raise UnsupportedError(
             f"{config.model_type} has other logits with a static key-value cache than without"
         )
-    return Decoder(model, inputs, batch, own, slots, cross)
+    return Decoder(model, inputs, batch, layers, slots, cross)
 
 
 def example_inputs(model: nn.Module, config: Config, seq: int, ids: Tensor) -> dict[str, Tensor]:
