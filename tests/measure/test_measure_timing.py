@@ -153,64 +153,58 @@ def test_a_figure_is_marked_if_too_few_samples_are_undisturbed(kept, lost, is_ma
     assert timing_of(kept, lost).figure(30, discards=True, slowdown=1.0).is_marked is is_marked
 
 
-class TestFigure:
-    """The median of a timer's samples, with bounds that say how far to trust it."""
+#: By name: samples that count, those that do not, the slowdown of the host, and the median of the
+#: figure with its bounds.
+FIGURES = {
+    "unmarked: of the undisturbed samples alone": ([1.0] * 40, [3.0] * 100, 3.0, (1.0, 1.0, 1.0)),
+    "marked: of all samples, with both medians": ([1.0] * 20, [3.0] * 100, 3.0, (3.0, 1.0, 3.0)),
+    "the intervals of both medians": (
+        [0.9] * 10 + [1.1] * 10,
+        [2.5] * 50 + [3.5] * 50,
+        1.0,
+        (2.5, 0.9, 3.5),
+    ),
+    "no undisturbed sample: the median of a quick host": (
+        [],
+        [3.0] * 100,
+        3.0,
+        (3.0, 1.0, 3.0),
+    ),
+    "hardly any": ([2.9] * 9, [3.0] * 100, 3.0, (3.0, 1.0, 3.0)),
+    "some": ([2.9] * 10, [3.0] * 100, 3.0, (3.0, 2.9, 3.0)),
+    "the fastest sample": ([], [3.0] * 99 + [0.5], 2.0, (3.0, 0.5, 3.0)),
+    "a single sample": ([], [2.0], 1.0, (2.0, 2.0, 2.0)),
+    "too few samples for an interval": ([], [2.0, 4.0, 3.0], 1.0, (3.0, 2.0, 4.0)),
+}
 
-    def bounds(self, figure):
-        return figure.median.value, figure.median.low, figure.median.high
 
-    def test_an_unmarked_figure_is_that_of_the_undisturbed_samples_alone(self):
-        result = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert self.bounds(result) == (1.0, 1.0, 1.0)
-        assert result.timing.samples_ms == [1.0] * 40
+@pytest.mark.parametrize(("kept", "lost", "slowdown", "expected"), FIGURES.values(), ids=FIGURES)
+def test_the_median_of_a_figure_and_its_bounds(kept, lost, slowdown, expected):
+    median = timing_of(kept, lost).figure(30, discards=True, slowdown=slowdown).median
+    assert (median.value, median.low, median.high) == pytest.approx(expected)
 
-    def test_a_marked_figure_is_that_of_all_samples_and_its_bounds_hold_both_medians(self):
-        result = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert self.bounds(result) == (3.0, 1.0, 3.0)
-        assert result.timing.samples_ms == [1.0] * 20 + [3.0] * 100
 
-    def test_the_bounds_hold_the_intervals_of_both_medians(self):
-        quiet, busy = [0.9] * 10 + [1.1] * 10, [2.5] * 50 + [3.5] * 50
-        result = timing_of(quiet, busy).figure(30, discards=True, slowdown=1.0)
-        assert self.bounds(result)[1:] == (0.9, 3.5)
+def test_samples_of_a_figure():
+    kept, lost = [1.0] * 40, [3.0] * 100
+    measured = timing_of(kept, lost)
+    assert measured.figure(30, discards=True, slowdown=3.0).timing.samples_ms == kept
+    figure = measured.figure(30, discards=False, slowdown=3.0)
+    assert (figure.median.value, figure.is_marked) == (3.0, False)
+    assert figure.timing.samples_ms == kept + lost
 
-    def test_without_discarding_an_unmarked_figure_is_that_of_all_samples(self):
-        result = timing_of([1.0] * 40, [3.0] * 100).figure(30, discards=False, slowdown=3.0)
-        assert (result.median.value, result.is_marked) == (3.0, False)
-        assert result.timing.samples_ms == [1.0] * 40 + [3.0] * 100
 
-    @pytest.mark.parametrize("discards", [True, False])
-    def test_whether_samples_are_discarded_does_not_change_a_marked_figure(self, discards):
-        result = timing_of([1.0] * 20, [3.0] * 100).figure(30, discards, slowdown=3.0)
-        assert (self.bounds(result), result.is_marked) == ((3.0, 1.0, 3.0), True)
+def test_whether_samples_are_discarded_does_not_change_a_marked_figure():
+    measured = timing_of([1.0] * 20, [3.0] * 100)
+    figure = measured.figure(30, discards=True, slowdown=3.0)
+    assert figure.is_marked
+    assert figure.timing.samples_ms == [1.0] * 20 + [3.0] * 100
+    assert measured.figure(30, discards=False, slowdown=3.0) == figure
 
-    @pytest.mark.parametrize(
-        ("kept", "low"),
-        [([], 1.0), ([2.9] * 9, 1.0), ([2.9] * 10, 2.9)],
-        ids=["no undisturbed sample", "hardly any", "some"],
-    )
-    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_median_without_the_slowdown(
-        self, kept, low
-    ):
-        result = timing_of(kept, [3.0] * 100).figure(30, discards=True, slowdown=3.0)
-        assert result.median.low == pytest.approx(low)
-        assert result.median.high == 3.0
 
-    def test_if_hardly_any_sample_is_undisturbed_the_bounds_hold_the_fastest_one(self):
-        result = timing_of([], [3.0] * 99 + [0.5]).figure(30, discards=True, slowdown=2.0)
-        assert self.bounds(result) == (3.0, 0.5, 3.0)
-
-    @pytest.mark.parametrize(
-        ("samples", "low", "high"), [([2.0], 2.0, 2.0), ([2.0, 4.0, 3.0], 2.0, 4.0)]
-    )
-    def test_too_few_samples_for_an_interval_are_bounds_themselves(self, samples, low, high):
-        result = timing_of([], samples).figure(30, discards=True, slowdown=1.0)
-        assert self.bounds(result)[1:] == (low, high)
-
-    def test_the_timing_of_a_figure_keeps_all_else(self):
-        measured = timing_of([], [3.0], disturbed_enqueue_ms=[0.25], calls_per_block=7, steady=True)
-        kept = measured.figure(30, discards=True, slowdown=1.0).timing
-        assert (kept.enqueue_ms, kept.calls_per_block, kept.steady) == ([0.25], 7, True)
+def test_the_timing_of_a_figure_keeps_all_else():
+    measured = timing_of([], [3.0], disturbed_enqueue_ms=[0.25], calls_per_block=7, steady=True)
+    kept = measured.figure(30, discards=True, slowdown=1.0).timing
+    assert (kept.enqueue_ms, kept.calls_per_block, kept.steady) == ([0.25], 7, True)
 
 
 class TestStream:
